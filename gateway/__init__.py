@@ -1,0 +1,22 @@
+"""The gateway: any MCP server as tools for a rollout, each trajectory with a world of its own."""
+
+from gateway.config import GatewayConfig, ServerConfig, load_servers
+from gateway.errors import ConfigError, GatewayError
+from gateway.gateway import Gateway
+from gateway.session import Session
+from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
+
+__all__ = [
+    "Audience",
+    "ConfigError",
+    "Gateway",
+    "GatewayConfig",
+    "GatewayError",
+    "Role",
+    "Scope",
+    "ServerConfig",
+    "Session",
+    "ToolDefinition",
+    "ToolResult",
+    "load_servers",
+]

@@ -1,0 +1,295 @@
+"""One connection to one server, and the one task that opens, holds and closes it.
+
+mcp's client enters cancel scopes that only the task that entered them may leave, so the owner task (`Connection.run`)
+lives for as long as the connection does; everybody else only awaits `call`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, cast
+
+import anyio
+import mcp_types as mcp
+import structlog
+from mcp import Client, MCPError
+from mcp.client.session import ClientSession
+from pydantic import ValidationError
+
+from gateway.config import Kind, ServerConfig
+from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ProtocolError, ServerUnavailable
+from gateway.http import HttpTransport
+from gateway.link import Link
+from gateway.schema import check_output
+from gateway.stdio import StdioTransport
+from gateway.types import ToolDefinition, ToolResult
+from gateway.wire import ANSWER, DELIVERY, Answer, Delivery, failure, read_result, read_tools, sound_tools
+
+log = structlog.get_logger(__name__)
+
+Connect = Callable[[ServerConfig, str], Any]
+"""The seam for tests and embedders: what `mcp.Client` shall connect to for a server, called once per connection."""
+
+_MAX_PAGES = 100
+_MAX_ROUNDS = 10
+"""How often a server may answer a call with "come back with this state" before it is off the protocol."""
+_ROUND_S = 0.05
+_CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
+
+
+@dataclass(slots=True)
+class Era:
+    """What the first connection to a server learned about its protocol, so that the next ones need not ask."""
+
+    mode: str = "auto"
+    discover: mcp.DiscoverResult | None = None
+
+    def learn(self, client: Client) -> None:
+        self.discover = client.session.discover_result
+        self.mode = client.protocol_version if self.discover is not None else "legacy"
+
+    def forget(self) -> None:
+        self.mode, self.discover = "auto", None
+
+
+@dataclass(eq=False)
+class Connection:
+    """Opened by `run` in a task of its own, used by anybody through `call`, ended by `end`."""
+
+    server: str
+    config: ServerConfig
+    connect: Connect | None = None
+    era: Era = field(default_factory=Era)
+
+    tools: tuple[ToolDefinition, ...] = field(default=(), init=False)
+    malformed: tuple[str, ...] = field(default=(), init=False)
+    """One message for each tool that the server listed and that nobody can call."""
+    instructions: str = field(default="", init=False)
+    done: anyio.Event = field(default_factory=anyio.Event, init=False)
+    """Set when the owner task has closed everything."""
+
+    def __post_init__(self) -> None:
+        self._link = Link()
+        self._opened = anyio.Event()
+        self._session: ClientSession | None = None
+        self._error: GatewayError | ConfigError | None = None
+        self._scope = anyio.CancelScope()
+
+    @property
+    def alive(self) -> bool:
+        """Whether a request can be sent."""
+        return self._session is not None and not self._link.over.is_set()
+
+    def end(self, reason: str = "the connection was closed") -> None:
+        """Ask the owner task to close the connection; returns at once, `done` tells when it is closed."""
+        self._link.end(reason)
+        if not self._opened.is_set():
+            self._scope.cancel()  # a handshake does not watch the link
+
+    async def started(self) -> None:
+        """Wait until calls can be sent; bounded by `start_timeout_s`.
+
+        Raises:
+            ServerUnavailable: the server could not be started or reached (`ConnectTimeout`: not in time).
+            ConfigError: its `factory` cannot be imported.
+        """
+        with anyio.move_on_after(self.config.start_timeout_s):
+            await self._opened.wait()
+        if self._error is not None:
+            raise self._error
+        if not self._opened.is_set():
+            raise self._too_late()
+
+    async def run(self) -> None:
+        """The owner task: start it once, in a task group that outlives the connection. It raises only cancellation."""
+        self._scope.deadline = anyio.current_time() + self.config.start_timeout_s
+        try:
+            with self._scope as scope:
+                await self._hold(scope)
+            if scope.cancelled_caught and not self._opened.is_set():
+                self._error = self._too_late()
+        except (GatewayError, ConfigError) as error:
+            self._error = error
+        except Exception as error:  # boundary: a server, its transport or a factory; it ends this connection only
+            self._error = self._cannot_start(error)
+            if self._opened.is_set():
+                log.warning("connection.broke", server=self.server, problem=str(self._error))
+        finally:
+            if self._error is not None:
+                self.era.forget()
+            self._session = None
+            self._link.end("the connection was closed")
+            self._opened.set()
+            self.done.set()
+
+    async def _hold(self, scope: anyio.CancelScope) -> None:
+        async with self._client() as client:
+            await self._describe(client)
+            self.era.learn(client)
+            self._session = client.session
+            self._link.settled = True
+            scope.deadline = math.inf
+            self._opened.set()
+            await self._link.over.wait()
+            self._session = None
+            scope.deadline = anyio.current_time() + self.config.close_timeout_s
+
+    def _client(self) -> Client:
+        target = self.connect(self.config, self.server) if self.connect is not None else None
+        if target is None:
+            match self.config.kind:
+                case Kind.STDIO:
+                    target = StdioTransport(self.server, self.config, self._link)
+                case Kind.IN_PROCESS:
+                    target = build(self.config, self.server)
+                case Kind.HTTP | Kind.SSE:
+                    target = HttpTransport(self.config, self._link)
+        return Client(
+            target, mode=self.era.mode, prior_discover=self.era.discover, client_info=_CLIENT_INFO, cache=None
+        )
+
+    async def _describe(self, client: Client) -> None:
+        listed, faults = await list_tools(client.session)
+        tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
+        self.tools, self.malformed = tuple(tools), (*faults, *more)
+        self.instructions = client.instructions or ""
+
+    def _too_late(self) -> ConnectTimeout:
+        bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
+        remedy = "; check the command by hand, or raise start_timeout_s"
+        return ConnectTimeout(self._link.describe(bound) + remedy, server=self.server)
+
+    def _cannot_start(self, error: Exception) -> ServerUnavailable:
+        problem = self._link.reason or self._link.trouble or _innermost(error)
+        message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
+        unavailable = ServerUnavailable(message, server=self.server)
+        unavailable.__cause__ = error
+        return unavailable
+
+    async def call(
+        self, tool: ToolDefinition, arguments: Mapping[str, Any], *, meta: Mapping[str, Any], timeout_s: float
+    ) -> ToolResult:
+        """Send one request and wait for its result; safe from any task, and any number at a time.
+
+        Raises:
+            ServerUnavailable: the request surely did not arrive.
+            DeliveryUnknown: it was sent and the line broke before the answer.
+            CallTimeout: it was sent and not answered within `timeout_s`.
+            ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
+        """
+        session, server, name = self._session, tool.server, tool.name
+        if session is None or self._link.over.is_set():
+            raise ServerUnavailable(self._link.down or "not connected", server=server, tool=name)
+        delivery = Delivery()
+        DELIVERY.set(delivery)
+        began = time.perf_counter()
+        answer: mcp.CallToolResult | None = None
+        with anyio.move_on_after(timeout_s):
+            try:
+                answer = await _ask(session, name, arguments, meta)
+            except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
+                outcome = failure(error, delivery, down=self._link.down, server=server, tool=name)
+                if delivery.session_over:
+                    self._link.end("the server has ended the session")
+                if isinstance(outcome, GatewayError):
+                    raise outcome from error
+                return outcome
+        if answer is None:
+            raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool=name)
+        try:
+            result = read_result(answer, trusted=self.config.trusted, elapsed_s=time.perf_counter() - began)
+        except ValueError as error:
+            raise ProtocolError(str(error), server=server, tool=name) from error
+        if tool.output_schema is not None and not result.is_error:
+            fault = check_output(tool, answer.structured_content)
+            if fault is not None:
+                raise ProtocolError(f"off its own output schema: {fault}", server=server, tool=name)
+        return result
+
+
+async def _ask(
+    session: ClientSession, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]
+) -> mcp.CallToolResult:
+    """One `tools/call`, without the SDK's second look at the result and without its hidden `tools/list`."""
+    state: str | None = None
+    for _ in range(_MAX_ROUNDS):
+        params = mcp.CallToolRequestParams(
+            name=name, arguments=dict(arguments), request_state=state, _meta=cast("Any", dict(meta))
+        )
+        answer: Answer = await session.send_request(mcp.CallToolRequest(params=params), ANSWER)
+        if isinstance(answer, mcp.CallToolResult):
+            return answer
+        if answer.input_requests:
+            kinds = ", ".join(sorted({request.method for request in answer.input_requests.values()}))
+            raise ValueError(f"the server asks for {kinds} and nothing here is set up to answer it")
+        state = answer.request_state
+        await anyio.sleep(_ROUND_S)
+    raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
+
+
+async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]:
+    """All pages of the server's tools; a malformed tool costs itself only and is reported."""
+    tools: list[mcp.Tool] = []
+    faults: list[str] = []
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(_MAX_PAGES):
+        params = mcp.PaginatedRequestParams(cursor=cursor) if cursor else None
+        try:
+            page = await session.list_tools(params=params)
+            found, more, cursor = page.tools, list[str](), page.next_cursor
+        except MCPError as error:
+            if error.code == mcp.METHOD_NOT_FOUND:
+                break  # a server without tools need not know the method
+            raise
+        except ValidationError:
+            found, more, cursor = await _list_leniently(session, cursor)
+        tools += found
+        faults += more
+        if not cursor or cursor in seen:
+            break
+        seen.add(cursor)
+    return tools, faults
+
+
+async def _list_leniently(
+    session: ClientSession, cursor: str | None
+) -> tuple[Sequence[mcp.Tool], list[str], str | None]:
+    # mcp parses a page as a whole; below that there is only the private request path.
+    data: dict[str, Any] = {"method": "tools/list", "params": {"cursor": cursor} if cursor else {}}
+    options: dict[str, Any] = {}
+    session._stamp(data, cast("Any", options))  # pyright: ignore[reportPrivateUsage]
+    raw = await session._dispatcher.send_raw_request(  # pyright: ignore[reportPrivateUsage]
+        "tools/list", data["params"], cast("Any", options)
+    )
+    tools, faults = sound_tools(raw, session.protocol_version or "2025-11-25")
+    page = mcp.ListToolsResult(tools=list(tools))
+    # So that annotations which travel in HTTP headers are known for these tools too.
+    session._absorb_tool_listing(page, complete=False)  # pyright: ignore[reportPrivateUsage]
+    cursor_out = raw.get("nextCursor")
+    return page.tools, faults, cursor_out if isinstance(cursor_out, str) else None
+
+
+def build(config: ServerConfig, server: str) -> Any:
+    """Call an in-process server's `factory`. Raises `ConfigError` when there is none by that name."""
+    from importlib import import_module
+
+    module, _, function = (config.factory or "").partition(":")
+    try:
+        factory = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        remedy = "name an importable function as package.module:function"
+        raise ConfigError(
+            f"cannot import {config.factory!r}: {error}", key=f"servers.{server}.factory", remedy=remedy
+        ) from error
+    return factory()
+
+
+def _innermost(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return f"{type(error).__name__}: {error}".rstrip(": ")

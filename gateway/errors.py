@@ -1,0 +1,66 @@
+"""Every exception of the gateway, named by the boundary that broke.
+
+Three kinds of failure reach a rollout, and only the second and third are exceptions:
+
+* the tool says no: `gateway.types.ToolResult` with `is_error=True`; the policy reads it;
+* the world broke: a `GatewayError`; the trajectory is recorded and withdrawn;
+* the configuration is wrong: a `ConfigError` at start-up, before anything is taken.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class ConfigError(ValueError):
+    """A user's file or row is wrong. `str()` is the one message to show: where, what, and the remedy."""
+
+    def __init__(
+        self, problem: str, *, file: str | Path | None = None, key: str | None = None, remedy: str = ""
+    ) -> None:
+        self.problem, self.file, self.key, self.remedy = problem, file, key, remedy
+        where = ": ".join(str(part) for part in (file, key) if part)
+        super().__init__((f"{where}: " if where else "") + problem + (f" ({remedy})" if remedy else ""))
+
+
+class GatewayError(Exception):
+    """The world broke: what happened is not the policy's doing and says nothing about its quality."""
+
+    def __init__(self, message: str, *, server: str | None = None, tool: str | None = None) -> None:
+        self.server, self.tool = server, tool
+        where = "/".join(part for part in (server, tool) if part)
+        super().__init__(f"{where}: {message}" if where else message)
+
+    @property
+    def kind(self) -> str:
+        """Stable snake_case word for traces and metrics, for example ``server_unavailable``."""
+        name = type(self).__name__
+        return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+class ServerUnavailable(GatewayError):
+    """The server could not be started or reached, or its connection was down before the request was sent."""
+
+
+class ConnectTimeout(ServerUnavailable):
+    """The server did not finish its handshake and tool listing within `start_timeout_s`."""
+
+
+class LeaseTimeout(GatewayError):
+    """No place for another session became free within `lease_timeout_s`."""
+
+
+class CallTimeout(GatewayError):
+    """The request was sent and not answered within `call_timeout_s`: whether it took effect is unknown."""
+
+
+class DeliveryUnknown(GatewayError):
+    """The connection broke after the request was sent, and the tool is not known to be safe to call again."""
+
+
+class ProtocolError(GatewayError):
+    """The server answered, but not with what the protocol or its own output schema allows."""
+
+
+class HarnessError(GatewayError):
+    """A harness tool (reset, start, reply, score, release, ...) is missing, refused, or answered off contract."""

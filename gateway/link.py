@@ -1,0 +1,35 @@
+"""What a connection knows of its line: whether it stands, why it went down, what the server last wrote to stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+
+class Link:
+    """Shared by a connection and its transport; the first reason for going down is the one kept."""
+
+    def __init__(self) -> None:
+        self.over = anyio.Event()
+        self.settled = False
+        """Whether the handshake is done; a transport owes no courtesy to a server that never finished it."""
+        self.reason = ""
+        self.trouble = ""
+        """The last fault on a line that still stands, for a start that fails without a better reason."""
+        self.stderr_tail: Callable[[], str] = str
+
+    def end(self, reason: str) -> None:
+        """The line is down for good. Safe to call again and from callbacks."""
+        if not self.over.is_set():
+            self.reason = reason
+            self.over.set()
+
+    @property
+    def down(self) -> str | None:
+        """Why the line is down, with the server's last words; None while it stands."""
+        return self.describe(self.reason) if self.over.is_set() else None
+
+    def describe(self, reason: str) -> str:
+        tail = self.stderr_tail()
+        return f"{reason}; stderr ends: {tail}" if tail else reason

@@ -1,0 +1,187 @@
+"""One trajectory's view of its servers: its tools, its harness, its state; and what to do when a call breaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import anyio
+import structlog
+
+from gateway.config import GatewayConfig
+from gateway.connection import Connection
+from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.schema import check_arguments
+from gateway.types import REWARD_META, SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition, ToolResult
+
+log = structlog.get_logger(__name__)
+
+REPEATABLE = frozenset({Role.RESET, Role.REPLY, Role.SCORE, Role.RELEASE, Role.SNAPSHOT, Role.TASKS, Role.EXPERT})
+"""Harness roles that are idempotent by contract."""
+_SILENT = frozenset({Role.RESET, Role.RELEASE, Role.RESTORE})
+"""Roles whose answer is empty by contract, so that a foreign tool may answer them with anything."""
+_RESEND_PAUSE_S = 0.2
+
+
+@dataclass(kw_only=True, eq=False)
+class Session:
+    """Given out by `Gateway.lease`; valid until the lease ends. Calls may run in parallel."""
+
+    trajectory: str
+    seed: int
+    tools: Mapping[str, ToolDefinition]
+    """What the policy may call, by exposed name."""
+    lease_wait_s: float
+    """How long this session waited for its place and its connections."""
+    _config: GatewayConfig
+    _harness: Mapping[tuple[Role, str], ToolDefinition]
+    _connections: dict[str, Connection]
+    _reopen: Mapping[str, Callable[[], Awaitable[Connection]]]
+    """By server, where a dead connection can be replaced without losing this trajectory's state."""
+    _warned: set[str]
+    """Shared by the gateway's sessions, for what is logged once a server."""
+
+    def __post_init__(self) -> None:
+        self._meta = {TRAJECTORY_META: self.trajectory, SEED_META: self.seed}
+
+    def has(self, role: Role, server: str) -> bool:
+        """Whether `server` has a harness tool for `role`."""
+        return (role, server) in self._harness
+
+    async def call(self, name: str, arguments: Any) -> ToolResult:
+        """Call one of `tools` for the policy. What the policy did wrong is an error result for it to read.
+
+        Raises:
+            GatewayError: the world broke; nothing says whether the policy was right.
+        """
+        tool = self.tools.get(name)
+        if tool is None:
+            return ToolResult.error(f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}")
+        faults = check_arguments(tool, arguments)
+        if faults:
+            return ToolResult.error(f"Invalid arguments for {name}: " + "; ".join(faults))
+        result = await self._send(tool, arguments, timeout_s=self._config.servers[tool.server].call_timeout_s)
+        if REWARD_META in result.meta and not self._config.servers[tool.server].trusted:
+            self._warn_once(tool.server)
+        return result
+
+    async def invoke(self, role: Role, arguments: Mapping[str, Any], *, server: str) -> ToolResult:
+        """Call a harness tool; the result's `structured` is its answer.
+
+        A foreign tool's answer may be JSON text, and it is sent only the arguments that its schema knows.
+
+        Raises:
+            HarnessError: there is no such tool, it said no, or its answer is no object.
+            GatewayError: the world broke.
+        """
+        tool = self._harness.get((role, server))
+        if tool is None:
+            raise HarnessError(f"has no {role} tool", server=server)
+        result = await self._send(tool, _known_arguments(tool, arguments), timeout_s=self._bound(role, server))
+        if result.is_error:
+            raise HarnessError(f"{role} was refused: {result.text[:500]}", server=server, tool=tool.name)
+        structured = _answer(result)
+        if structured is None and role not in _SILENT:
+            raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name)
+        return replace(result, structured=structured or {})
+
+    async def reset(self, task: str) -> None:
+        """Reset every server that can be reset, all at once. Raises `GatewayError`."""
+        arguments = {"task": task, "seed": self.seed}
+        await self._each(Role.RESET, arguments)
+
+    async def release(self) -> None:
+        """Tell every server that the trajectory is over. Raises the first `GatewayError`, after all were told."""
+        await self._each(Role.RELEASE, {})
+
+    async def _each(self, role: Role, arguments: Mapping[str, Any]) -> None:
+        servers = [server for known, server in self._harness if known is role]
+        if len(servers) == 1:
+            await self.invoke(role, arguments, server=servers[0])
+            return
+        errors: list[GatewayError] = []
+
+        async def invoke(server: str) -> None:
+            try:
+                await self.invoke(role, arguments, server=server)
+            except GatewayError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(invoke, server)
+        if errors:
+            raise errors[0]
+
+    def _bound(self, role: Role, server: str) -> float:
+        match role:
+            case Role.RESET:
+                return self._config.reset_timeout_s
+            case Role.RELEASE:
+                return self._config.release_timeout_s
+            case _:
+                return self._config.servers[server].call_timeout_s
+
+    async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
+        """One request, and at most one more: when the first surely did not arrive, or may arrive twice without harm,
+        and the server it would reach still knows this trajectory."""
+        connection = self._connections[tool.server]
+        try:
+            return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s)
+        except ServerUnavailable as error:
+            broken = error
+        except DeliveryUnknown as error:
+            if not (tool.safe_to_resend or tool.role in REPEATABLE):
+                raise
+            broken = error
+        again = await self._once_more(connection, broken)
+        log.info("session.resent", trajectory=self.trajectory, server=tool.server, tool=tool.name, after=broken.kind)
+        return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s)
+
+    async def _once_more(self, connection: Connection, broken: GatewayError) -> Connection:
+        server = connection.server
+        if connection.alive:
+            await anyio.sleep(_RESEND_PAUSE_S)
+            return connection
+        reopen = self._reopen.get(server)
+        if reopen is None:
+            if isinstance(broken, DeliveryUnknown):
+                raise broken
+            lost = f"its process has ended and this trajectory's state with it: {broken}"
+            raise ServerUnavailable(lost, server=server, tool=broken.tool) from broken
+        self._connections[server] = again = await reopen()
+        return again
+
+    def _warn_once(self, server: str) -> None:
+        if server not in self._warned:
+            self._warned.add(server)
+            log.warning("session.reward_ignored", server=server, remedy="set trusted: true to accept its rewards")
+
+
+def keeps_state(scope: Scope, tools: tuple[ToolDefinition, ...]) -> bool:
+    """Whether a server's process holds something of a trajectory that dies with it."""
+    return scope is not Scope.SHARED or any(tool.role is Role.RESET for tool in tools)
+
+
+def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = tool.input_schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in properties}
+
+
+def _answer(result: ToolResult) -> Mapping[str, Any] | None:
+    structured: Any = result.structured
+    if structured is None:
+        try:
+            structured = json.loads(result.text)
+        except ValueError:
+            return None
+    if not isinstance(structured, Mapping):
+        return None
+    answer = cast("Mapping[str, Any]", structured)
+    # Servers with untyped return values put the object under `result`.
+    inner = answer.get("result")
+    return cast("Mapping[str, Any]", inner) if len(answer) == 1 and isinstance(inner, Mapping) else answer

@@ -1,0 +1,372 @@
+"""A server as a child process: newline-delimited JSON-RPC over its pipes, as a transport for `mcp.Client`.
+
+What the SDK's own transport does not do: lines are split in linear time and limited in size, bad UTF-8 and garbage cost
+one message and not the session, a write never blocks, the death of the process ends its calls at once and says how it
+died, and the child dies with us. It works on callbacks instead of reader and writer tasks, which is also why a call
+through it costs less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+import structlog
+from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCNotification, jsonrpc_message_adapter
+from pydantic import ValidationError
+
+from gateway.config import ServerConfig, child_env
+from gateway.errors import ServerUnavailable
+from gateway.link import Link
+from gateway.wire import DELIVERY, OVERSIZE, UNREADABLE
+
+log = structlog.get_logger(__name__)
+
+_GUARD = Path(__file__).with_name("guard.py")
+_TAIL_BYTES = 8192
+_TAIL_LINES = 5
+_LAST_WORDS_S = 0.2
+"""After the first sign of death, how long the other pipes and the exit status may take to arrive."""
+_KILL_S = 2.0
+"""How long the kernel may take to end a process that got SIGKILL."""
+_ABRUPT_S = 0.5
+"""How long a server that never finished its handshake has between SIGTERM and SIGKILL."""
+_INBOX_HIGH, _INBOX_LOW = 1000, 100
+_HEAD, _TAIL = 1024, 512
+_ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
+_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
+_ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+
+class Oversize:
+    """A line that was longer than allowed: its two ends, in which the id stands."""
+
+    def __init__(self, head: bytes, tail: bytes, size: int) -> None:
+        self.head, self.tail, self.size = head, tail, size
+
+    def answered_id(self) -> int | str | None:
+        """The id of the request that this line answers, if it is an answer."""
+        match = _ID_FIRST.match(self.head) or _ID_LAST.search(self.tail)
+        if match is None or b'"method"' in self.head:
+            return None
+        found = json.loads(match.group(1))
+        return found if isinstance(found, str) else int(found)
+
+
+class LineSplitter:
+    """Bytes in, lines out; each byte is looked at once, and no more than `limit` bytes of a line are kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._line = bytearray()
+        self._tail = b""
+        self._dropped = 0
+
+    def feed(self, chunk: bytes) -> list[bytes | Oversize]:
+        lines: list[bytes | Oversize] = []
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            self._add(chunk[start:end])
+            lines.append(self._cut())
+            start = end + 1
+        self._add(chunk[start:])
+        return lines
+
+    def _add(self, part: bytes) -> None:
+        if self._dropped or len(self._line) + len(part) > self._limit:
+            if not self._dropped:
+                self._tail = bytes(self._line[-_TAIL:])
+                self._dropped = len(self._line)
+                self._line = bytearray((self._line + part[:_HEAD])[:_HEAD])
+            self._dropped += len(part)
+            self._tail = (self._tail + part[-_TAIL:])[-_TAIL:]
+        else:
+            self._line += part
+
+    def _cut(self) -> bytes | Oversize:
+        line: bytes | Oversize = bytes(self._line)
+        if self._dropped:
+            line = Oversize(bytes(self._line), self._tail, self._dropped)
+            self._dropped, self._tail = 0, b""
+        self._line = bytearray()
+        return line
+
+
+def parse_line(line: bytes) -> JSONRPCMessage | None:
+    """One message, bad UTF-8 and lone surrogates replaced; None for what is no message at all.
+
+    An answer that is not a valid response becomes an error response, so that its caller need not wait for the deadline.
+    """
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError:
+        pass
+    try:
+        # json.loads takes the lone surrogates that the strict parser refuses; encoding replaces them.
+        data = json.loads(line.decode("utf-8", "replace"))
+        clean = json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
+    except (ValueError, RecursionError):
+        return None
+    try:
+        return jsonrpc_message_adapter.validate_json(clean, by_name=False)
+    except ValidationError:
+        return _unreadable(data)
+
+
+def _unreadable(data: Any) -> JSONRPCError | None:
+    if not isinstance(data, dict):
+        return None
+    answered = cast("dict[str, Any]", data).get("id")
+    if "method" in data or isinstance(answered, bool) or not isinstance(answered, int | str):
+        return None
+    problem = ErrorData(code=UNREADABLE, message="the server's answer is no valid JSON-RPC response")
+    return JSONRPCError(jsonrpc="2.0", id=answered, error=problem)
+
+
+class _Inbox:
+    """The read half that mcp's dispatcher iterates over; filled by callbacks, so nothing waits to fill it."""
+
+    def __init__(self) -> None:
+        self._items: deque[SessionMessage] = deque()
+        self._arrival = anyio.Event()
+        self._closed = False
+        self.reader: asyncio.ReadTransport | None = None
+        self._paused = False
+
+    def put(self, message: JSONRPCMessage) -> None:
+        if self._closed:
+            return
+        self._items.append(SessionMessage(message))
+        self._arrival.set()
+        if len(self._items) > _INBOX_HIGH and self.reader is not None and not self._paused:
+            self._paused = True
+            self.reader.pause_reading()
+
+    def close(self) -> None:
+        self._closed = True
+        self._arrival.set()
+
+    async def receive(self) -> SessionMessage:
+        while not self._items:
+            if self._closed:
+                raise anyio.EndOfStream
+            self._arrival = anyio.Event()
+            await self._arrival.wait()
+        if self._paused and len(self._items) < _INBOX_LOW and self.reader is not None:
+            self._paused = False
+            self.reader.resume_reading()
+        return self._items.popleft()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Outbox:
+    """The write half. A send never waits: what the pipe does not take at once stays in the loop's buffer."""
+
+    def __init__(self, link: Link, limit: int) -> None:
+        self._link, self._limit = link, limit
+        self.pipe: asyncio.WriteTransport | None = None
+
+    async def send(self, item: SessionMessage, /) -> None:
+        if self.pipe is None or self.pipe.is_closing():
+            raise anyio.BrokenResourceError
+        if self.pipe.get_write_buffer_size() > self._limit:
+            self._link.end("the server does not read its input")
+            raise anyio.BrokenResourceError
+        delivery = DELIVERY.get()
+        if delivery is not None:
+            delivery.handed_over = True
+        self.pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async def aclose(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+
+class StdioTransport(asyncio.SubprocessProtocol):
+    """Starts the server on entry, ends it and everything it started on exit; the pair it yields is mcp's streams.
+
+    Raises:
+        ServerUnavailable: on entry, when the command cannot be started.
+    """
+
+    def __init__(self, name: str, config: ServerConfig, link: Link) -> None:
+        self._name, self._config, self._link = name, config, link
+        self._inbox = _Inbox()
+        self._outbox = _Outbox(link, 4 * config.max_message_bytes)
+        self._splitter = LineSplitter(config.max_message_bytes)
+        self._stderr = bytearray()
+        self._garbage = 0
+        self._process: asyncio.SubprocessTransport | None = None
+        self._exited = anyio.Event()
+        self._open_pipes = {1, 2}
+        self._last_words: asyncio.TimerHandle | None = None
+        link.stderr_tail = self._tail
+
+    async def __aenter__(self) -> tuple[_Inbox, _Outbox]:
+        argv, env = self._argv()
+        try:
+            process, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: self, *argv, env=env, cwd=self._config.cwd, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            raise ServerUnavailable(f"cannot start {self._config.label!r}: {error}", server=self._name) from error
+        self._process = process
+        self._inbox.reader = cast("asyncio.ReadTransport", process.get_pipe_transport(1))
+        self._outbox.pipe = cast("asyncio.WriteTransport", process.get_pipe_transport(0))
+        return self._inbox, self._outbox
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._shut_down()
+
+    def _argv(self) -> tuple[list[str], dict[str, str]]:
+        command, cwd = self._config.command or "", self._config.cwd
+        env = child_env(self._config.env)
+        if cwd is not None and not Path(cwd).is_dir():
+            raise ServerUnavailable(f"cannot start {command!r}: no such directory {cwd!r}", server=self._name)
+        lookup = str(Path(cwd or ".") / command) if os.sep in command else command
+        if shutil.which(lookup, path=env.get("PATH", os.defpath)) is None:
+            raise ServerUnavailable(f"cannot start {command!r}: no such program", server=self._name)
+        argv = [command, *self._config.args]
+        if sys.platform == "linux":
+            argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *argv]
+        return argv, env
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._stderr = (self._stderr + data)[-_TAIL_BYTES:]
+            return
+        for line in self._splitter.feed(data):
+            if isinstance(line, Oversize):
+                self._refuse(line)
+            elif line.strip():
+                self._accept(line)
+
+    def _accept(self, line: bytes) -> None:
+        message = parse_line(line)
+        if message is None:
+            self._garbage += 1
+            if self._garbage == 1:
+                log.warning("stdio.garbage", server=self._name, begins=line[:80].decode("utf-8", "replace"))
+        elif not isinstance(message, JSONRPCNotification) or message.method == "notifications/cancelled":
+            # Nobody here listens to progress, log messages or list changes, and a flood of them would delay answers.
+            self._inbox.put(message)
+
+    def _refuse(self, line: Oversize) -> None:
+        limit, answered = self._config.max_message_bytes, line.answered_id()
+        log.warning("stdio.oversize", server=self._name, bytes=line.size, limit=limit, answers=answered)
+        if answered is not None:
+            problem = f"the result has {line.size} bytes, max_message_bytes is {limit}"
+            error = ErrorData(code=OVERSIZE, message=problem)
+            self._inbox.put(JSONRPCError(jsonrpc="2.0", id=answered, error=error))
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open_pipes.discard(fd)
+        self._expect_the_end()
+
+    def process_exited(self) -> None:
+        self._exited.set()
+        self._expect_the_end()
+
+    def _expect_the_end(self) -> None:
+        """End the line once all that the process left is read, or shortly: a child of its may hold the pipes."""
+        if self._exited.is_set() and not self._open_pipes:
+            self._end()
+        elif self._last_words is None and not self._link.over.is_set():
+            self._last_words = asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._end)
+
+    def _end(self) -> None:
+        if self._last_words is not None:
+            self._last_words.cancel()
+        self._link.end(self._how_it_ended())
+        self._inbox.close()
+
+    def _how_it_ended(self) -> str:
+        status = self._process.get_returncode() if self._process is not None else None
+        match status:
+            case None:
+                return "the server closed its pipes"
+            case int() if status < 0:
+                return f"the server was killed by {signal.Signals(-status).name}"
+            case _:
+                return f"the server exited with status {status}"
+
+    def _tail(self) -> str:
+        lines = self._stderr.decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+        return " | ".join(text[:300] for line in lines if (text := line.strip()))
+
+    async def _shut_down(self) -> None:
+        """Close stdin, then SIGTERM, then SIGKILL; within `close_timeout_s` and what the kernel needs to kill."""
+        process = self._process
+        if process is None:
+            return
+        self._inbox.close()
+        if self._inbox.reader is not None and not self._inbox.reader.is_closing():
+            self._inbox.reader.resume_reading()  # a server that flushes into a full pipe cannot exit
+        half = self._config.close_timeout_s / 2
+        if self._outbox.pipe is not None:
+            self._outbox.pipe.abort() if self._outbox.pipe.get_write_buffer_size() else self._outbox.pipe.close()
+        if self._link.settled:
+            await self._wait_exit(half)
+        if not self._exited.is_set():
+            self._signal_group(signal.SIGTERM)
+            await self._wait_exit(half if self._link.settled else _ABRUPT_S)
+        # Whatever the server itself did, its children go too.
+        self._signal_group(signal.SIGKILL)
+        await self._wait_exit(_KILL_S)
+        if not self._exited.is_set():
+            log.warning("stdio.not_reaped", server=self._name, pid=process.get_pid())
+        if self._last_words is not None:
+            self._last_words.cancel()
+        self._link.end(self._how_it_ended())
+        process.close()
+
+    async def _wait_exit(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._exited.wait()
+
+    def _signal_group(self, number: int) -> None:
+        assert self._process is not None
+        try:
+            os.killpg(self._process.get_pid(), number)
+        except (ProcessLookupError, PermissionError):
+            pass  # the group is empty, or (macOS) holds only zombies

@@ -1,0 +1,142 @@
+"""What crosses the gateway: tools as a server defines them, results as a server gives them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+TRAJECTORY_META = "mcp-rollout/trajectory"
+"""Key in each request's `_meta`: the trajectory id, by which our `shared` servers keep state apart."""
+SEED_META = "mcp-rollout/seed"
+"""Key in each request's `_meta`: the trajectory's seed."""
+ROLE_META = "mcp-rollout/role"
+"""Key in a tool's `_meta`: its `Role`, which makes it a harness tool."""
+REWARD_META = "mcp-rollout/reward"
+"""Key in a result's `_meta`: a reward for this turn; read from trusted servers only."""
+
+
+class Scope(StrEnum):
+    """How a server's state is kept apart between trajectories."""
+
+    SHARED = "shared"
+    """One connection for all: stateless servers, and servers that key their state by `TRAJECTORY_META`."""
+    SESSION = "session"
+    """One protocol session per trajectory, for servers that keep state per session."""
+    PROCESS = "process"
+    """One process per trajectory, from a warm pool."""
+
+
+class Audience(StrEnum):
+    """Who may see a tool."""
+
+    POLICY = "policy"
+    HARNESS = "harness"
+
+
+class Role(StrEnum):
+    """What a harness tool does. Arguments and structured results are part of the contract."""
+
+    RESET = "reset"  # (task, seed) -> {}
+    START = "start"  # () -> {message}
+    REPLY = "reply"  # (seq, message) -> {message, done, reward?}
+    SCORE = "score"  # (messages) -> {score, parts}
+    RELEASE = "release"  # () -> {}
+    SNAPSHOT = "snapshot"  # () -> {state}
+    RESTORE = "restore"  # (state) -> {}
+    TASKS = "tasks"  # (split, limit) -> {tasks: [{task, seed, prompt}]}
+    EXPERT = "expert"  # (task, seed) -> {turns: [{thinking?, content?, calls?: [{name, arguments}]}]}
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces, so that equal values have equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolDefinition:
+    """One tool, as its server defines it and under the name that the policy sees."""
+
+    server: str
+    name: str
+    """The server's own name for the tool; calls are routed by `(server, name)`."""
+    exposed_name: str
+    """The name rendered to the policy: `name`, or `server__name` where two servers share it."""
+    description: str
+    input_schema: dict[str, Any]
+    """The full JSON Schema, exactly as sent."""
+    output_schema: dict[str, Any] | None = None
+    role: Role | None = None
+    read_only: bool = False
+    idempotent: bool = False
+
+    @property
+    def audience(self) -> Audience:
+        return Audience.HARNESS if self.role else Audience.POLICY
+
+    @property
+    def safe_to_resend(self) -> bool:
+        """Whether sending a call twice cannot change the world more than sending it once."""
+        return self.read_only or self.idempotent
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over what the policy is shown; pins the definition in the lock."""
+        shown = {"name": self.name, "description": self.description, "input_schema": self.input_schema}
+        return "sha256:" + hashlib.sha256(canonical_json(shown).encode()).hexdigest()
+
+    def openai_schema(self) -> dict[str, Any]:
+        """The tool as a chat template takes it, with the full input schema."""
+        function = {"name": self.exposed_name, "description": self.description, "parameters": self.input_schema}
+        return {"type": "function", "function": function}
+
+
+class ContentKind(StrEnum):
+    TEXT = "text"
+    IMAGE = "image"
+    AUDIO = "audio"
+    RESOURCE = "resource"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """One block of a result. Text has `text`; image and audio have `data`; a resource has either and a `uri`."""
+
+    kind: ContentKind
+    text: str = ""
+    data: bytes = b""
+    mime_type: str | None = None
+    uri: str | None = None
+
+    def __str__(self) -> str:
+        """The block as text; binary data is named, not shown."""
+        if self.kind is ContentKind.TEXT:
+            return self.text
+        about = [part for part in (self.uri, self.mime_type, f"{len(self.data)} bytes" if self.data else None) if part]
+        return f"[{self.kind}: {', '.join(about)}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolResult:
+    """What a tool answered. `is_error` is the tool saying no, for the policy to read; it is not a failure."""
+
+    content: tuple[Content, ...] = ()
+    structured: Mapping[str, Any] | None = None
+    is_error: bool = False
+    reward: float | None = None
+    """This turn's reward, from a trusted server's `REWARD_META`."""
+    elapsed_s: float = 0.0
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def text(self) -> str:
+        """What a policy reads: the text blocks, and a line for every block that is not text."""
+        return "\n".join(block.text or str(block) for block in self.content)
+
+    @classmethod
+    def error(cls, message: str) -> ToolResult:
+        """An answer the gateway gives itself, in the tool's place, for the policy to read."""
+        return cls(content=(Content(kind=ContentKind.TEXT, text=message),), is_error=True)

@@ -1,0 +1,86 @@
+"""Arithmetic on expressions from strangers: bounded in size, and nothing but numbers and operators."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable
+
+Number = int | float
+
+MAX_CHARACTERS = 200
+MAX_MAGNITUDE = 10**18
+MAX_EXPONENT = 64
+
+_BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda left, right: left / right,
+    ast.FloorDiv: lambda left, right: left // right,
+    ast.Mod: operator.mod,
+    ast.Pow: lambda left, right: left**right,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+
+
+class ArithmeticRefused(ValueError):
+    """The expression is not arithmetic, has no value, or is too large; `str()` says which."""
+
+
+def evaluate(expression: str) -> Number:
+    """The value of an expression over numbers, parentheses and ``+ - * / // % **``.
+
+    Raises:
+        ArithmeticRefused: See there. Never anything else, and never after more than a moment.
+    """
+    if len(expression) > MAX_CHARACTERS:
+        raise ArithmeticRefused(f"the expression is longer than {MAX_CHARACTERS} characters")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise ArithmeticRefused(f"{expression!r} is not an arithmetic expression") from error
+    return tidy(_value(tree.body))
+
+
+def tidy(value: Number) -> Number:
+    """`value` within bounds, as an integer where it is a whole number.
+
+    Raises:
+        ArithmeticRefused: `value` is not finite or beyond `MAX_MAGNITUDE`.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArithmeticRefused("the result is not a finite number")
+    if abs(value) > MAX_MAGNITUDE:
+        raise ArithmeticRefused("a number is beyond 10**18")
+    return int(value) if value == int(value) else value
+
+
+def _value(node: ast.expr) -> Number:
+    match node:
+        case ast.Constant(value=bool()):
+            raise ArithmeticRefused("True and False are not numbers")
+        case ast.Constant(value=int() | float() as number):
+            return tidy(number)
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+            return _UNARY[type(op)](_value(operand))
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
+            return _apply(op, _value(left), _value(right))
+        case _:
+            raise ArithmeticRefused("only numbers, parentheses and + - * / // % ** are allowed")
+
+
+def _apply(op: ast.operator, left: Number, right: Number) -> Number:
+    # Refused before it is computed: 2**10**9 would take the process with it.
+    if isinstance(op, ast.Pow) and abs(right) > MAX_EXPONENT:
+        raise ArithmeticRefused(f"exponents go up to {MAX_EXPONENT}")
+    try:
+        result = _BINARY[type(op)](left, right)
+    except ZeroDivisionError as error:
+        raise ArithmeticRefused("division by zero") from error
+    except OverflowError as error:
+        raise ArithmeticRefused("a number is beyond 10**18") from error
+    if isinstance(result, complex):
+        raise ArithmeticRefused("a root of a negative number is not a real number")
+    return tidy(result)

@@ -1,0 +1,139 @@
+"""Commands and their options. Each body imports what it needs, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+trace_app = typer.Typer(no_args_is_help=True, help="Read recorded trajectories.")
+app.add_typer(trace_app, name="trace")
+app.info.help = "Train tool-using models against MCP servers: look at servers, make rows, roll out, read traces."
+
+Target = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+EnvironmentsDir = Annotated[Path, typer.Option("--environments-dir", help="Where environment names are looked up.")]
+ENVIRONMENTS = Path("configs/environments")
+
+
+@app.command()
+def tools(file: Target, json: AsJson = False, environments_dir: EnvironmentsDir = ENVIRONMENTS) -> None:
+    """List the tools that servers offer, as the policy and the harness see them."""
+    from rollout.cli.servers import list_tools
+
+    raise typer.Exit(list_tools(file, environments_dir, as_json=json))
+
+
+@app.command("tool-config")
+def tool_config(
+    file: Target,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The lock file to write.")],
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Write the servers' policy tools as verl's tool_config, which locks what the model sees."""
+    from rollout.cli.servers import write_tool_config
+
+    raise typer.Exit(write_tool_config(file, environments_dir, output, as_json=json))
+
+
+@app.command()
+def call(
+    file: Target,
+    tool: Annotated[str, typer.Argument(help="The tool's name.")],
+    arguments: Annotated[str, typer.Argument(help="Its arguments, a JSON object.")] = "{}",
+    task: Annotated[str | None, typer.Option(help="Task to reset the servers to; not given, no reset.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed to reset the servers to.")] = 0,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Call one tool in a fresh session. Exit status 1 where the tool says no."""
+    from rollout.cli.servers import call_tool
+
+    raise typer.Exit(call_tool(file, environments_dir, tool, arguments, task=task, seed=seed, as_json=json))
+
+
+@app.command()
+def data(
+    environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The parquet file to write.")],
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks where not given.")] = None,
+    agent: Annotated[str, typer.Option(help="verl's agent_name of the rows.")] = "mcp_agent",
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Write an environment's tasks as rows for verl."""
+    from rollout.cli.data import write_rows
+
+    raise typer.Exit(write_rows(environment, environments_dir, output, split, rows, agent=agent, as_json=json))
+
+
+@app.command()
+def run(
+    environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
+    engine: Annotated[str, typer.Option(help="expert, random or none.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory for the traces.")],
+    rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks where not given.")] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Trajectories per row.")] = 1,
+    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
+    concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
+    response_tokens: Annotated[int, typer.Option(min=1, help="Token budget after the prompt.")] = 65536,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Roll an environment out without a trainer. Exit status 1 where a trajectory failed."""
+    from rollout.cli.run import RunOptions, run_environment
+
+    options = RunOptions(
+        engine=engine,
+        out=out,
+        rows=rows,
+        samples=samples,
+        split=split,
+        resume=resume,
+        concurrency=concurrency,
+        response_tokens=response_tokens,
+    )
+    raise typer.Exit(run_environment(environment, environments_dir, options, as_json=json))
+
+
+@trace_app.command("ls")
+def trace_ls(
+    directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
+    json: AsJson = False,
+) -> None:
+    """List trajectories, one line each; with --json one object per line."""
+    from rollout.cli.trace import list_traces
+
+    raise typer.Exit(list_traces(directory, as_json=json))
+
+
+@trace_app.command("show")
+def trace_show(
+    directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
+    trajectory: Annotated[str, typer.Argument(metavar="ID", help="The trajectory's id, or an unambiguous beginning.")],
+    full: Annotated[bool, typer.Option("--full", help="Unfold thinking and long results.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Read one trajectory turn by turn, thinking folded."""
+    from rollout.cli.trace import show_trace
+
+    raise typer.Exit(show_trace(directory, trajectory, full=full, as_json=json))
+
+
+def main() -> None:
+    """Entry point: one message on standard error and status 2 for whatever the user can put right."""
+    try:
+        app()
+    except Exception as error:  # the command line's boundary: only the two kinds below are the user's to read
+        from gateway.errors import ConfigError, GatewayError
+
+        if not isinstance(error, ConfigError | GatewayError):
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)

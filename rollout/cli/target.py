@@ -1,0 +1,63 @@
+"""What a FILE argument names: a servers file, or an environment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from gateway.gateway import Gateway
+
+from gateway.config import GatewayConfig, load_servers, read_mapping
+from gateway.errors import ConfigError, GatewayError
+from rollout.config import Environment, load_environment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Servers, with the environment around them if there is one."""
+
+    config: GatewayConfig
+    environment: Environment | None
+    source: str
+    """The file, as a lock entry records it."""
+
+
+def load_target(file: str, environments_dir: Path) -> Target:
+    """Raises ConfigError: no such file or environment, or it is wrong."""
+    path = Path(file)
+    if path.suffix in (".yaml", ".yml", ".json"):
+        keys = read_mapping(path)
+        if path.suffix == ".json" or "mcpServers" in keys:
+            return Target(config=load_servers(path), environment=None, source=file)
+    elif path.is_file():
+        raise ConfigError("is neither .json nor .yaml", file=path, remedy="give an mcpServers file or an environment")
+    environment = load_environment(file, environments_dir)
+    source = file if path.suffix else str(environments_dir / f"{file}.yaml")
+    return Target(config=environment.gateway_config(), environment=environment, source=source)
+
+
+@asynccontextmanager
+async def opened(config: GatewayConfig, name: str) -> AsyncIterator[Gateway]:
+    """The gateway with every server running.
+
+    Raises:
+        GatewayError: a server did not start, required or not: a command line's user asked for all of them.
+    """
+    async with Gateway(config, name=name) as gateway:
+        if failures := list(gateway.failures.values()):
+            raise GatewayError("; ".join(str(failure) for failure in failures))
+        yield gateway
+
+
+def quiet_logs() -> None:
+    """Warnings only, on standard error: standard output belongs to the command's result."""
+    import sys
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,77 @@
+"""`trace ls` and `trace show`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gateway.errors import ConfigError
+from rollout.cli.target import quiet_logs
+from rollout.trace.record import Trace
+from rollout.trace.store import read_traces, to_json
+from rollout.trace.view import render
+
+
+def list_traces(directory: Path, *, as_json: bool) -> int:
+    quiet_logs()
+    if as_json:
+        for trace in _read(directory):
+            typer.echo(json.dumps(summary(trace), ensure_ascii=False))
+        return 0
+    table = Table("id", "environment", "task", "row", "sample", "step", "turns", "reward", "stop reason")
+    for trace in _read(directory):
+        line = summary(trace)
+        reward = "-" if line["reward"] is None else f"{line['reward']:.2f}"
+        step = f"{line['step']}{' (validate)' if line['validate'] else ''}"
+        cells = [trace.id[:12], line["environment"], line["task"], line["row"], line["sample"], step, line["turns"]]
+        table.add_row(*map(str, cells), reward, line["stop_reason"])
+    Console().print(table)
+    return 0
+
+
+def show_trace(directory: Path, trajectory: str, *, full: bool, as_json: bool) -> int:
+    quiet_logs()
+    found = [trace for trace in _read(directory) if trace.id.startswith(trajectory)]
+    if len(found) != 1:
+        problem = "no such trajectory" if not found else f"{len(found)} trajectories begin like this"
+        raise ConfigError(problem, file=directory, key=trajectory, remedy="see `mcp-rollout trace ls`")
+    if as_json:
+        typer.echo(json.dumps(to_json(found[0]), ensure_ascii=False))
+    else:
+        Console().print(render(found[0], full=full))
+    return 0
+
+
+def summary(trace: Trace) -> dict[str, Any]:
+    """A trajectory in one line."""
+    return {
+        "id": trace.id,
+        "environment": trace.task.environment,
+        "task": trace.task.task,
+        "seed": trace.task.seed,
+        "row": trace.origin.row,
+        "sample": trace.origin.sample,
+        "step": trace.origin.step,
+        "validate": trace.origin.validate_,
+        "turns": len(trace.turns),
+        "tool_calls": trace.tool_calls,
+        "tool_errors": trace.tool_errors,
+        "tokens": len(trace.prompt_ids) + len(trace.response_ids),
+        "reward": trace.reward.score if trace.reward else None,
+        "reward_parts": trace.reward.parts if trace.reward else {},
+        "stop_reason": str(trace.stop_reason),
+        "failure": f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else None,
+        "elapsed_s": trace.elapsed_s,
+    }
+
+
+def _read(directory: Path) -> Iterator[Trace]:
+    if not directory.is_dir():
+        raise ConfigError("no such directory", file=directory, remedy="name the directory of the traces")
+    return read_traces(directory)

@@ -1,0 +1,155 @@
+"""An environment as its YAML file states it: servers, user simulator, reward, limits, thinking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gateway.config import GatewayConfig, ServerConfig, parse_servers, read_mapping, validate
+from gateway.errors import ConfigError
+
+DEFAULT_ASSISTANT_TURNS = 15
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SystemConfig(_Section):
+    """Where the system message comes from: a text, or the instructions of a server."""
+
+    text: str | None = None
+    instructions_of: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SystemConfig:
+        if (self.text is None) == (self.instructions_of is None):
+            raise ValueError("give either `text` or `instructions_of`")
+        return self
+
+
+class UserConfig(_Section):
+    """Which server plays the user (roles start and reply)."""
+
+    server: str
+
+
+class TasksConfig(_Section):
+    """Which server lists the tasks and plays the expert (roles tasks and expert)."""
+
+    server: str
+
+
+class RewardConfig(_Section):
+    """Whose score ends a trajectory, and what it is made of."""
+
+    server: str | None = None
+    """The server whose score tool judges the trajectory; None leaves the sum of the per-turn rewards."""
+    parts: tuple[str, ...] = ()
+    """Names of the score's parts; they reach verl as `reward_extra_info`, the same keys for every outcome."""
+    per_turn: bool = True
+    """Whether per-turn rewards of trusted servers are added to the score."""
+
+
+class LimitsConfig(_Section):
+    """Bounds of one trajectory; None leaves the decision to the trainer's configuration."""
+
+    assistant_turns: int | None = Field(default=None, ge=1)
+    user_turns: int | None = Field(default=None, ge=1)
+    tool_calls: int | None = Field(default=None, ge=1)
+    parallel_calls: int = Field(default=16, ge=1)
+    """Tool calls of one turn that are sent; the policy reads that the rest were not."""
+    tokens_per_turn: int | None = Field(default=None, ge=1)
+    wall_clock_s: float = Field(default=1800.0, gt=0)
+
+
+class ThinkingLoss(StrEnum):
+    KEEP = "keep"
+    MASK = "mask"
+
+
+class ThinkingReward(StrEnum):
+    INCLUDE = "include"
+    STRIP = "strip"
+
+
+class ThinkingConfig(_Section):
+    """What thinking counts for. It is in the trace in any case."""
+
+    loss: ThinkingLoss = ThinkingLoss.KEEP
+    reward: ThinkingReward = ThinkingReward.STRIP
+
+
+class Environment(_Section):
+    """Everything a trajectory needs besides a policy, under one name."""
+
+    name: str
+    description: str = ""
+    servers: dict[str, ServerConfig] = Field(min_length=1)
+    system: SystemConfig | None = None
+    user: UserConfig | None = None
+    reward: RewardConfig = RewardConfig()
+    tasks: TasksConfig | None = None
+    limits: LimitsConfig = LimitsConfig()
+    thinking: ThinkingConfig = ThinkingConfig()
+    max_sessions: int = Field(default=64, ge=1)
+    lease_timeout_s: float = Field(default=1800.0, gt=0)
+
+    @model_validator(mode="after")
+    def _references_exist(self) -> Environment:
+        references = {
+            "system.instructions_of": self.system.instructions_of if self.system else None,
+            "user.server": self.user.server if self.user else None,
+            "reward.server": self.reward.server,
+            "tasks.server": self.tasks.server if self.tasks else None,
+        }
+        for key, server in references.items():
+            if server is not None and server not in self.servers:
+                raise ValueError(f"{key} names {server!r}, which is not one of the servers {sorted(self.servers)}")
+        return self
+
+    def gateway_config(self) -> GatewayConfig:
+        return GatewayConfig(servers=self.servers, max_sessions=self.max_sessions, lease_timeout_s=self.lease_timeout_s)
+
+
+def load_environment(name: str | Path, directory: str | Path) -> Environment:
+    """Read the environment `name` from `directory`, or from `name` itself where that is a YAML file.
+
+    Raises:
+        ConfigError: there is no such environment, or its file is wrong; the message names file, key and remedy.
+    """
+    path = Path(name) if str(name).endswith((".yaml", ".yml")) else Path(directory) / f"{name}.yaml"
+    if not path.is_file():
+        raise _unknown(str(name), path, directory)
+    raw = read_mapping(path)
+    servers = parse_servers(_required_by_default(raw.pop("servers", None)), file=path)
+    return validate(Environment, {"name": path.stem, **raw, "servers": servers}, file=path)
+
+
+def _required_by_default(servers: Any) -> Any:
+    """An environment without one of its servers is another environment, so here they default to required."""
+    if not isinstance(servers, dict):
+        return servers
+    return {
+        name: {"required": True, **entry} if isinstance(entry, dict) else entry
+        for name, entry in cast("dict[str, Any]", servers).items()
+    }
+
+
+def _unknown(name: str, path: Path, directory: str | Path) -> ConfigError:
+    known = environment_names(directory)
+    near = get_close_matches(name, known, n=1)
+    remedy = (
+        f"did you mean {near[0]!r}?" if near else f"known environments in {directory}: {', '.join(known) or 'none'}"
+    )
+    return ConfigError(f"unknown environment {name!r}", file=path, remedy=remedy)
+
+
+def environment_names(directory: str | Path) -> Sequence[str]:
+    """Names of the environments in a directory, sorted."""
+    return sorted(path.stem for path in Path(directory).glob("*.yaml"))

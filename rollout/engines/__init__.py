@@ -1,0 +1,1 @@
+"""Policies: what generates tokens for a trajectory."""

@@ -1,0 +1,32 @@
+"""Asking a harness tool, and holding its answer to the contract of `gateway.types.Role`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from gateway.session import Session
+from pydantic import BaseModel, ValidationError
+
+from gateway.errors import HarnessError
+from gateway.types import Role, ToolResult
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+async def ask(
+    session: Session, role: Role, arguments: Mapping[str, Any], model: type[Answer], *, server: str
+) -> tuple[Answer, ToolResult]:
+    """Call the server's tool for `role`; its structured answer as `model`, and the whole result.
+
+    Raises:
+        HarnessError: the server has no such tool, refused, or answered off contract.
+        GatewayError: the world broke.
+    """
+    result = await session.invoke(role, dict(arguments), server=server)
+    try:
+        return model.model_validate(result.structured), result
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(str(part) for part in fault["loc"]) or "the result"
+        raise HarnessError(f"{where}: {fault['msg']}", server=server, tool=role) from error

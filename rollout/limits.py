@@ -1,0 +1,50 @@
+"""When a trajectory ends, decided from its trace alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollout.errors import PromptTooLong
+from rollout.trace.record import StopReason, Trace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds of one trajectory. Every field but `response_tokens` may come from the environment."""
+
+    response_tokens: int
+    """Tokens after the prompt: sampled, tool and user tokens together."""
+    prompt_tokens: int | None = None
+    assistant_turns: int = 15
+    user_turns: int | None = None
+    tool_calls: int | None = None
+    parallel_calls: int = 16
+    tokens_per_turn: int | None = None
+    wall_clock_s: float = 1800.0
+    """Counted from the moment the lease is granted."""
+
+    def check_prompt(self, trace: Trace) -> None:
+        """Raises `PromptTooLong` where the prompt exceeds `prompt_tokens`."""
+        if self.prompt_tokens is not None and len(trace.prompt_ids) > self.prompt_tokens:
+            raise PromptTooLong(f"the prompt has {len(trace.prompt_ids)} tokens, the limit is {self.prompt_tokens}")
+
+    def reached(self, trace: Trace) -> StopReason | None:
+        """The limit that forbids another generation, if one does."""
+        if len(trace.response_ids) >= self.response_tokens:
+            return StopReason.TOKEN_LIMIT
+        if len(trace.turns) >= self.assistant_turns:
+            return StopReason.TURN_LIMIT
+        if self.user_turns is not None and trace.user_turns >= self.user_turns:
+            return StopReason.USER_TURN_LIMIT
+        if self.tool_calls is not None and trace.tool_calls >= self.tool_calls:
+            return StopReason.TOOL_CALL_LIMIT
+        return None
+
+    def fits(self, trace: Trace, tokens: int) -> bool:
+        """Whether `tokens` more leave room for at least one sampled token."""
+        return len(trace.response_ids) + tokens < self.response_tokens
+
+    def completion_tokens(self, trace: Trace) -> int:
+        """Most tokens that the next generation may have."""
+        left = self.response_tokens - len(trace.response_ids)
+        return left if self.tokens_per_turn is None else min(left, self.tokens_per_turn)

@@ -1,0 +1,56 @@
+"""From a played trajectory to its reward, while its world is still alive."""
+
+from __future__ import annotations
+
+from gateway.session import Session
+from pydantic import BaseModel, Field
+
+from gateway.errors import HarnessError
+from gateway.types import Role
+from rollout import hermes
+from rollout.config import RewardConfig, ThinkingReward
+from rollout.harness import ask
+from rollout.trace.record import Reward, Trace
+from rollout.types import Message
+
+
+class _Score(BaseModel):
+    score: float
+    parts: dict[str, float] = Field(default_factory=dict)
+
+
+async def score(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> Reward:
+    """The server's score, plus the rewards that turns earned where the environment adds them.
+
+    Raises:
+        HarnessError: the server has no `score`, refused, or answered off contract.
+        GatewayError: the world broke.
+    """
+    earned = sum(turn.reward for turn in trace.turns) if config.per_turn else 0.0
+    if config.server is None:
+        return Reward(score=earned, parts=dict.fromkeys(config.parts, 0.0))
+    messages = judged_messages(trace, thinking)
+    judged, _ = await ask(session, Role.SCORE, {"messages": messages}, _Score, server=config.server)
+    undeclared = judged.parts.keys() - set(config.parts)
+    if undeclared:
+        raise HarnessError(
+            f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name",
+            server=config.server,
+            tool="score",
+        )
+    return Reward(score=judged.score + earned, parts=dict.fromkeys(config.parts, 0.0) | judged.parts)
+
+
+def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
+    """The conversation as a score sees it: thinking is left out unless the environment lets it count."""
+    if thinking is ThinkingReward.STRIP:
+        return trace.messages
+    turns = iter(trace.turns)
+    messages: list[Message] = []
+    opening = len(trace.task.prompt)
+    for index, message in enumerate(trace.messages):
+        if message["role"] == "assistant" and index >= opening:
+            thought = next(turns).thinking
+            message = message | {"content": hermes.write(thinking=thought, content=message["content"])}
+        messages.append(message)
+    return messages

@@ -1,0 +1,95 @@
+"""Token ids without a model: ChatML in the hermes format over UTF-8 bytes.
+
+A real, reversible tokenisation that needs nothing but the standard library. It serves every run whose engine has no
+tokenizer of its own (experts, random policies); runs with a model use that model's builder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollout import hermes
+from rollout.types import Edit, Message, Parsed
+
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+SPECIAL = (IM_START, IM_END, hermes.THINK_OPEN, hermes.THINK_CLOSE, hermes.CALL_OPEN, hermes.CALL_CLOSE)
+_IDS = {text: 256 + index for index, text in enumerate(SPECIAL)}
+_SPLIT = re.compile("(" + "|".join(re.escape(text) for text in SPECIAL) + ")")
+
+_TOOLS_HEAD = "\n\n# Tools\n\nCall tools as JSON objects between <tool_call> and </tool_call>.\n\n<tools>"
+
+
+class ByteTokens:
+    """`TokenBuilder` over bytes: id 0-255 is a byte, the ids after it are the markers in `SPECIAL`.
+
+    Only the builder itself writes markers; the same characters inside a tool's or user's text stay bytes, so no text
+    can end its own message.
+    """
+
+    vocab_size = 256 + len(SPECIAL)
+    stop_id = _IDS[IM_END]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a completion's text, markers recognised."""
+        ids: list[int] = []
+        for piece in _SPLIT.split(text):
+            ids += [_IDS[piece]] if piece in _IDS else piece.encode()
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
+        pieces: list[str] = []
+        run = bytearray()
+        for token in ids:
+            if token < 256:
+                run.append(token)
+                continue
+            pieces += [run.decode(errors="replace"), SPECIAL[token - 256]]
+            run.clear()
+        return "".join([*pieces, run.decode(errors="replace")])
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        system = [message for message in messages[:1] if message["role"] == "system"]
+        text = system[0]["content"] if system else ""
+        if tools:
+            text += _TOOLS_HEAD + "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools) + "\n</tools>"
+        ids = self._message("system", text) if text else []
+        for message in messages[len(system) :]:
+            ids += self._message(message["role"], message["content"])
+        return ids + self._generation_prompt()
+
+    def completion(self, context: list[int], sampled: list[int]) -> Edit:
+        return Edit(appended=sampled)
+
+    def messages(
+        self,
+        context: list[int],
+        previous: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> Edit:
+        # A completion cut at its length limit lacks the end of its message.
+        inserted = [] if context[-1:] == [self.stop_id] else [self.stop_id]
+        ids = list(b"\n")
+        for message in new:
+            ids += self._message(message["role"], message["content"])
+        return Edit(inserted=inserted, appended=ids + self._generation_prompt())
+
+    async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
+        ids = sampled[:-1] if sampled[-1:] == [self.stop_id] else sampled
+        return hermes.read(self.decode(ids), thinking_tokens=self._thinking_tokens(ids))
+
+    def _thinking_tokens(self, ids: Sequence[int]) -> int:
+        close = _IDS[hermes.THINK_CLOSE]
+        if close in ids:
+            return list(ids).index(close) + 1
+        return len(ids) if _IDS[hermes.THINK_OPEN] in ids else 0
+
+    def _message(self, role: str, text: str) -> list[int]:
+        return [_IDS[IM_START], *f"{role}\n{text}".encode(), _IDS[IM_END], *b"\n"]
+
+    def _generation_prompt(self) -> list[int]:
+        return [_IDS[IM_START], *b"assistant\n"]

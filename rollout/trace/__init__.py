@@ -1,0 +1,1 @@
+"""The record of a trajectory, on disk and for people."""

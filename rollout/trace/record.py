@@ -1,0 +1,260 @@
+"""The record of a trajectory. `Trace` owns the token ids, the loss mask and the logprobs; all else are views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gateway.types import ToolResult
+from rollout.task import Origin, Task
+from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed
+
+SCHEMA_VERSION = 1
+
+
+class StopReason(StrEnum):
+    """How a trajectory ended. One shape for every outcome."""
+
+    ANSWERED = "answered"
+    """The policy stopped calling tools and there is no user to answer."""
+    USER_DONE = "user_done"
+    TURN_LIMIT = "turn_limit"
+    USER_TURN_LIMIT = "user_turn_limit"
+    TOOL_CALL_LIMIT = "tool_call_limit"
+    TOKEN_LIMIT = "token_limit"
+    TIME_LIMIT = "time_limit"
+    ABORTED = "aborted"
+    """The engine was told to stop in mid-generation; withdrawn, its partial tokens kept in the trace."""
+    FAILED = "failed"
+    """The world broke; the trajectory says nothing about the policy and is withdrawn."""
+
+    @property
+    def is_truncated(self) -> bool:
+        return not self.is_withdrawn and self not in (StopReason.ANSWERED, StopReason.USER_DONE)
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return self in (StopReason.ABORTED, StopReason.FAILED)
+
+
+class SpanKind(StrEnum):
+    THINKING = "thinking"
+    COMPLETION = "completion"
+    """Sampled tokens after the thinking."""
+    CONTEXT = "context"
+    """Rendered tool or user messages, and boundary tokens."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Span:
+    """A run of response tokens of one kind, `[start, end)` counted from the first response token."""
+
+    kind: SpanKind
+    turn: int
+    start: int
+    end: int
+
+
+@dataclass(kw_only=True, slots=True)
+class ToolEvent:
+    """One call and what came of it."""
+
+    name: str
+    arguments: dict[str, Any]
+    text: str
+    is_error: bool
+    id: str | None = None
+    reward: float | None = None
+    elapsed_s: float = 0.0
+
+
+@dataclass(kw_only=True, slots=True)
+class UserEvent:
+    """One message of the user simulator."""
+
+    seq: int
+    message: str
+    done: bool
+    reward: float | None = None
+    elapsed_s: float = 0.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Turn:
+    """One policy generation and what it caused."""
+
+    content: str
+    thinking: str
+    finish_reason: FinishReason
+    sampled: int
+    """How many ids were sampled."""
+    trimmed: list[int] = field(default_factory=list[int])
+    """Sampled ids that the template dropped again when the context went on; in no training sample."""
+    weights_version: tuple[int | None, int | None] = (None, None)
+    generate_s: float = 0.0
+    tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
+    user: UserEvent | None = None
+
+    @property
+    def reward(self) -> float:
+        """Sum of the rewards that servers gave for this turn."""
+        given = [event.reward for event in self.tools]
+        given += [self.user.reward] if self.user else []
+        return float(sum(reward for reward in given if reward is not None))
+
+
+@dataclass(kw_only=True, slots=True)
+class Reward:
+    """The trajectory's reward and what it is made of."""
+
+    score: float
+    parts: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(kw_only=True, slots=True)
+class Failure:
+    """Why a trajectory was withdrawn."""
+
+    kind: str
+    message: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Trace:
+    """Everything about one trajectory, in the order in which it happened."""
+
+    id: str
+    task: Task
+    origin: Origin
+    messages: list[Message]
+    prompt_ids: list[int] = field(default_factory=list[int])
+    response_ids: list[int] = field(default_factory=list[int])
+    loss_mask: list[int] = field(default_factory=list[int])  # [len(response_ids)], 1 where sampled
+    logprobs: list[float] = field(default_factory=list[float])  # [len(response_ids)], 0.0 where not sampled
+    has_logprobs: bool = True
+    """False once an engine gave a completion without logprobs."""
+    spans: list[Span] = field(default_factory=list[Span])
+    turns: list[Turn] = field(default_factory=list[Turn])
+    stop_reason: StopReason | None = None
+    failure: Failure | None = None
+    reward: Reward | None = None
+    lease_wait_s: float = 0.0
+    elapsed_s: float = 0.0
+
+    @classmethod
+    def begin(cls, trajectory: str, task: Task, origin: Origin) -> Trace:
+        return cls(id=trajectory, task=task, origin=origin, messages=[dict(message) for message in task.prompt])
+
+    @property
+    def context(self) -> list[int]:
+        """What the policy sees next: prompt and response so far.  # [len(prompt_ids) + len(response_ids)]"""
+        return self.prompt_ids + self.response_ids
+
+    @property
+    def user_turns(self) -> int:
+        return sum(turn.user is not None for turn in self.turns)
+
+    @property
+    def tool_calls(self) -> int:
+        return sum(len(turn.tools) for turn in self.turns)
+
+    @property
+    def tool_errors(self) -> int:
+        return sum(event.is_error for turn in self.turns for event in turn.tools)
+
+    def add_completion(self, completion: Completion, parsed: Parsed, edit: Edit, *, mask_thinking: bool) -> Turn:
+        """Append sampled ids as they are. Masked thinking stays in the context and out of the loss."""
+        self._apply(edit)
+        thinking = min(parsed.thinking_tokens, len(edit.appended))
+        start = len(self.response_ids)
+        self.response_ids += edit.appended
+        self.loss_mask += [0 if mask_thinking else 1] * thinking + [1] * (len(edit.appended) - thinking)
+        if completion.logprobs is None:
+            self.has_logprobs = False
+        self.logprobs += completion.logprobs or [0.0] * len(edit.appended)
+        turn = len(self.turns)
+        self._span(SpanKind.THINKING, turn, start, start + thinking)
+        self._span(SpanKind.COMPLETION, turn, start + thinking, len(self.response_ids))
+        self.turns.append(
+            Turn(
+                content=parsed.content,
+                thinking=parsed.thinking,
+                finish_reason=completion.finish_reason,
+                sampled=len(completion.ids),
+                weights_version=completion.weights_version,
+            )
+        )
+        self.messages.append(assistant_message(parsed))
+        return self.turns[-1]
+
+    def add_context(self, edit: Edit) -> None:
+        """Append rendered messages; nobody sampled them, so mask and logprob are 0."""
+        self._apply(edit)
+        start = len(self.response_ids)
+        self._append_unsampled(edit.appended)
+        self._span(SpanKind.CONTEXT, len(self.turns) - 1, start, len(self.response_ids))
+
+    def add_calls(self, calls: Sequence[Call], results: Sequence[ToolResult]) -> list[Message]:
+        """Record what the calls of this turn came to, and return the messages that tell the policy."""
+        turn = self.turns[-1]
+        turn.tools += [
+            ToolEvent(
+                name=call.name,
+                arguments=call.arguments,
+                id=call.id,
+                text=result.text,
+                is_error=result.is_error,
+                reward=result.reward,
+                elapsed_s=result.elapsed_s,
+            )
+            for call, result in zip(calls, results, strict=True)
+        ]
+        return [tool_message(call, result.text) for call, result in zip(calls, results, strict=True)]
+
+    def fail(self, kind: str, message: str) -> None:
+        self.stop_reason = StopReason.FAILED
+        self.failure = Failure(kind=kind, message=message)
+
+    def _apply(self, edit: Edit) -> None:
+        if edit.removed:
+            kept = len(self.response_ids) - edit.removed
+            sampled = sum(self.loss_mask[kept:]) or any(
+                span.kind is not SpanKind.CONTEXT and span.end > kept for span in self.spans
+            )
+            if sampled and self.turns:
+                self.turns[-1].trimmed += self.response_ids[kept:]
+            del self.response_ids[kept:], self.loss_mask[kept:], self.logprobs[kept:]
+            for span in self.spans:
+                span.end = min(span.end, kept)
+            self.spans = [span for span in self.spans if span.start < span.end]
+        start = len(self.response_ids)
+        self._append_unsampled(edit.inserted)
+        self._span(SpanKind.CONTEXT, len(self.turns) - 1, start, len(self.response_ids))
+
+    def _append_unsampled(self, ids: list[int]) -> None:
+        self.response_ids += ids
+        self.loss_mask += [0] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+
+    def _span(self, kind: SpanKind, turn: int, start: int, end: int) -> None:
+        if start < end:
+            self.spans.append(Span(kind=kind, turn=turn, start=start, end=end))
+
+
+def assistant_message(parsed: Parsed) -> Message:
+    """The completion as a chat message, thinking left out."""
+    message: Message = {"role": "assistant", "content": parsed.content}
+    if parsed.calls:
+        message["tool_calls"] = [
+            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            | ({"id": call.id} if call.id is not None else {})
+            for call in parsed.calls
+        ]
+    return message
+
+
+def tool_message(call: Call, text: str) -> Message:
+    message: Message = {"role": "tool", "name": call.name, "content": text}
+    return message | ({"tool_call_id": call.id} if call.id is not None else {})

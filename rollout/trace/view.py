@@ -1,0 +1,83 @@
+"""A trace for people, in the terminal."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from rollout.trace.record import ToolEvent, Trace, Turn
+
+FOLD = 160
+"""Characters of a folded text."""
+
+
+def render(trace: Trace, *, full: bool = False) -> RenderableType:
+    """The trajectory turn by turn; thinking and long texts are folded to one line unless `full`."""
+    blocks: list[RenderableType] = [_head(trace)]
+    blocks += [
+        Text.assemble((f"{message['role']}  ", "bold blue"), _fold(str(message["content"]), full))
+        for message in trace.messages[: _opening(trace)]
+    ]
+    blocks += [_turn(number, turn, full) for number, turn in enumerate(trace.turns, 1)]
+    blocks.append(_foot(trace))
+    return Group(*blocks)
+
+
+def _opening(trace: Trace) -> int:
+    roles = [message["role"] for message in trace.messages]
+    return roles.index("assistant") if "assistant" in roles else len(roles)
+
+
+def _head(trace: Trace) -> RenderableType:
+    task, origin = trace.task, trace.origin
+    where = f"row {origin.row}, sample {origin.sample}"
+    if origin.step >= 0:
+        where += f", step {origin.step}" + (" (validate)" if origin.validate_ else "")
+    counts = len(trace.prompt_ids), len(trace.response_ids), sum(trace.loss_mask)
+    tokens = "{} prompt and {} response tokens, {} in the loss".format(*counts)
+    return Text.assemble((f"{task.environment} / {task.task}", "bold"), f"  {where}\n{trace.id}\n{tokens}")
+
+
+def _turn(number: int, turn: Turn, full: bool) -> RenderableType:
+    lines: list[Text] = []
+    if turn.thinking:
+        lines.append(Text.assemble(("thinks  ", "dim"), (_fold(turn.thinking, full), "dim italic")))
+    if turn.content:
+        lines.append(Text.assemble(("says    ", "bold green"), _fold(turn.content, full=True)))
+    for event in turn.tools:
+        lines += _tool(event, full)
+    if turn.user is not None:
+        lines.append(Text.assemble(("user    ", "bold blue"), turn.user.message))
+        if turn.user.done:
+            lines.append(Text("        the user is done", style="dim"))
+    title = f"turn {number}" + (f"  reward {turn.reward:g}" if turn.reward else "")
+    return Panel(Text("\n").join(lines), title=title, title_align="left", subtitle=f"{turn.sampled} tokens")
+
+
+def _tool(event: ToolEvent, full: bool) -> list[Text]:
+    arguments = json.dumps(event.arguments, ensure_ascii=False)
+    style = "red" if event.is_error else ""
+    return [
+        Text.assemble(("calls   ", "bold magenta"), (event.name or "(unreadable call)", "magenta"), f" {arguments}"),
+        Text.assemble(("        ", ""), (_fold(event.text, full), style)),
+    ]
+
+
+def _foot(trace: Trace) -> RenderableType:
+    lines = [f"stopped: {trace.stop_reason}  {trace.elapsed_s:.2f} s"]
+    if trace.failure:
+        lines.append(f"failure: {trace.failure.kind}: {trace.failure.message}")
+    if trace.reward:
+        parts = ", ".join(f"{name} {value:.2f}" for name, value in trace.reward.parts.items())
+        lines.append(f"reward:  {trace.reward.score:.2f}" + (f"  ({parts})" if parts else ""))
+    return Text("\n".join(lines))
+
+
+def _fold(text: str, full: bool) -> str:
+    if full:
+        return text
+    line = " ".join(text.split())
+    return line if len(line) <= FOLD else f"{line[:FOLD]} ... ({len(text)} characters)"

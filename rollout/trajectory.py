@@ -1,0 +1,199 @@
+"""One trajectory, from a leased session to a scored trace. This file is the main path; read it first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+import structlog
+from gateway.gateway import Gateway
+from gateway.session import Session
+
+from gateway.errors import GatewayError
+from gateway.types import ToolResult
+from rollout.config import Environment, ThinkingLoss
+from rollout.errors import RolloutError
+from rollout.limits import Limits
+from rollout.reward import score
+from rollout.task import Origin, Task
+from rollout.trace.record import StopReason, Trace, Turn
+from rollout.trace.store import TraceStore
+from rollout.types import Call, FinishReason, Message, Parsed, Policy, TokenBuilder
+from rollout.user import User
+
+log = structlog.get_logger(__name__)
+
+PolicyFor = Callable[[Session], Awaitable[Policy]]
+"""How an engine gets its policy for one trajectory; a scripted expert asks the session for its script."""
+
+
+async def roll_out(
+    trajectory: str,
+    task: Task,
+    origin: Origin,
+    *,
+    environment: Environment,
+    gateway: Gateway,
+    policy_for: PolicyFor,
+    tokens: TokenBuilder,
+    limits: Limits,
+    store: TraceStore,
+    tools: Sequence[dict[str, Any]] | None = None,
+) -> Trace:
+    """Lease, play, score; the trace is on disk when this returns.
+
+    A world that breaks ends in `StopReason.FAILED`, not in an exception, and keeps what was recorded until then.
+    A trajectory that runs out of time keeps its whole turns and is scored like any other.
+
+    Args:
+        tools: OpenAI-style schemas to render, from the lock; the session's own where it is None.
+
+    Raises:
+        ConfigError: the task names a tool that the environment does not have.
+    """
+    trace = Trace.begin(trajectory, task, origin)
+    began = time.monotonic()
+    try:
+        async with gateway.lease(trajectory=trajectory, task=task.task, seed=task.seed, tools=task.tools) as session:
+            trace.lease_wait_s = session.lease_wait_s
+            user = User(session, environment.user.server) if environment.user else None
+            policy = await policy_for(session)
+            mask_thinking = environment.thinking.loss is ThinkingLoss.MASK
+            with anyio.move_on_after(limits.wall_clock_s) as clock:
+                await play(trace, session, policy, tokens, user, limits, tools=tools, mask_thinking=mask_thinking)
+            if clock.cancelled_caught:
+                trace.stop_reason = StopReason.TIME_LIMIT
+            trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
+    except (GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record
+        log.warning("trajectory failed", trajectory=trajectory, kind=error.kind, error=str(error))
+        trace.fail(error.kind, str(error))
+    except Exception as error:  # a defect: recorded like any failure, then raised to the caller
+        trace.fail("internal_error", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        trace.elapsed_s = time.monotonic() - began
+        if trace.stop_reason is not None:
+            store.append(trace)
+    return trace
+
+
+async def play(
+    trace: Trace,
+    session: Session,
+    policy: Policy,
+    tokens: TokenBuilder,
+    user: User | None,
+    limits: Limits,
+    *,
+    tools: Sequence[dict[str, Any]] | None = None,
+    mask_thinking: bool = False,
+) -> None:
+    """Take turns until a stop reason is set.
+
+    Each turn appends its completion and its context in one piece, so a trajectory that is cut between two turns is
+    whole up to there.
+    """
+    schemas = [tool.openai_schema() for tool in session.tools.values()] if tools is None else tools
+    await open_conversation(trace, user)
+    trace.prompt_ids = tokens.prompt(trace.messages, schemas)
+    limits.check_prompt(trace)
+    while trace.stop_reason is None:
+        parsed = await take_turn(trace, policy, tokens, limits, schemas, mask_thinking=mask_thinking)
+        if trace.stop_reason is not None:
+            return
+        if parsed.calls:
+            results = await call_tools(session, parsed.calls, limits.parallel_calls)
+            add_context(trace, trace.add_calls(parsed.calls, results), tokens, limits, schemas)
+        elif user is None:
+            trace.stop_reason = StopReason.ANSWERED
+        else:
+            trace.turns[-1].user = event = await user.reply(parsed.content)
+            if event.done:
+                trace.stop_reason = StopReason.USER_DONE
+            add_context(trace, [{"role": "user", "content": event.message}], tokens, limits, schemas)
+
+
+async def open_conversation(trace: Trace, user: User | None) -> None:
+    """Start the user, whose opening message joins the prompt unless the row already ends with one."""
+    if user is None:
+        return
+    opening = await user.start()
+    if trace.messages[-1]["role"] != "user":
+        trace.messages.append({"role": "user", "content": opening})
+
+
+async def take_turn(
+    trace: Trace,
+    policy: Policy,
+    tokens: TokenBuilder,
+    limits: Limits,
+    schemas: Sequence[dict[str, Any]],
+    *,
+    mask_thinking: bool,
+) -> Parsed:
+    """Generate once and append what was sampled, as sampled. An aborted generation ends the trajectory."""
+    began = time.monotonic()
+    context = trace.context
+    completion = await policy.generate(context, max_tokens=limits.completion_tokens(trace), turn=len(trace.turns))
+    generate_s = time.monotonic() - began
+    parsed = await tokens.parse(completion.ids, schemas)
+    edit = tokens.completion(context, completion.ids)
+    turn: Turn = trace.add_completion(completion, parsed, edit, mask_thinking=mask_thinking)
+    turn.generate_s = generate_s
+    if completion.finish_reason is FinishReason.ABORT:
+        trace.stop_reason = StopReason.ABORTED
+    return parsed
+
+
+async def call_tools(session: Session, calls: Sequence[Call], parallel_calls: int) -> list[ToolResult]:
+    """Send the calls side by side; results come back in the order of the calls.
+
+    What is not sent is answered in the tool's place: a call that cannot be read, and calls beyond the limit.
+    """
+    results = [
+        ToolResult.error(call.problem)
+        if call.problem is not None
+        else ToolResult.error(f"Not called: at most {parallel_calls} calls per turn are sent.")
+        for call in calls
+    ]
+
+    async def send(index: int) -> None:
+        results[index] = await session.call(calls[index].name, calls[index].arguments)
+
+    sendable = [index for index, call in enumerate(calls) if call.problem is None][:parallel_calls]
+    if len(sendable) == 1:
+        await send(sendable[0])
+        return results
+    try:
+        async with anyio.create_task_group() as group:
+            for index in sendable:
+                group.start_soon(send, index)
+    except* GatewayError as broken:
+        raise first_error(broken) from broken
+    return results
+
+
+def first_error(group: BaseExceptionGroup[GatewayError]) -> GatewayError:
+    """The first error of a group; one broken call is enough to end a trajectory."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, GatewayError)
+    return error
+
+
+def add_context(
+    trace: Trace, messages: list[Message], tokens: TokenBuilder, limits: Limits, schemas: Sequence[dict[str, Any]]
+) -> None:
+    """Record messages, and render them into the context where another generation will read them."""
+    previous = list(trace.messages)
+    trace.messages += messages
+    trace.stop_reason = trace.stop_reason or limits.reached(trace)
+    if trace.stop_reason is None:
+        edit = tokens.messages(trace.context, previous, messages, schemas)
+        if limits.fits(trace, len(edit.inserted) + len(edit.appended) - edit.removed):
+            trace.add_context(edit)
+        else:
+            trace.stop_reason = StopReason.TOKEN_LIMIT

@@ -1,0 +1,98 @@
+"""What the rollout layers pass to each other: messages, completions, calls, and the two seams of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+"""An OpenAI-style chat message: `role`, `content`, and `tool_calls` where the assistant made some."""
+
+
+class FinishReason(StrEnum):
+    """Why the engine stopped sampling."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """One policy generation, token ids exactly as sampled."""
+
+    ids: list[int]
+    logprobs: list[float] | None = None
+    """Log-probability of each sampled id under the distribution it was drawn from.  # [len(ids)]"""
+    finish_reason: FinishReason = FinishReason.STOP
+    weights_version: tuple[int | None, int | None] = (None, None)
+    """Trainer step of the weights at the first and at the last sampled token."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One tool call that the policy wrote. `problem` says why it could not be read; then it is never sent."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    id: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parsed:
+    """A completion as text: what was thought, what was said, what was called."""
+
+    content: str
+    thinking: str = ""
+    thinking_tokens: int = 0
+    """How many leading ids of the completion are thinking, its closing marker included."""
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edit:
+    """How the context changes: drop `removed` ids from its end, then append `inserted` and `appended`.
+
+    `inserted` are boundary tokens that a template wants between two spans; nobody sampled them.
+    """
+
+    appended: list[int]
+    inserted: list[int] = field(default_factory=list[int])
+    removed: int = 0
+
+
+class Policy(Protocol):
+    """Token-in-token-out access to a model, for one trajectory."""
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        """Continue `ids` by at most `max_tokens` tokens; `turn` counts from 0 within the trajectory."""
+        ...
+
+
+class TokenBuilder(Protocol):
+    """The one bridge between messages and token ids; it never re-tokenises what is already in the context."""
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Ids of the opening messages, ready for the first generation."""
+        ...
+
+    def completion(self, context: list[int], sampled: list[int]) -> Edit:
+        """How sampled ids join the context."""
+        ...
+
+    def messages(
+        self,
+        context: list[int],
+        previous: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> Edit:
+        """How tool or user messages join the context, ready for the next generation."""
+        ...
+
+    async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
+        """Read a completion. Whatever cannot be read comes back as content or as a `Call` with a `problem`."""
+        ...

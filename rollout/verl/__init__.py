@@ -1,0 +1,1 @@
+"""The adapter to verl: the only package that imports verl, ray and torch."""

@@ -1,0 +1,104 @@
+"""Drawing tokens: what a request may ask for, and what its log-probabilities mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_KNOWN = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "repetition_penalty",
+        "logprobs",
+        "max_tokens",
+        "max_new_tokens",
+        "stop_token_ids",
+        "seed",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """One request's sampling parameters, in verl's words."""
+
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    top_p: float = 1.0
+    top_k: int = -1
+    """-1 and 0 mean all tokens."""
+    logprobs: bool = False
+    max_tokens: int | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+    seed: int | None = None
+    """Two requests with the same seed, prompt and weights draw the same tokens, whatever is decoded beside them."""
+
+    @classmethod
+    def parse(cls, params: Mapping[str, Any]) -> Sampling:
+        """Read the dict an agent loop sends.
+
+        Raises:
+            ValueError: a parameter is unknown, unsupported or out of range; nothing is ignored in silence.
+        """
+        unknown = sorted(params.keys() - _KNOWN)
+        if unknown:
+            raise ValueError(f"sampling parameters {unknown} are not supported by transformers_cpu")
+        if params.get("repetition_penalty", 1.0) != 1.0:
+            raise ValueError("repetition_penalty other than 1.0 is not supported by transformers_cpu")
+        limits = [params[key] for key in ("max_tokens", "max_new_tokens") if params.get(key) is not None]
+        seed = params.get("seed")
+        sampling = cls(
+            temperature=float(params.get("temperature", 1.0)),
+            top_p=float(params.get("top_p", 1.0)),
+            top_k=int(params.get("top_k", -1)),
+            logprobs=bool(params.get("logprobs", False)),
+            max_tokens=int(min(limits)) if limits else None,
+            stop_token_ids=frozenset(params.get("stop_token_ids") or ()),
+            seed=None if seed is None else int(seed),
+        )
+        if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < -1:
+            raise ValueError(f"sampling parameters out of range: {dict(params)}")
+        return sampling
+
+
+def draw(
+    logits: torch.Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Draw one token for each row of `logits` [rows, vocabulary], and say how likely it was.
+
+    A row's token is found by inverting its cumulative distribution at `uniforms[row]`, in [0, 1): one number decides,
+    so a row's choice does not depend on the other rows. The log-probability is the log-softmax of the logits divided
+    by the temperature, as verl's trainer recomputes it ("processed" in vLLM's words); top-k and top-p renormalise it
+    over the tokens they leave. At temperature 0 it is that of temperature 1, and top-k and top-p do not apply.
+    """
+    temperatures = torch.tensor([s.temperature if s.temperature > 0 else 1.0 for s in samplings])
+    logits = logits.float() / temperatures[:, None]
+    for row, sampling in enumerate(samplings):
+        if sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1):
+            logits[row] = _truncate(logits[row], sampling)
+    logprobs = torch.log_softmax(logits, dim=-1)
+    # Scaling by the last sum forgives its rounding; the clamp is for a product that rounds up to that sum.
+    cumulative = logprobs.double().exp().cumsum(dim=-1)
+    thresholds = torch.tensor(uniforms, dtype=torch.float64) * cumulative[:, -1]
+    drawn = torch.searchsorted(cumulative, thresholds[:, None], right=True).squeeze(1)
+    drawn = drawn.clamp(max=logits.shape[1] - 1)
+    greedy = torch.tensor([s.temperature == 0 for s in samplings])
+    ids = torch.where(greedy, logits.argmax(dim=-1), drawn)
+    return ids.tolist(), logprobs.gather(1, ids[:, None]).squeeze(1).tolist()
+
+
+def _truncate(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Logits with -inf for the tokens that top-k, then top-p, exclude. The likeliest token always stays."""
+    ordered, order = logits.sort(descending=True)
+    keep = torch.ones_like(ordered, dtype=torch.bool)
+    if sampling.top_k > 0:
+        keep[sampling.top_k :] = False
+    probabilities = ordered.masked_fill(~keep, float("-inf")).softmax(dim=-1)
+    keep &= probabilities.cumsum(dim=-1) - probabilities < sampling.top_p
+    keep[0] = True
+    return logits.scatter(0, order, ordered.masked_fill(~keep, float("-inf")))

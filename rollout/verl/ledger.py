@@ -1,0 +1,99 @@
+"""How a batch went, collected from all workers: what verl logs as `mcp/*` and what stops a failing run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import ray
+from ray.actor import ActorHandle
+
+from rollout.trace.record import Trace
+
+NAME = "mcp_rollout_ledger"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One finished trajectory."""
+
+    validate: bool
+    turns: int = 0
+    tool_calls: int = 0
+    tool_errors: int = 0
+    lease_wait_s: float = 0.0
+    failure: str | None = None
+    """`kind: message` where the trajectory was withdrawn."""
+
+    @classmethod
+    def of(cls, trace: Trace) -> Entry:
+        withdrawn = trace.stop_reason is None or trace.stop_reason.is_withdrawn
+        reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else str(trace.stop_reason)
+        return cls(
+            validate=trace.origin.validate_,
+            turns=len(trace.turns),
+            tool_calls=trace.tool_calls,
+            tool_errors=trace.tool_errors,
+            lease_wait_s=trace.lease_wait_s,
+            failure=reason if withdrawn else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """A batch of entries."""
+
+    trajectories: int
+    turns: int
+    tool_calls: int
+    tool_errors: int
+    lease_wait_s: float
+    failures: dict[str, int]
+
+    @property
+    def failed_share(self) -> float:
+        return sum(self.failures.values()) / self.trajectories if self.trajectories else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """What verl's loggers get."""
+        played = max(self.trajectories, 1)
+        return {
+            "mcp/trajectories": float(self.trajectories),
+            "mcp/turns": self.turns / played,
+            "mcp/tool_calls": self.tool_calls / played,
+            "mcp/tool_error_rate": self.tool_errors / max(self.tool_calls, 1),
+            "mcp/lease_wait_s": self.lease_wait_s / played,
+            "mcp/failed_share": self.failed_share,
+        }
+
+
+def summarise(entries: list[Entry]) -> Summary:
+    return Summary(
+        trajectories=len(entries),
+        turns=sum(entry.turns for entry in entries),
+        tool_calls=sum(entry.tool_calls for entry in entries),
+        tool_errors=sum(entry.tool_errors for entry in entries),
+        lease_wait_s=sum(entry.lease_wait_s for entry in entries),
+        failures=dict(Counter(entry.failure for entry in entries if entry.failure is not None)),
+    )
+
+
+class Ledger:
+    """A Ray actor, one per training job, started by `MCPAgentLoopManager`."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        self._entries.append(entry)
+
+    def drain(self, validate: bool) -> Summary:
+        """Summary of the training (or validation) entries since the last call."""
+        drained = [entry for entry in self._entries if entry.validate is validate]
+        self._entries = [entry for entry in self._entries if entry.validate is not validate]
+        return summarise(drained)
+
+
+def start_ledger() -> ActorHandle[Ledger]:
+    """The job's ledger, started if this is the first call of the job."""
+    return ray.remote(Ledger).options(name=NAME, get_if_exists=True, num_cpus=0).remote()

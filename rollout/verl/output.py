@@ -1,0 +1,82 @@
+"""A trace as verl's `AgentLoopOutput`, with the same keys for every outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+from rollout.trace.record import Trace
+
+
+def is_withdrawn(trace: Trace) -> bool:
+    """Whether the trajectory says nothing about the policy: its world broke, or it has no token to train on."""
+    return trace.stop_reason is None or trace.stop_reason.is_withdrawn or not trace.response_ids
+
+
+def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
+    """One training sample.
+
+    Args:
+        parts: names of the reward parts of every environment of the run, so that all samples have the same keys.
+    """
+    versions = [version for turn in trace.turns for version in turn.weights_version if version is not None]
+    return AgentLoopOutput(
+        prompt_ids=trace.prompt_ids,
+        response_ids=trace.response_ids,
+        response_mask=trace.loss_mask,
+        response_logprobs=trace.logprobs if trace.has_logprobs else None,
+        multi_modal_data={},
+        mm_processor_kwargs={},
+        reward_score=trace.reward.score if trace.reward else 0.0,
+        num_turns=len(trace.turns) + trace.user_turns + 1,
+        metrics=AgentLoopMetrics(
+            generate_sequences=sum(turn.generate_s for turn in trace.turns),
+            tool_calls=sum(event.elapsed_s for turn in trace.turns for event in turn.tools),
+        ),
+        extra_fields={
+            "turn_scores": [turn.reward for turn in trace.turns],
+            "tool_rewards": [event.reward or 0.0 for turn in trace.turns for event in turn.tools],
+            "min_global_steps": min(versions, default=None),
+            "max_global_steps": max(versions, default=None),
+            "reward_extra_info": reward_extra_info(trace, parts),
+        },
+    )
+
+
+def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:
+    """What verl's validation averages beside the reward."""
+    own = trace.reward.parts if trace.reward else {}
+    return {
+        "mcp_turns": float(len(trace.turns)),
+        "mcp_tool_calls": float(trace.tool_calls),
+        "mcp_tool_errors": float(trace.tool_errors),
+        "mcp_truncated": float(trace.stop_reason is not None and trace.stop_reason.is_truncated),
+        **{part: own.get(part, 0.0) for part in parts},
+    }
+
+
+def withdrawn_output(pad_token_id: int, parts: Sequence[str], trace: Trace | None) -> AgentLoopOutput:
+    """One masked token, for verl's v0 trainer, which needs an output for every row (v1 takes an empty list)."""
+    extra: dict[str, Any] = {
+        "turn_scores": [],
+        "tool_rewards": [],
+        "min_global_steps": None,
+        "max_global_steps": None,
+        "reward_extra_info": dict.fromkeys(
+            ["mcp_turns", "mcp_tool_calls", "mcp_tool_errors", "mcp_truncated", *parts], 0.0
+        ),
+    }
+    return AgentLoopOutput(
+        prompt_ids=(trace.prompt_ids if trace else []) or [pad_token_id],
+        response_ids=[pad_token_id],
+        response_mask=[0],
+        response_logprobs=[0.0],
+        multi_modal_data={},
+        mm_processor_kwargs={},
+        reward_score=0.0,
+        num_turns=0,
+        metrics=AgentLoopMetrics(),
+        extra_fields=extra,
+    )

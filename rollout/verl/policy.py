@@ -1,0 +1,66 @@
+"""verl's inference servers as a `Policy`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+
+from rollout.errors import EngineError
+from rollout.task import Origin
+from rollout.types import Completion, FinishReason
+
+
+class VerlPolicy:
+    """Token-in-token-out generation through verl's `LLMServerClient`, sticky to one server per trajectory."""
+
+    def __init__(
+        self,
+        client: LLMServerClient,
+        trajectory: str,
+        origin: Origin,
+        sampling_params: dict[str, Any],
+        *,
+        stop_token_ids: list[int],
+        seed_key: str | None,
+    ) -> None:
+        self._client, self._trajectory, self._origin, self._seed_key = client, trajectory, origin, seed_key
+        stops = {*(sampling_params.get("stop_token_ids") or ()), *stop_token_ids}
+        self._params = sampling_params | ({"stop_token_ids": sorted(stops)} if stops else {})
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        params = self._params | {"max_tokens": max_tokens}
+        if self._seed_key is not None:
+            params[self._seed_key] = sampling_seed(self._origin, turn)
+        output = await self._client.generate(request_id=self._trajectory, prompt_ids=ids, sampling_params=params)
+        if not output.token_ids and output.stop_reason not in ("aborted", "abort"):
+            raise EngineError("the engine returned a completion without a token")
+        if output.log_probs is not None and len(output.log_probs) != len(output.token_ids):
+            raise EngineError(f"{len(output.log_probs)} logprobs for {len(output.token_ids)} tokens")
+        return Completion(
+            ids=list(output.token_ids),
+            logprobs=list(output.log_probs) if output.log_probs else None,
+            finish_reason=_finish_reason(output, max_tokens),
+            weights_version=(
+                output.extra_fields.get("min_global_steps"),
+                output.extra_fields.get("max_global_steps"),
+            ),
+        )
+
+
+def sampling_seed(origin: Origin, turn: int) -> int:
+    """A seed that is the same for the same row, sibling, step and turn: verl's own ids are random."""
+    seed = 0
+    for part in (origin.row, origin.sample, origin.step, turn):
+        seed = (seed * 1_000_003 + part + 1) % (2**31 - 1)
+    return seed
+
+
+def _finish_reason(output: TokenOutput, max_tokens: int) -> FinishReason:
+    # vLLM's adapter says "completed" for a stop and for a length alike, so the length is what tells them apart.
+    if output.stop_reason in ("aborted", "abort"):
+        return FinishReason.ABORT
+    if output.stop_reason == "length" or len(output.token_ids) >= max_tokens:
+        return FinishReason.LENGTH
+    return FinishReason.STOP

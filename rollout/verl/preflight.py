@@ -1,0 +1,171 @@
+"""Everything that can be wrong with a run, found before Ray starts or a GPU is taken.
+
+Hydra calls `PreflightCallback` with the composed configuration (`hydra.callbacks` in configs/mcp_grpo.yaml).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from gateway.gateway import Gateway
+from gateway.tool_config import LockEntry, read_lock
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from gateway.errors import ConfigError, GatewayError
+from gateway.types import Role
+from rollout.config import Environment, load_environment
+from rollout.task import Task
+from rollout.verl.runtime import locked_tools
+from rollout.verl.settings import Settings
+
+AGENT = "mcp_agent"
+
+
+class PreflightCallback(Callback):
+    """Stops the program with one message and exit status 2 where the run cannot work."""
+
+    def on_job_start(self, config: DictConfig, **_: Any) -> None:
+        try:
+            asyncio.run(preflight(config))
+        except (ConfigError, GatewayError) as error:
+            sys.stderr.write(f"error: {error}\n")
+            # Hydra turns exceptions of callbacks into warnings; an exit passes.
+            raise SystemExit(2) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of ours and where it stands."""
+
+    task: Task
+    where: str
+
+
+async def preflight(config: DictConfig) -> None:
+    """Check settings, rows, environments, lock and prompt lengths.
+
+    Raises:
+        ConfigError: the first thing that is wrong, with file, key and remedy.
+        GatewayError: a required server does not start.
+    """
+    settings = Settings.of(config)
+    rows = [row for key in ("train_files", "val_files") for row in _rows(config, key)]
+    lock = _lock(config)
+    opened = [
+        await _check_environment(name, settings, lock, rows) for name in sorted({r.task.environment for r in rows})
+    ]
+    if rows:
+        _check_prompts(config, rows, dict(opened))
+
+
+def _rows(config: DictConfig, key: str) -> Iterable[Row]:
+    """Our rows of one data file list; rows of other agents are verl's business."""
+    files = OmegaConf.select(config, f"data.{key}")
+    for name in [files] if isinstance(files, str) else list(files or []):
+        path = Path(str(name)).expanduser()
+        if not path.is_file():
+            raise ConfigError("no such file", file=path, key=f"data.{key}", remedy="write it with `mcp-rollout data`")
+        if path.suffix != ".parquet":
+            continue
+        try:
+            table = pq.read_table(path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"is not a parquet file: {error}", file=path, key=f"data.{key}") from error
+        default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
+        for index, row in enumerate(table.to_pylist()):
+            if (row.get("agent_name") or default) == AGENT:
+                where = f"{path}: row {index}"
+                yield Row(Task.from_row(row, where=where), where)
+
+
+def _lock(config: DictConfig) -> list[LockEntry]:
+    path = OmegaConf.select(config, "actor_rollout_ref.rollout.multi_turn.tool_config_path")
+    return read_lock(path) if path else []
+
+
+async def _check_environment(
+    name: str, settings: Settings, lock: Sequence[LockEntry], rows: Sequence[Row]
+) -> list[dict[str, Any]]:
+    """Start the environment once, and return the schemas that its prompts carry."""
+    own = [row for row in rows if row.task.environment == name]
+    try:
+        environment = settings.apply(load_environment(name, settings.environments_dir))
+    except ConfigError as error:
+        raise ConfigError(f"{own[0].where} needs environment {name!r}: {error}") from error
+    async with Gateway(environment.gateway_config(), name=name) as gateway:
+        _check_roles(environment, gateway)
+        locked = locked_tools(name, lock, gateway)
+        async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:
+            live = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
+    schemas = live if locked is None else locked
+    for row in own:
+        if missing := [tool for tool in row.task.tools or () if tool not in schemas]:
+            raise ConfigError(
+                f"unknown tools {missing}",
+                file=row.where,
+                key="extra_info.mcp.tools",
+                remedy=f"tools of {name}: {', '.join(sorted(schemas))}",
+            )
+    return list(schemas.values())
+
+
+def _check_roles(environment: Environment, gateway: Gateway) -> None:
+    """The servers that play the user and keep the score must have the tools for it."""
+    needed: list[tuple[str, str, Role]] = []
+    if environment.user:
+        needed += [("user.server", environment.user.server, role) for role in (Role.START, Role.REPLY)]
+    if environment.reward.server:
+        needed.append(("reward.server", environment.reward.server, Role.SCORE))
+    for key, server, role in needed:
+        if not any(tool.role is role for tool in gateway.catalogue.get(server, ())):
+            raise ConfigError(
+                f"server {server!r} has no tool with the role {role}",
+                file=environment.name,
+                key=key,
+                remedy=f"mark one with `_meta`, or name it under servers.{server}.roles",
+            )
+
+
+def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str, list[dict[str, Any]]]) -> None:
+    """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
+    from transformers import AutoConfig, AutoTokenizer
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    from rollout.verl.tokens import ContinuousTokens
+
+    model = str(config.actor_rollout_ref.model.path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        kind = AutoConfig.from_pretrained(model, trust_remote_code=False).model_type
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no tokenizer can be loaded: {str(error).splitlines()[0]}",
+            file=model,
+            key="actor_rollout_ref.model.path",
+            remedy="give a model directory",
+        ) from error
+    kwargs = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
+    builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
+    tokens = ContinuousTokens(builder, tokenizer, "hermes")
+    limit = int(config.actor_rollout_ref.rollout.prompt_length)
+    lengths = [len(tokens.prompt(row.task.prompt, _selected(schemas[row.task.environment], row.task))) for row in rows]
+    longest = max(lengths)
+    if longest > limit:
+        too_long = sum(length > limit for length in lengths)
+        raise ConfigError(
+            f"the prompt has {longest} tokens, {limit} are allowed; {too_long} rows are too long",
+            file=rows[lengths.index(longest)].where,
+            key="data.max_prompt_length",
+            remedy=f"raise it to at least {longest}, or give the rows fewer tools",
+        )
+
+
+def _selected(tools: Sequence[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
+    return [tool for tool in tools if task.tools is None or tool["function"]["name"] in task.tools]

@@ -1,0 +1,123 @@
+"""What one worker process shares between its trajectories: gateways, the trace journal, the settings.
+
+`WORKER` is the project's one piece of global state: verl builds an agent loop anew for every trajectory and gives it no
+place of its own in the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from gateway.gateway import Gateway
+from gateway.tool_config import LockEntry, check_lock
+from omegaconf import DictConfig
+
+from gateway.errors import ConfigError
+from rollout.config import Environment, environment_names, load_environment
+from rollout.limits import Limits
+from rollout.trace.store import TraceStore
+from rollout.verl.gateways import Gateways
+from rollout.verl.settings import Settings, limits_for
+from rollout.verl.stock_session import StockSessions
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenEnvironment:
+    """An environment whose servers are running."""
+
+    environment: Environment
+    gateway: Gateway
+    limits: Limits
+    tools: dict[str, dict[str, Any]] | None
+    """OpenAI-style schemas from the lock, by exposed name; None where there is no lock."""
+
+
+class Runtime:
+    """The environments of one worker, each opened at its first trajectory."""
+
+    def __init__(self, config: DictConfig, lock: Sequence[LockEntry], gateways: Gateways) -> None:
+        self.settings = Settings.of(config)
+        self.store = TraceStore(self.settings.trace_dir)
+        self.reward_parts = reward_parts(self.settings)
+        self._rollout, self._lock, self._gateways = config.actor_rollout_ref.rollout, lock, gateways
+        self._open: dict[str, OpenEnvironment] = {}
+
+    async def environment(self, name: str) -> OpenEnvironment:
+        """The running environment.
+
+        Raises:
+            ConfigError: no such environment, or the lock does not match the live definitions.
+            GatewayError: a required server did not start; the next call tries again.
+        """
+        if name not in self._open:
+            environment = self.settings.apply(load_environment(name, self.settings.environments_dir))
+            gateway = await self._gateways.get(name, environment.gateway_config)
+            self._open[name] = OpenEnvironment(
+                environment=environment,
+                gateway=gateway,
+                limits=limits_for(environment, self._rollout),
+                tools=locked_tools(name, self._lock, gateway),
+            )
+        return self._open[name]
+
+
+class Worker:
+    """What the process owns."""
+
+    def __init__(self) -> None:
+        self.gateways = Gateways()
+        self.stock_sessions = StockSessions(self.gateways)
+        self.runtime: Runtime | None = None
+
+    def runtime_for(self, config: DictConfig, lock: Sequence[LockEntry]) -> Runtime:
+        """The runtime, made at the first call. Raises ConfigError for a wrong section of the configuration."""
+        if self.runtime is None:
+            self.runtime = Runtime(config, lock, self.gateways)
+        return self.runtime
+
+    async def close(self) -> None:
+        """Stop the servers and close the journal."""
+        await self.gateways.close()
+        if self.runtime is not None:
+            self.runtime.store.close()
+            self.runtime = None
+
+
+WORKER = Worker()
+
+
+def locked_tools(name: str, lock: Sequence[LockEntry], gateway: Gateway) -> dict[str, dict[str, Any]] | None:
+    """The lock's schemas for one environment, checked against the live definitions.
+
+    Raises:
+        ConfigError: a definition differs from the lock, or the lock has no tools for this environment.
+    """
+    key = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
+    if not lock:
+        return None
+    entries = [entry for entry in lock if entry.environment in (name, None)]
+    if not entries:
+        raise ConfigError(f"has no tools of environment {name!r}", key=key, remedy="add them with tool-config")
+    if differences := check_lock(entries, gateway.catalogue):
+        raise ConfigError(
+            "the live tool definitions differ from the lock:\n" + "\n".join(differences),
+            key=key,
+            remedy="review the difference and write the lock anew with `mcp-rollout tool-config`",
+        )
+    return {entry.exposed_name: entry.openai_schema() for entry in entries}
+
+
+def reward_parts(settings: Settings) -> tuple[str, ...]:
+    """Part names of every environment in the directory, so that all samples of a run have the same keys."""
+    parts: set[str] = set()
+    for name in environment_names(settings.environments_dir):
+        try:
+            parts.update(load_environment(name, settings.environments_dir).reward.parts)
+        except ConfigError as error:  # a file that no row names must not stop the run; one that is named will
+            log.warning("environment file skipped", file=name, error=str(error))
+    return tuple(sorted(parts))

@@ -1,0 +1,61 @@
+"""verl's replay buffers, watching how many trajectories were withdrawn.
+
+Named by `trainer.v1.sampler.custom_sampler`; `sampler_kwargs.max_failed_share` is the bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+
+from rollout.verl.ledger import Summary, start_ledger
+
+
+class TooManyFailures(RuntimeError):
+    """More trajectories of a batch were withdrawn than `max_failed_share` allows; training stops here."""
+
+
+def check_failures(summary: Summary, max_failed_share: float) -> None:
+    """Raises `TooManyFailures` with the reasons, most frequent first."""
+    if summary.failed_share <= max_failed_share:
+        return
+    failed = sum(summary.failures.values())
+    reasons = sorted(summary.failures.items(), key=lambda item: -item[1])
+    lines = "\n".join(f"  {count} x {reason}" for reason, count in reasons[:10])
+    raise TooManyFailures(
+        f"{failed} of {summary.trajectories} trajectories were withdrawn, more than "
+        f"max_failed_share={max_failed_share} allows:\n{lines}"
+    )
+
+
+class _Watching:
+    sampler_kwargs: Any
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
+        """Sample as verl does; add `mcp/*` metrics to its own.
+
+        Raises:
+            TooManyFailures: the batch lost more trajectories than allowed, possibly all of them.
+        """
+        try:
+            batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]
+        except RuntimeError:
+            # verl refuses a batch without a single trajectory; our reasons say why there is none.
+            self._watch(partition_id)
+            raise
+        return batch, metrics | self._watch(partition_id).metrics()
+
+    def _watch(self, partition_id: str) -> Summary:
+        summary: Summary = ray.get(start_ledger().drain.remote(partition_id == "val"))
+        check_failures(summary, float(self.sampler_kwargs.get("max_failed_share", 0.5)))
+        return summary
+
+
+class MCPReplayBuffer(_Watching, ReplayBuffer):
+    """For `trainer.v1.trainer_mode=sync`."""
+
+
+class MCPReplayBufferAsync(_Watching, ReplayBufferAsync):
+    """For the asynchronous trainer modes."""

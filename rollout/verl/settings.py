@@ -1,0 +1,98 @@
+"""Our section of verl's configuration, `actor_rollout_ref.rollout.custom.mcp`, and the limits drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel, ConfigDict, Field
+from verl.utils.import_utils import resolve_config_path
+
+from gateway.config import validate
+from gateway.errors import ConfigError
+from rollout.config import DEFAULT_ASSISTANT_TURNS, Environment, ThinkingLoss, ThinkingReward
+from rollout.limits import Limits
+
+KEY = "actor_rollout_ref.rollout.custom.mcp"
+
+
+class ThinkingOverride(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    loss: ThinkingLoss | None = None
+    reward: ThinkingReward | None = None
+
+
+class Settings(BaseModel):
+    """Where a value is None, the environment's own is used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environments_dir: Path
+    trace_dir: Path
+    max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of a batch's trajectories that may be withdrawn before training stops."""
+    sampling_seed_key: str | None = None
+    """Name of the engine's per-request seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
+    max_sessions: int | None = Field(default=None, ge=1)
+    """Sessions that one worker process leases at the same time."""
+    lease_timeout_s: float | None = Field(default=None, gt=0)
+    wall_clock_s: float | None = Field(default=None, gt=0)
+    tokens_per_turn: int | None = Field(default=None, ge=1)
+    thinking: ThinkingOverride = ThinkingOverride()
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Settings:
+        """Read our section of a composed verl configuration.
+
+        Raises:
+            ConfigError: a key is missing, unknown or out of range; the message names it by its full path.
+        """
+        section = OmegaConf.select(config, KEY)
+        if section is None:
+            raise ConfigError("is missing", key=KEY, remedy="start from configs/mcp_grpo.yaml")
+        values: Any = OmegaConf.to_container(section, resolve=True)
+        settings = validate(cls, values, file=None, key=KEY)
+        try:
+            directory = resolve_config_path(str(settings.environments_dir))
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"no such directory: {settings.environments_dir}", key=f"{KEY}.environments_dir"
+            ) from error
+        return settings.model_copy(
+            update={"environments_dir": Path(directory), "trace_dir": settings.trace_dir.absolute()}
+        )
+
+    def apply(self, environment: Environment) -> Environment:
+        """The environment with the trainer's overrides."""
+        overrides: dict[str, Any] = {"max_sessions": self.max_sessions, "lease_timeout_s": self.lease_timeout_s}
+        limits: dict[str, Any] = {"wall_clock_s": self.wall_clock_s, "tokens_per_turn": self.tokens_per_turn}
+        thinking = self.thinking.model_dump()
+        return environment.model_copy(
+            update=_given(overrides)
+            | {
+                "limits": environment.limits.model_copy(update=_given(limits)),
+                "thinking": environment.thinking.model_copy(update=_given(thinking)),
+            }
+        )
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
+    """Bounds of one trajectory: the environment's, else verl's `multi_turn.max_*_turns`, else 15 assistant turns."""
+    own, multi_turn = environment.limits, rollout.multi_turn
+    return Limits(
+        prompt_tokens=rollout.prompt_length,
+        response_tokens=rollout.response_length,
+        assistant_turns=own.assistant_turns or multi_turn.max_assistant_turns or DEFAULT_ASSISTANT_TURNS,
+        user_turns=own.user_turns or multi_turn.max_user_turns,
+        tool_calls=own.tool_calls,
+        parallel_calls=own.parallel_calls,
+        tokens_per_turn=own.tokens_per_turn,
+        wall_clock_s=own.wall_clock_s,
+    )

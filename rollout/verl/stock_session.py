@@ -1,0 +1,83 @@
+"""A session for verl's stock `tool_agent`, which has no end-of-trajectory hook.
+
+verl creates and releases a tool around every call. Here the first call of a trajectory opens a session, keyed weakly by
+verl's `AgentData`; when verl drops that object, the session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Mapping
+from uuid import uuid4
+
+from gateway.session import Session
+from gateway.tool_config import LockEntry
+from verl.experimental.agent_loop.tool_agent_loop import AgentData
+
+from gateway.config import GatewayConfig, load_servers
+from rollout.config import load_environment
+from rollout.verl.gateways import Gateways
+
+TASK_KEY = "mcp"
+"""Key in a row's `tools_kwargs`: `{task, seed}` of the world, empty and 0 where the row has none."""
+
+
+class StockSessions:
+    """One session per trajectory and source."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        self._gateways = gateways
+        self._opening: weakref.WeakKeyDictionary[AgentData, dict[str, asyncio.Task[Session]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._owners: set[asyncio.Task[None]] = set()
+
+    async def get(self, agent_data: AgentData, entry: LockEntry) -> Session:
+        """The trajectory's session on the servers that the lock entry came from.
+
+        Raises:
+            ConfigError: the entry's source cannot be read.
+            GatewayError: the servers did not start, or no session became free.
+        """
+        sessions = self._opening.setdefault(agent_data, {})
+        if entry.source not in sessions:
+            opening = self._open(weakref.ref(agent_data), agent_data.tools_kwargs.get(TASK_KEY) or {}, entry)
+            sessions[entry.source] = asyncio.create_task(opening)
+        return await asyncio.shield(sessions[entry.source])
+
+    async def _open(self, agent_data: weakref.ref[AgentData], task: Mapping[str, object], entry: LockEntry) -> Session:
+        gateway = await self._gateways.get(entry.environment or entry.source, lambda: gateway_config(entry))
+        loop = asyncio.get_running_loop()
+        entered: asyncio.Future[Session] = loop.create_future()
+        dropped = asyncio.Event()
+
+        async def own() -> None:
+            """Enter and leave the lease in one task, since verl's calls come from many."""
+            try:
+                async with gateway.lease(
+                    trajectory=uuid4().hex, task=str(task.get("task", "")), seed=int(str(task.get("seed", 0)))
+                ) as session:
+                    entered.set_result(session)
+                    await dropped.wait()
+            except Exception as error:  # handed to the call that waits for the session
+                if entered.done():
+                    raise
+                entered.set_exception(error)
+
+        held = agent_data()
+        if held is not None:
+            # The finalizer may run in any thread that drops the last reference.
+            weakref.finalize(held, lambda: loop.is_closed() or loop.call_soon_threadsafe(dropped.set)).atexit = False
+            del held
+        owner = asyncio.create_task(own(), name="stock session")
+        self._owners.add(owner)
+        owner.add_done_callback(self._owners.discard)
+        return await entered
+
+
+def gateway_config(entry: LockEntry) -> GatewayConfig:
+    """The servers that a lock entry was written from: an environment's file, or a servers file."""
+    if entry.environment is None:
+        return load_servers(entry.source)
+    return load_environment(entry.source, ".").gateway_config()

@@ -1,0 +1,92 @@
+"""verl's continuous-token builder and tool parsers as a `TokenBuilder`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
+
+from rollout import hermes
+from rollout.types import Call, Edit, Message, Parsed
+
+
+class ContinuousTokens:
+    """`TokenBuilder` over `verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder`.
+
+    The hermes format is read by `rollout.hermes`, which loses no call; every other format of verl by verl's own parser.
+    """
+
+    def __init__(self, builder: Any, tokenizer: Any, tool_format: str) -> None:
+        self._builder, self._tokenizer = builder, tokenizer
+        self._parser = None if tool_format == "hermes" else ToolParser.get_tool_parser(tool_format, tokenizer)
+        self._special = frozenset(tokenizer.all_special_ids)
+        self._think_close = tokenizer.encode(hermes.THINK_CLOSE, add_special_tokens=False)
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Ids after which generation must stop so that a call can be read."""
+        return [] if self._parser is None else list(self._parser.stop_token_ids)
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self._builder.build_initial_tokens(list(messages), tools=list(tools) or None)
+
+    def completion(self, context: list[int], sampled: list[int]) -> Edit:
+        return _edit(self._builder.merge_assistant_tokens(context, sampled))
+
+    def messages(
+        self,
+        context: list[int],
+        previous: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> Edit:
+        updated = [*previous, *new]
+        return _edit(self._builder.merge_context_tokens(list(previous), updated, context, tools=list(tools) or None))
+
+    async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
+        ids = self._without_stop(sampled)
+        thinking_tokens = self._thinking_tokens(ids)
+        if self._parser is None:
+            return hermes.read(self._tokenizer.decode(ids), thinking_tokens=thinking_tokens)
+        content, calls = await self._parser.extract_tool_calls(sampled)
+        thinking, content = hermes.split_thinking(content)
+        return Parsed(
+            content=content.strip(),
+            thinking=thinking,
+            thinking_tokens=thinking_tokens,
+            calls=tuple(_call(call) for call in calls),
+        )
+
+    def _without_stop(self, ids: list[int]) -> list[int]:
+        end = len(ids)
+        while end and ids[end - 1] in self._special:
+            end -= 1
+        return ids[:end]
+
+    def _thinking_tokens(self, ids: list[int]) -> int:
+        close = self._think_close
+        for end in range(len(close), len(ids) + 1):
+            if ids[end - len(close) : end] == close:
+                return end
+        return len(ids) if hermes.THINK_OPEN in self._tokenizer.decode(ids) else 0
+
+
+def _edit(merge: Any) -> Edit:
+    """A `MergeResult` says what changed at the junction; the appended ids are the tail of its stream."""
+    ids = merge.token_ids
+    return Edit(
+        appended=ids[len(ids) - merge.appended_token_count :],
+        inserted=list(merge.inserted_token_ids),
+        removed=merge.removed_prefix_token_count,
+    )
+
+
+def _call(call: FunctionCall) -> Call:
+    try:
+        arguments = json.loads(call.arguments)
+    except json.JSONDecodeError as error:
+        return Call(name=call.name, id=call.tool_call_id, problem=f"The arguments are not valid JSON: {error.msg}.")
+    read = hermes.call_from({"name": call.name, "arguments": arguments})
+    return Call(name=read.name, arguments=read.arguments, id=call.tool_call_id, problem=read.problem)

@@ -1,0 +1,170 @@
+"""What the score rewards, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from mcp_servers.retail.tasks import default_seed, make_case, task_names
+
+pytestmark = pytest.mark.anyio
+Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
+
+CANCEL = next(
+    task
+    for task in task_names("train")
+    if [write.call.name for write in make_case(task, default_seed(task)).required()] == ["cancel_order"]
+    and len(make_case(task, default_seed(task)).parts) == 1
+)
+TEST_TASKS = task_names("test")
+
+
+async def test_doing_nothing_scores_zero_on_every_task(retail_players: Seats):
+    async with retail_players() as player:
+        for task in TEST_TASKS:
+            one = player(task)
+            await one.begin(task, default_seed(task))
+            assert (await one.score())["score"] == 0.0
+
+
+@pytest.mark.parametrize("informed", [False, True], ids=["uniform", "with words it has read"])
+async def test_random_calls_score_little(retail_players: Seats, informed: bool):
+    async with retail_players() as player:
+        scores = [await _random_score(player(task), task, informed=informed) for task in TEST_TASKS]
+    assert fmean(scores) <= 0.2
+
+
+async def test_recording_an_outcome_and_nothing_else_is_worth_nothing(retail_players: Seats):
+    async with retail_players() as player:
+        for task in TEST_TASKS:
+            one, case = player(task), make_case(task, default_seed(task))
+            await one.begin(task, case.seed)
+            await one.call("find_user_by_email", email=case.customer.email)
+            await one.call("record_outcome", outcome=case.outcome, summary="All is well.")
+            await one.say("All is well. Goodbye.")
+            assert (await one.score())["score"] == 0.0, task
+
+
+async def test_part_of_the_required_changes_earns_part_of_the_database_score(retail_players: Seats):
+    async with retail_players() as player:
+        one, case = player("a"), make_case(TEST_TASKS[0], default_seed(TEST_TASKS[0]))
+        await one.begin(case.task, case.seed)
+        await one.call("find_user_by_email", email=case.customer.email)
+        first = case.required()[0].call
+        await one.call(first.name, **first.arguments)
+        parts = (await one.score())["parts"]
+    assert 0 < parts["database"] < 1
+
+
+async def test_one_change_too_many_voids_the_database_score(retail_players: Seats):
+    async with retail_players() as player:
+        one, case = player("a"), make_case(CANCEL, default_seed(CANCEL))
+        await one.play_expert(case.task, case.seed)
+        address = {"street": "1 Other Street", "city": "Elsewhere", "state": "OR", "zip_code": "97100"}
+        await one.call("update_user_address", address=address)
+        parts = (await one.score())["parts"]
+    assert parts["database"] == 0.0
+
+
+async def test_a_fact_that_only_a_tool_result_has_was_not_told(retail_players: Seats):
+    async with retail_players() as player:
+        one = player("a")
+        await one.play_expert(CANCEL, default_seed(CANCEL))
+        one.messages = [m for m in one.messages if m["role"] != "assistant" or m.get("tool_calls") or "?" in m["content"]]
+        result = await one.score()
+    assert result["parts"]["database"] == 1.0
+    assert result["parts"]["communication"] == pytest.approx(2 / 3)
+
+
+async def test_text_beside_tool_calls_was_not_told(retail_players: Seats):
+    async with retail_players() as player:
+        one = player("a")
+        await one.play_expert(CANCEL, default_seed(CANCEL))
+        *_, told, _goodbye = one.messages
+        told["tool_calls"] = [{"type": "function", "function": {"name": "list_orders", "arguments": "{}"}}]
+        assert (await one.score())["parts"]["communication"] == pytest.approx(2 / 3)
+
+
+async def test_telling_every_amount_there_is_counts_little(retail_players: Seats):
+    async with retail_players() as player:
+        one = player("a")
+        await one.play_expert(CANCEL, default_seed(CANCEL))
+        honest = (await one.score())["parts"]["communication"]
+        dump = " ".join(f"{cents / 100:.2f}" for cents in range(100, 20000, 100))
+        one.messages.append({"role": "assistant", "content": dump[:1400]})
+        assert honest == 1.0
+        assert (await one.score())["parts"]["communication"] < 0.75
+
+
+async def test_changing_before_asking_costs_communication(retail_players: Seats):
+    async with retail_players() as player:
+        one, case = player("a"), make_case(CANCEL, default_seed(CANCEL))
+        await one.begin(CANCEL, case.seed)
+        await one.call("find_user_by_email", email=case.customer.email)
+        write = case.required()[0].call
+        await one.call(write.name, **write.arguments)
+        await one.call("record_outcome", outcome="resolved", summary="Cancelled.")
+        total = next(order for order in case.world.orders.values() if order.order_id == write.arguments["order_id"]).total
+        await one.say(f"Order {write.arguments['order_id']} is cancelled; ${total} comes back.")
+        assert (await one.score())["parts"] == {"database": 1.0, "communication": pytest.approx(2 / 3)}
+
+
+async def test_tool_calls_may_carry_prefixed_names_and_arguments_as_text(retail_players: Seats):
+    async with retail_players() as player:
+        one = player("a")
+        await one.play_expert(CANCEL, default_seed(CANCEL))
+        for message in one.messages:
+            for call in message.get("tool_calls", []):
+                function = call["function"]
+                function["name"], function["arguments"] = f"retail__{function['name']}", json.dumps(function["arguments"])
+        assert (await one.score())["score"] == 1.0
+
+
+async def _random_score(player: Any, task: str, *, informed: bool) -> float:
+    """15 turns of one uniformly chosen policy tool each, with arguments that fit its schema."""
+    rng = Random(task)
+    await player.begin(task, default_seed(task))
+    tools = [tool for tool in (await player.world.list_tools()).tools if not tool.meta]
+    for _ in range(15):
+        seen = re.findall(r"[\w.@#-]+", " ".join(m["content"] for m in player.messages)) if informed else []
+        seen = [word.strip(".#") for word in seen]
+        tool = rng.choice(tools)
+        await player.call(tool.name, **_value(rng, tool.input_schema, tool.input_schema.get("$defs", {}), seen))
+    await player.say("Is there anything else?")
+    return (await player.score())["score"]
+
+
+def _value(rng: Random, schema: dict[str, Any], defs: dict[str, Any], seen: list[str]) -> Any:
+    if "$ref" in schema:
+        return _value(rng, defs[schema["$ref"].rpartition("/")[2]], defs, seen)
+    if "anyOf" in schema:
+        return _value(rng, rng.choice(schema["anyOf"]), defs, seen)
+    if "enum" in schema:
+        return rng.choice(schema["enum"])
+    match schema["type"]:
+        case "object":
+            return {key: _value(rng, item, defs, seen) for key, item in schema["properties"].items()}
+        case "array":
+            return [_value(rng, schema["items"], defs, seen) for _ in range(rng.randint(1, 3))]
+        case "string":
+            pattern = schema.get("pattern", r".{3,40}")
+            fitting = [word for word in seen if re.search(pattern, word)]
+            if fitting:
+                return rng.choice(fitting)
+            letters = {"^[0-9]{5}$": string.digits, "^[A-Z]{2}$": string.ascii_uppercase}
+            length = 2 if "{2}" in pattern else 5
+            return "".join(rng.choices(letters.get(pattern, string.ascii_letters), k=length))
+        case "number":
+            return rng.uniform(1, 200)
+        case "boolean":
+            return rng.random() < 0.5
+        case _:
+            return None

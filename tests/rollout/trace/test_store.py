@@ -1,0 +1,75 @@
+"""What is on disk is what was recorded."""
+
+import json
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.errors import ConfigError
+from gateway.types import Content, ContentKind, ToolResult
+from rollout.task import Origin, Task
+from rollout.trace.record import Reward, StopReason, Trace, UserEvent
+from rollout.trace.store import TraceStore, from_json, read_traces, to_json
+from rollout.types import Call, Completion, Edit, FinishReason, Parsed
+
+
+def recorded_trace(name: str = "a") -> Trace:
+    task = Task(environment="e", task="t", seed=3, tools=("x",), prompt=({"role": "user", "content": "hé"},))
+    trace = Trace.begin(name, task, Origin(row=4, sample=2, step=7, validate=True, uid="u"))
+    trace.prompt_ids = [1, 2]
+    completion = Completion(
+        ids=[3, 4], logprobs=[-0.5, -1.5], finish_reason=FinishReason.LENGTH, weights_version=(6, 7)
+    )
+    call = Call(name="x", arguments={"k": [1, None]}, id="c1")
+    parsed = Parsed(content="hi", thinking="hm", thinking_tokens=1, calls=(call,))
+    trace.add_completion(completion, parsed, Edit(appended=[3, 4]), mask_thinking=False)
+    trace.add_calls([call], [ToolResult(content=(Content(kind=ContentKind.TEXT, text="ok"),), reward=0.25)])
+    trace.turns[0].user = UserEvent(seq=1, message="bye", done=True, reward=0.5)
+    trace.reward = Reward(score=0.75, parts={"p": 0.75})
+    trace.stop_reason = StopReason.USER_DONE
+    return trace
+
+
+def test_a_trace_survives_the_disk(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path)
+    store.append(recorded_trace())
+    (read,) = read_traces(tmp_path)
+    assert read == recorded_trace()
+
+
+def test_the_record_is_readable_before_the_store_is_closed(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path)
+    store.append(recorded_trace("a"))
+    assert [trace.id for trace in read_traces(tmp_path)] == ["a"]
+    store.append(recorded_trace("b"))
+    assert [trace.id for trace in read_traces(tmp_path)] == ["a", "b"]
+
+
+def test_half_a_last_record_is_skipped_and_said(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path)
+    store.append(recorded_trace())
+    (journal,) = tmp_path.glob("*.jsonl")
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + whole[: len(whole) // 2])
+    with capture_logs() as logs:
+        assert len(list(read_traces(tmp_path))) == 1
+    assert [entry["event"] for entry in logs] == ["half a record skipped"]
+
+
+def test_a_record_of_another_schema_is_refused_with_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"x\.jsonl:1: trace schema version 99"):
+        from_json(to_json(recorded_trace()) | {"schema_version": 99}, where="x.jsonl:1")
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write traces"):
+        TraceStore(tmp_path / "file" / "traces").append(recorded_trace())
+
+
+def test_the_record_is_plain_json() -> None:
+    record = json.loads(json.dumps(to_json(recorded_trace())))
+    assert record["schema_version"] == 1
+    assert record["turns"][0]["tools"][0]["arguments"] == {"k": [1, None]}
+    assert record["origin"]["validate"] is True
