@@ -113,9 +113,9 @@ class HttpTransport:
         return await self._stack.enter_async_context(self._streams())
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> bool | None:
-        return await self._stack.__aexit__(exc_type, exc, traceback)
+        return await self._stack.__aexit__(exc_type, exc_val, exc_tb)
 
     @asynccontextmanager
     async def _streams(self) -> AsyncGenerator[Any]:
@@ -173,6 +173,6 @@ class _EndWatch:
         return self
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> bool | None:
-        return await self._inner.__aexit__(exc_type, exc, traceback)
+        return await self._inner.__aexit__(exc_type, exc_val, exc_tb)

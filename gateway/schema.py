@@ -155,7 +155,8 @@ def verl_parameters(input_schema: Mapping[str, Any]) -> dict[str, Any]:
         if values := _enum(resolved):
             folded["enum"] = values
         properties[name] = folded
-    required = [name for name in input_schema.get("required") or [] if isinstance(name, str)]
+    listed = cast("list[Any]", input_schema.get("required") or [])
+    required = [name for name in listed if isinstance(name, str)]
     return {"type": "object", "properties": properties, "required": required}
 
 

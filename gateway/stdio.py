@@ -22,6 +22,7 @@ from typing import Any, Self, cast
 
 import anyio
 import structlog
+from mcp.shared._stream_protocols import ReadStream
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCNotification, jsonrpc_message_adapter
 from pydantic import ValidationError
@@ -171,7 +172,7 @@ class _Inbox:
     async def aclose(self) -> None:
         self.close()
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> ReadStream[SessionMessage]:
         return self
 
     async def __anext__(self) -> SessionMessage:
@@ -184,7 +185,7 @@ class _Inbox:
         return self
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
         self.close()
 
@@ -214,7 +215,7 @@ class _Outbox:
         return self
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
         pass
 
@@ -253,7 +254,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         return self._inbox, self._outbox
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
         with anyio.CancelScope(shield=True):
             await self._shut_down()

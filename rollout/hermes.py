@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from rollout.types import Call, Parsed
 
@@ -44,21 +44,21 @@ def _read_call(match: re.Match[str]) -> Call:
     if not match.group(0).endswith(CALL_CLOSE):
         return Call(name="", problem=f"The tool call has no {CALL_CLOSE}; {_SHAPE}.")
     try:
-        value: Any = json.loads(match.group(1))
+        value: object = json.loads(match.group(1))
     except json.JSONDecodeError as error:
         return Call(name="", problem=f"The tool call is not valid JSON ({error.msg} at {error.pos}); {_SHAPE}.")
     return call_from(value)
 
 
-def call_from(value: Any) -> Call:
+def call_from(value: object) -> Call:
     """A decoded tool call, checked for its shape."""
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+    fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    name, arguments = fields.get("name"), fields.get("arguments", {})
+    if not isinstance(name, str):
         return Call(name="", problem=f'The tool call has no "name"; {_SHAPE}.')
-    arguments = value.get("arguments", {})
     if not isinstance(arguments, dict):
-        problem = f'"arguments" must be an object, not {type(arguments).__name__}; {_SHAPE}.'
-        return Call(name=value["name"], problem=problem)
-    return Call(name=value["name"], arguments=arguments)
+        return Call(name=name, problem=f'"arguments" must be an object, not {type(arguments).__name__}; {_SHAPE}.')
+    return Call(name=name, arguments=cast("dict[str, Any]", arguments))
 
 
 def write(*, thinking: str = "", content: str = "", calls: Sequence[Call] = ()) -> str:

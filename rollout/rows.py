@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from gateway.gateway import Gateway
 from pydantic import BaseModel
 
 from gateway.errors import ConfigError
+from gateway.gateway import Gateway
 from gateway.types import Role
 from rollout.config import Environment
 from rollout.harness import ask
@@ -19,39 +15,6 @@ from rollout.task import Task
 from rollout.types import Message
 
 SPLITS = ("train", "test")
-
-_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
-# Spelt out, so that a column that is null in every row still has its type, and two files can be concatenated.
-SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("agent_name", pa.string()),
-        ("prompt", pa.list_(_MESSAGE)),
-        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-        (
-            "extra_info",
-            pa.struct(
-                [
-                    ("index", pa.int64()),
-                    ("split", pa.string()),
-                    (
-                        "mcp",
-                        pa.struct(
-                            [
-                                ("environment", pa.string()),
-                                ("task", pa.string()),
-                                ("seed", pa.int64()),
-                                ("tools", pa.list_(pa.string())),
-                            ]
-                        ),
-                    ),
-                    # What verl's stock tool_agent hands to our tool class, see rollout/verl/stock_session.py.
-                    ("tools_kwargs", pa.struct([("mcp", pa.struct([("task", pa.string()), ("seed", pa.int64())]))])),
-                ]
-            ),
-        ),
-    ]
-)
 
 
 class _Task(BaseModel):
@@ -110,35 +73,3 @@ def system_message(environment: Environment, gateway: Gateway) -> list[Message]:
             remedy="use system.text",
         )
     return [{"role": "system", "content": instructions}]
-
-
-def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> None:
-    """Write rows for verl; the file appears whole or not at all.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    rows = [_row(index, task, split, agent) for index, task in enumerate(tasks)]
-    partial = path.with_name(path.name + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial)
-        partial.replace(path)
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="-o") from error
-
-
-def _row(index: int, task: Task, split: str, agent: str) -> dict[str, Any]:
-    mcp = {"environment": task.environment, "task": task.task, "seed": task.seed, "tools": task.tools}
-    return {
-        "data_source": task.environment,
-        "agent_name": agent,
-        "prompt": list(task.prompt),
-        "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {
-            "index": index,
-            "split": split,
-            "mcp": mcp,
-            "tools_kwargs": {"mcp": {"task": task.task, "seed": task.seed}},
-        },
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -49,11 +49,11 @@ class Task(BaseModel):
         Raises:
             ConfigError: the row lacks `extra_info.mcp` or a field of it is wrong; `where` names file and row.
         """
-        extra = row.get("extra_info")
-        mcp = extra.get("mcp") if isinstance(extra, Mapping) else None
+        extra: Any = row.get("extra_info")
+        mcp: Any = extra.get("mcp") if isinstance(extra, Mapping) else None
         if not isinstance(mcp, Mapping):
             raise ConfigError("a row for mcp_agent needs this mapping", file=where, key="extra_info.mcp", remedy=REMEDY)
-        fields: dict[str, Any] = dict(mcp)
+        fields = dict(cast("Mapping[str, Any]", mcp))
         tools = fields.get("tools")
         fields["tools"] = None if tools is None else tuple(tools)
         prompt = row.get("raw_prompt", row.get("prompt"))

@@ -19,6 +19,9 @@ DATABASE_SHARE = 0.6
 MAX_TOLD_CHARACTERS = 1500
 """A longer message tells nothing: no customer reads it."""
 
+_RECORD = re.compile(r'"\w+"\s*:')
+"""A tool's result read out as it came. It tells nothing either: which of it answers the customer was left open."""
+
 _VALUES = re.compile(r"\d[\d,]*\.\d\d(?!\d)|\d{4}-\d\d-\d\d|\bTRK\d+")
 
 
@@ -49,7 +52,7 @@ def score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
 
 def required_changes(case: Case) -> Facts:
     """What the expert's writes change, found by making them in a copy of the world."""
-    desk = Desk(world=case.world.model_copy(deep=True))
+    desk = Desk(world=case.world.copy_to_change())
     desk.identify(desk.world.users[case.customer.user_id])
     for write in case.required():
         validate_call(WRITES[write.call.name])(desk, **write.call.arguments)
@@ -60,12 +63,12 @@ def _told(case: Case, said: Sequence[str]) -> list[float]:
     """For each telling, what it counts.
 
     A value that was told counts less the more other values were told: reading whole records out would otherwise hit
-    every fact by accident. Twice as many values as needed and six more are free.
+    every fact by accident. Twice as many values as needed and four more are free.
     """
-    said = [text for text in said if len(text) <= MAX_TOLD_CHARACTERS]
+    said = [text for text in said if len(text) <= MAX_TOLD_CHARACTERS and not _RECORD.search(text)]
     tellings = [telling for part in case.parts for telling in part.tellings]
     values = {value for text in said for value in _VALUES.findall(text.replace(",", ""))}
-    allowed = 2 * sum(telling.is_value for telling in tellings) + 6
+    allowed = 2 * sum(telling.is_value for telling in tellings) + 4
     precision = min(1.0, allowed / len(values)) if values else 1.0
     counts: list[float] = []
     for telling in tellings:

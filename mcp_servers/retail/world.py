@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from datetime import date
 from decimal import Decimal
 from typing import Any, Literal, cast
@@ -124,6 +125,10 @@ class World(Record):
     def orders_of(self, user: User) -> list[Order]:
         return [order for order in self.orders.values() if order.user_id == user.user_id]
 
+    def copy_to_change(self) -> World:
+        """A world of its own for everything that tools can change; the products are the same objects."""
+        return self.model_copy(update={"users": deepcopy(self.users), "orders": deepcopy(self.orders)})
+
     def digest(self) -> str:
         """SHA-256 over the whole content: equal digests are equal worlds."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
@@ -136,13 +141,25 @@ Facts = frozenset[tuple[str, str]]
 
 def changes(before: World, after: World) -> Facts:
     """Every value that `after` has and `before` had not, and every path that is gone."""
-    old, new = dict(_leaves(before)), dict(_leaves(after))
+    old, new = dict[str, str](), dict[str, str]()
+    for table, was, now in _tables(before, after):
+        # Most records never change, and comparing two is much cheaper than walking through them.
+        for key in was.keys() | now.keys():
+            if was.get(key) != now.get(key):
+                old.update(_leaves(was.get(key), f"/{table}/{key}"))
+                new.update(_leaves(now.get(key), f"/{table}/{key}"))
     changed = {(path, value) for path, value in new.items() if old.get(path) != value}
     return frozenset(changed | {(path, "") for path in old.keys() - new.keys()})
 
 
-def _leaves(world: World) -> Iterator[tuple[str, str]]:
-    return _walk(world.model_dump(mode="json"), "")
+def _tables(before: World, after: World) -> Iterator[tuple[str, Mapping[str, Record], Mapping[str, Record]]]:
+    yield "users", before.users, after.users
+    yield "products", before.products, after.products
+    yield "orders", before.orders, after.orders
+
+
+def _leaves(record: Record | None, path: str) -> Iterator[tuple[str, str]]:
+    return iter(()) if record is None else _walk(record.model_dump(mode="json"), path)
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, str]]:

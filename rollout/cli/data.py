@@ -10,7 +10,8 @@ import typer
 
 from rollout.cli.target import opened, quiet_logs
 from rollout.config import Environment, load_environment
-from rollout.rows import environment_tasks, write_parquet
+from rollout.parquet import write_parquet
+from rollout.rows import environment_tasks
 from rollout.task import Task
 
 

@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import anyio
 import typer
-from gateway.gateway import Gateway
-from gateway.session import Session
 from rich.console import Console
 from rich.progress import Progress
 
 from gateway.errors import ConfigError
+from gateway.gateway import Gateway
+from gateway.session import Session
 from rollout.cli.target import opened, quiet_logs
 from rollout.config import DEFAULT_ASSISTANT_TURNS, Environment, load_environment
 from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script

@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import anyio
 import typer
-from gateway.tool_config import lock_entries, write_lock
 from rich.console import Console
 from rich.table import Table
 
 from gateway.errors import ConfigError
+from gateway.tool_config import lock_entries, write_lock
 from gateway.types import Audience, ToolDefinition
 from rollout.cli.target import Target, load_target, opened, quiet_logs
 
@@ -66,7 +66,9 @@ async def _catalogue(target: Target) -> dict[str, tuple[ToolDefinition, ...]]:
         return dict(gateway.catalogue)
 
 
-async def _call(target: Target, tool: str, arguments: dict[str, Any], task: str | None, seed: int, as_json: bool) -> int:
+async def _call(
+    target: Target, tool: str, arguments: dict[str, Any], task: str | None, seed: int, as_json: bool
+) -> int:
     quiet_logs()
     async with (
         opened(target.config, "cli") as gateway,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from gateway.gateway import Gateway
 
 from gateway.config import GatewayConfig, load_servers, read_mapping
 from gateway.errors import ConfigError, GatewayError
+from gateway.gateway import Gateway
 from rollout.config import Environment, load_environment
 
 

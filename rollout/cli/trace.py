@@ -42,7 +42,7 @@ def show_trace(directory: Path, trajectory: str, *, full: bool, as_json: bool) -
         problem = "no such trajectory" if not found else f"{len(found)} trajectories begin like this"
         raise ConfigError(problem, file=directory, key=trajectory, remedy="see `mcp-rollout trace ls`")
     if as_json:
-        typer.echo(json.dumps(to_json(found[0]), ensure_ascii=False))
+        typer.echo(to_json(found[0]).decode())
     else:
         Console().print(render(found[0], full=full))
     return 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from gateway.session import Session
 from pydantic import BaseModel
 
+from gateway.session import Session
 from gateway.types import Role
 from rollout import hermes
 from rollout.engines.random_arguments import random_arguments

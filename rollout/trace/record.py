@@ -142,6 +142,7 @@ class Trace:
     reward: Reward | None = None
     lease_wait_s: float = 0.0
     elapsed_s: float = 0.0
+    schema_version: int = SCHEMA_VERSION
 
     @classmethod
     def begin(cls, trajectory: str, task: Task, origin: Origin) -> Trace:

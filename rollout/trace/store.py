@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import structlog
+from pydantic import TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
-from rollout.task import Origin, Task
-from rollout.trace.record import (
-    SCHEMA_VERSION,
-    Failure,
-    Reward,
-    Span,
-    SpanKind,
-    StopReason,
-    ToolEvent,
-    Trace,
-    Turn,
-    UserEvent,
-)
-from rollout.types import FinishReason
+from rollout.trace.record import SCHEMA_VERSION, Trace
 
 log = structlog.get_logger(__name__)
+
+_RECORD = TypeAdapter(Trace)
 
 
 class TraceStore:
@@ -49,7 +37,7 @@ class TraceStore:
         Raises:
             ConfigError: the directory cannot be written.
         """
-        line = json.dumps(to_json(trace), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        line = to_json(trace) + b"\n"
         try:
             if self._file is None:
                 self._file = self._open()
@@ -78,73 +66,29 @@ def read_traces(directory: str | Path) -> Iterator[Trace]:
                 if not line.endswith(b"\n"):
                     log.warning("half a record skipped", file=str(path), line=number)
                     continue
-                yield from_json(json.loads(line), where=f"{path}:{number}")
+                yield from_json(line, where=f"{path}:{number}")
 
 
-def to_json(trace: Trace) -> dict[str, Any]:
-    """The record as JSON, with `schema_version`."""
-    record = {"schema_version": SCHEMA_VERSION, **_fields(trace)}
-    record["task"] = trace.task.model_dump(mode="json")
-    record["origin"] = trace.origin.model_dump(mode="json", by_alias=True)
-    return record
+def to_json(trace: Trace) -> bytes:
+    """The record as one line of JSON."""
+    return _RECORD.dump_json(trace, by_alias=True)
 
 
-def from_json(record: dict[str, Any], *, where: str = "record") -> Trace:
+def from_json(line: bytes | str, *, where: str = "record") -> Trace:
     """The inverse of `to_json`.
 
     Raises:
-        ConfigError: the record has another schema version or lacks a field.
+        ConfigError: the record has another schema version, or is not a trace.
     """
-    if record.get("schema_version") != SCHEMA_VERSION:
-        raise ConfigError(
-            f"trace schema version {record.get('schema_version')!r}, this program reads {SCHEMA_VERSION}", file=where
-        )
-    fields = {key: value for key, value in record.items() if key != "schema_version"}
     try:
-        return Trace(
-            **fields
-            | {
-                "task": Task.model_validate(fields["task"]),
-                "origin": Origin.model_validate(fields["origin"]),
-                "spans": [Span(**span | {"kind": SpanKind(span["kind"])}) for span in fields["spans"]],
-                "turns": [_turn(turn) for turn in fields["turns"]],
-                "stop_reason": StopReason(fields["stop_reason"]) if fields["stop_reason"] else None,
-                "failure": _optional(Failure, fields["failure"]),
-                "reward": _optional(Reward, fields["reward"]),
-            }
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"not a trace record: {error}", file=where) from error
-
-
-def _turn(fields: dict[str, Any]) -> Turn:
-    return Turn(
-        **fields
-        | {
-            "finish_reason": FinishReason(fields["finish_reason"]),
-            "weights_version": tuple(fields["weights_version"]),
-            "tools": [ToolEvent(**event) for event in fields["tools"]],
-            "user": _optional(UserEvent, fields["user"]),
-        }
-    )
-
-
-_Record = TypeVar("_Record", Failure, Reward, UserEvent)
-
-
-def _optional(kind: type[_Record], fields: dict[str, Any] | None) -> _Record | None:
-    return None if fields is None else kind(**fields)
-
-
-def _fields(trace: Trace) -> dict[str, Any]:
-    # Not `asdict(trace)`: that would copy the token lists and walk into the pydantic parts.
-    fields = {name: getattr(trace, name) for name in trace.__dataclass_fields__}
-    return fields | {
-        "spans": [asdict(span) for span in trace.spans],
-        "turns": [asdict(turn) for turn in trace.turns],
-        "failure": asdict(trace.failure) if trace.failure else None,
-        "reward": asdict(trace.reward) if trace.reward else None,
-    }
+        trace = _RECORD.validate_json(line)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        key = ".".join(map(str, fault["loc"])) or None
+        raise ConfigError(f"not a trace record: {fault['msg']}", file=where, key=key) from error
+    if trace.schema_version != SCHEMA_VERSION:
+        raise ConfigError(f"trace schema {trace.schema_version}, this program reads {SCHEMA_VERSION}", file=where)
+    return trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from gateway.session import Session
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap
 
 from gateway.errors import ConfigError
+from gateway.session import Session
 from rollout.task import Origin, Task
 from rollout.trace.record import Trace
 from rollout.trajectory import roll_out

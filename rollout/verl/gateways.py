@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.gateway import Gateway
-
 from gateway.config import GatewayConfig
+from gateway.gateway import Gateway
 
 
 class Gateways:

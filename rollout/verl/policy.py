@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -38,6 +39,8 @@ class VerlPolicy:
             raise EngineError("the engine returned a completion without a token")
         if output.log_probs is not None and len(output.log_probs) != len(output.token_ids):
             raise EngineError(f"{len(output.log_probs)} logprobs for {len(output.token_ids)} tokens")
+        if not all(map(math.isfinite, output.log_probs or ())):
+            raise EngineError("the engine returned a logprob that is not finite")
         return Completion(
             ids=list(output.token_ids),
             logprobs=list(output.log_probs) if output.log_probs else None,

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-from gateway.gateway import Gateway
-from gateway.tool_config import LockEntry, read_lock
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError, GatewayError
+from gateway.gateway import Gateway
+from gateway.tool_config import LockEntry, read_lock
 from gateway.types import Role
 from rollout.config import Environment, load_environment
+from rollout.parquet import read_rows
 from rollout.task import Task
 from rollout.verl.runtime import locked_tools
 from rollout.verl.settings import Settings
@@ -36,8 +37,10 @@ class PreflightCallback(Callback):
             asyncio.run(preflight(config))
         except (ConfigError, GatewayError) as error:
             sys.stderr.write(f"error: {error}\n")
-            # Hydra turns exceptions of callbacks into warnings; an exit passes.
             raise SystemExit(2) from error
+        except Exception as error:  # Hydra would turn it into a warning and start the run; only an exit passes
+            traceback.print_exc()
+            raise SystemExit(1) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,10 @@ async def preflight(config: DictConfig) -> None:
     settings = Settings.of(config)
     rows = [row for key in ("train_files", "val_files") for row in _rows(config, key)]
     lock = _lock(config)
-    opened = [
-        await _check_environment(name, settings, lock, rows) for name in sorted({r.task.environment for r in rows})
-    ]
+    names = sorted({row.task.environment for row in rows})
+    schemas = {name: await _check_environment(name, settings, lock, rows) for name in names}
     if rows:
-        _check_prompts(config, rows, dict(opened))
+        _check_prompts(config, rows, schemas)
 
 
 def _rows(config: DictConfig, key: str) -> Iterable[Row]:
@@ -70,16 +72,10 @@ def _rows(config: DictConfig, key: str) -> Iterable[Row]:
     files = OmegaConf.select(config, f"data.{key}")
     for name in [files] if isinstance(files, str) else list(files or []):
         path = Path(str(name)).expanduser()
-        if not path.is_file():
-            raise ConfigError("no such file", file=path, key=f"data.{key}", remedy="write it with `mcp-rollout data`")
-        if path.suffix != ".parquet":
+        if path.suffix in (".json", ".jsonl"):
             continue
-        try:
-            table = pq.read_table(path)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"is not a parquet file: {error}", file=path, key=f"data.{key}") from error
         default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
-        for index, row in enumerate(table.to_pylist()):
+        for index, row in enumerate(read_rows(path)):
             if (row.get("agent_name") or default) == AGENT:
                 where = f"{path}: row {index}"
                 yield Row(Task.from_row(row, where=where), where)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from gateway.gateway import Gateway
-from gateway.tool_config import LockEntry, check_lock
 from omegaconf import DictConfig
 
 from gateway.errors import ConfigError
+from gateway.gateway import Gateway
+from gateway.tool_config import LockEntry, check_lock
 from rollout.config import Environment, environment_names, load_environment
 from rollout.limits import Limits
 from rollout.trace.store import TraceStore
@@ -109,7 +109,7 @@ def locked_tools(name: str, lock: Sequence[LockEntry], gateway: Gateway) -> dict
             key=key,
             remedy="review the difference and write the lock anew with `mcp-rollout tool-config`",
         )
-    return {entry.exposed_name: entry.openai_schema() for entry in entries}
+    return {entry.definition.exposed_name: entry.definition.openai_schema() for entry in entries}
 
 
 def reward_parts(settings: Settings) -> tuple[str, ...]:

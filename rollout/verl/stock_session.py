@@ -11,11 +11,11 @@ import weakref
 from collections.abc import Mapping
 from uuid import uuid4
 
-from gateway.session import Session
-from gateway.tool_config import LockEntry
 from verl.experimental.agent_loop.tool_agent_loop import AgentData
 
 from gateway.config import GatewayConfig, load_servers
+from gateway.session import Session
+from gateway.tool_config import LockEntry
 from rollout.config import load_environment
 from rollout.verl.gateways import Gateways
 

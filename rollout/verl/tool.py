@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from gateway.tool_config import LockEntry
 from pydantic import PrivateAttr
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
+from gateway.tool_config import LockEntry, lock_entry
 from rollout.verl.runtime import WORKER
 
 
@@ -24,7 +24,7 @@ class FullToolSchema(OpenAIFunctionToolSchema):
     @classmethod
     def of(cls, schema: OpenAIFunctionToolSchema, entry: LockEntry) -> FullToolSchema:
         full = cls.model_validate(schema.model_dump())
-        full._full = entry.openai_schema()
+        full._full = entry.definition.openai_schema()
         return full
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
@@ -41,9 +41,9 @@ class MCPTool(BaseTool):
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema) -> None:
         # Not `super().__init__`, which prints every schema to standard output.
         self.config = config
-        self.entry = LockEntry.from_config(config, exposed_name=tool_schema.function.name)
+        self.entry = lock_entry(config, tool_schema.function.name)
         self.tool_schema = FullToolSchema.of(tool_schema, self.entry)
-        self.name = self.entry.exposed_name
+        self.name = self.entry.definition.exposed_name
 
     async def create(self, instance_id: str | None = None, **_: Any) -> tuple[str, ToolResponse]:
         return instance_id or str(uuid4()), ToolResponse()

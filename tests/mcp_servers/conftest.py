@@ -96,7 +96,7 @@ Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Player]]]
 
 @pytest.fixture
 def retail_players() -> Seats:
-    """`async with retail_players() as player:` then `player("id")` is a trajectory on servers that all of them share."""
+    """`async with retail_players() as player:`, and `player("id")` is a trajectory; all of them share the servers."""
 
     @asynccontextmanager
     async def seats(**options: Any) -> AsyncIterator[Callable[[str], Player]]:
@@ -117,8 +117,3 @@ def calculator_players() -> Seats:
             yield lambda trajectory: Player(world=world, trajectory=trajectory)
 
     return seats
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

@@ -35,7 +35,7 @@ async def test_doing_nothing_scores_zero_on_every_task(retail_players: Seats):
             assert (await one.score())["score"] == 0.0
 
 
-@pytest.mark.parametrize("informed", [False, True], ids=["uniform", "with words it has read"])
+@pytest.mark.parametrize("informed", [False, True], ids=["uniform", "signed in and reading out"])
 async def test_random_calls_score_little(retail_players: Seats, informed: bool):
     async with retail_players() as player:
         scores = [await _random_score(player(task), task, informed=informed) for task in TEST_TASKS]
@@ -78,7 +78,9 @@ async def test_a_fact_that_only_a_tool_result_has_was_not_told(retail_players: S
     async with retail_players() as player:
         one = player("a")
         await one.play_expert(CANCEL, default_seed(CANCEL))
-        one.messages = [m for m in one.messages if m["role"] != "assistant" or m.get("tool_calls") or "?" in m["content"]]
+        one.messages = [
+            m for m in one.messages if m["role"] != "assistant" or m.get("tool_calls") or "?" in m["content"]
+        ]
         result = await one.score()
     assert result["parts"]["database"] == 1.0
     assert result["parts"]["communication"] == pytest.approx(2 / 3)
@@ -90,6 +92,17 @@ async def test_text_beside_tool_calls_was_not_told(retail_players: Seats):
         await one.play_expert(CANCEL, default_seed(CANCEL))
         *_, told, _goodbye = one.messages
         told["tool_calls"] = [{"type": "function", "function": {"name": "list_orders", "arguments": "{}"}}]
+        assert (await one.score())["parts"]["communication"] == pytest.approx(2 / 3)
+
+
+async def test_a_record_read_out_as_it_came_tells_nothing(retail_players: Seats):
+    async with retail_players() as player:
+        one, case = player("a"), make_case(CANCEL, default_seed(CANCEL))
+        await one.play_expert(CANCEL, case.seed)
+        number = case.required()[0].call.arguments["order_id"]
+        one.messages[-2]["content"] = next(
+            m["content"] for m in one.messages if m["role"] == "tool" and f'"{number}"' in m["content"]
+        )
         assert (await one.score())["parts"]["communication"] == pytest.approx(2 / 3)
 
 
@@ -112,7 +125,9 @@ async def test_changing_before_asking_costs_communication(retail_players: Seats)
         write = case.required()[0].call
         await one.call(write.name, **write.arguments)
         await one.call("record_outcome", outcome="resolved", summary="Cancelled.")
-        total = next(order for order in case.world.orders.values() if order.order_id == write.arguments["order_id"]).total
+        total = next(
+            order for order in case.world.orders.values() if order.order_id == write.arguments["order_id"]
+        ).total
         await one.say(f"Order {write.arguments['order_id']} is cancelled; ${total} comes back.")
         assert (await one.score())["parts"] == {"database": 1.0, "communication": pytest.approx(2 / 3)}
 
@@ -124,40 +139,65 @@ async def test_tool_calls_may_carry_prefixed_names_and_arguments_as_text(retail_
         for message in one.messages:
             for call in message.get("tool_calls", []):
                 function = call["function"]
-                function["name"], function["arguments"] = f"retail__{function['name']}", json.dumps(function["arguments"])
+                function["name"], function["arguments"] = (
+                    f"retail__{function['name']}",
+                    json.dumps(function["arguments"]),
+                )
         assert (await one.score())["score"] == 1.0
 
 
+IDS = {
+    "order_id": r"^W\d{5}$",
+    "sku": r"^V\d{4}$",
+    "new_sku": r"^V\d{4}$",
+    "skus": r"^V\d{4}$",
+    "product_id": r"^P\d{3}$",
+    "payment_method_id": r"^(card|paypal|gift)_\d{4}$",
+    "refund_to": r"^(card|paypal|gift)_\d{4}$",
+    "user_id": r"^[a-z]+_[a-z]+_\d\d$",
+}
+
+
 async def _random_score(player: Any, task: str, *, informed: bool) -> float:
-    """15 turns of one uniformly chosen policy tool each, with arguments that fit its schema."""
-    rng = Random(task)
-    await player.begin(task, default_seed(task))
+    """15 turns of one uniformly chosen policy tool each, with arguments that fit its schema.
+
+    The informed player is signed in, uses ids that it has read where ids belong, and now and then reads to the user
+    what it saw last.
+    """
+    rng, case = Random(task), make_case(task, default_seed(task))
+    await player.begin(task, case.seed)
+    if informed:
+        await player.call("find_user_by_email", email=case.customer.email)
+        await player.call("list_orders")
     tools = [tool for tool in (await player.world.list_tools()).tools if not tool.meta]
     for _ in range(15):
-        seen = re.findall(r"[\w.@#-]+", " ".join(m["content"] for m in player.messages)) if informed else []
-        seen = [word.strip(".#") for word in seen]
+        seen = " ".join(message["content"] for message in player.messages) if informed else ""
+        if informed and rng.random() < 0.2:
+            player.messages.append({"role": "assistant", "content": re.sub(r'[{}"\[\]]', " ", seen[-600:])})
+            continue
         tool = rng.choice(tools)
-        await player.call(tool.name, **_value(rng, tool.input_schema, tool.input_schema.get("$defs", {}), seen))
-    await player.say("Is there anything else?")
+        words = re.findall(r"\w+", seen)
+        arguments = _value(rng, "", tool.input_schema, tool.input_schema.get("$defs", {}), words)
+        await player.call(tool.name, **arguments)
+    player.messages.append({"role": "assistant", "content": "Is there anything else?"})
     return (await player.score())["score"]
 
 
-def _value(rng: Random, schema: dict[str, Any], defs: dict[str, Any], seen: list[str]) -> Any:
+def _value(rng: Random, key: str, schema: dict[str, Any], defs: dict[str, Any], seen: list[str]) -> Any:
     if "$ref" in schema:
-        return _value(rng, defs[schema["$ref"].rpartition("/")[2]], defs, seen)
+        return _value(rng, key, defs[schema["$ref"].rpartition("/")[2]], defs, seen)
     if "anyOf" in schema:
-        return _value(rng, rng.choice(schema["anyOf"]), defs, seen)
+        return _value(rng, key, rng.choice(schema["anyOf"]), defs, seen)
     if "enum" in schema:
         return rng.choice(schema["enum"])
     match schema["type"]:
         case "object":
-            return {key: _value(rng, item, defs, seen) for key, item in schema["properties"].items()}
+            return {name: _value(rng, name, item, defs, seen) for name, item in schema["properties"].items()}
         case "array":
-            return [_value(rng, schema["items"], defs, seen) for _ in range(rng.randint(1, 3))]
+            return [_value(rng, key, schema["items"], defs, seen) for _ in range(rng.randint(1, 3))]
         case "string":
-            pattern = schema.get("pattern", r".{3,40}")
-            fitting = [word for word in seen if re.search(pattern, word)]
-            if fitting:
+            pattern = IDS.get(key, schema.get("pattern", r"\w{3}"))
+            if fitting := sorted({word for word in seen if re.search(pattern, word)}):
                 return rng.choice(fitting)
             letters = {"^[0-9]{5}$": string.digits, "^[A-Z]{2}$": string.ascii_uppercase}
             length = 2 if "{2}" in pattern else 5

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_servers._messages import Message
+from mcp_servers.retail.case import Case
+from mcp_servers.retail.desk import Desk
 from mcp_servers.retail.expert import expert
 from mcp_servers.retail.parts import Say
 from mcp_servers.retail.score import required_changes, score
@@ -23,6 +27,12 @@ from mcp_servers.user_simulator.conversation import Conversation
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 ALL_TASKS = [*task_names("train"), *task_names("test")]
+
+
+@cache
+def listed_case(task: str) -> Case:
+    """The case as `tasks` lists it. Tests only read it."""
+    return make_case(task, default_seed(task))
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -42,14 +52,14 @@ async def test_the_expert_scores_one_and_satisfies_the_user_on_every_task(retail
 
 
 def test_no_expert_needs_more_than_fifteen_turns_and_several_need_exactly_that():
-    turns = [len(expert(make_case(task, default_seed(task))).turns) for task in ALL_TASKS]
+    turns = [len(expert(listed_case(task)).turns) for task in ALL_TASKS]
     assert (min(turns), max(turns)) == (3, 15)
     assert turns.count(15) >= 20
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_each_beginning_of_a_split_is_mixed_and_starts_with_a_long_task(split: Any):
-    cases = [make_case(task, default_seed(task)) for task in task_names(split)]
+    cases = [listed_case(task) for task in task_names(split)]
     assert max(len(case.beats()) for case in cases[:3]) == 15
     assert {case.difficulty for case in cases[:3]} == {"easy", "medium", "hard"}
     assert {case.outcome for case in cases[:12]} == {"resolved", "refused", "transferred"}
@@ -57,14 +67,14 @@ def test_each_beginning_of_a_split_is_mixed_and_starts_with_a_long_task(split: A
 
 def test_the_splits_share_no_task_no_seed_and_no_world():
     def names(split: Any) -> set[tuple[Any, ...]]:
-        cases = [make_case(task, default_seed(task)) for task in task_names(split)]
+        cases = [listed_case(task) for task in task_names(split)]
         return {(value,) for case in cases for value in (case.task, case.seed, case.opening, case.world.digest())}
 
     assert not names("train") & names("test")
 
 
 def test_experts_make_parallel_calls_and_always_think():
-    turns = [turn for task in ALL_TASKS for turn in expert(make_case(task, default_seed(task))).turns]
+    turns = [turn for task in ALL_TASKS for turn in expert(listed_case(task)).turns]
     assert all(turn.thinking for turn in turns)
     assert any(len(turn.calls or []) > 1 for turn in turns)
     assert all(bool(turn.content) != bool(turn.calls) for turn in turns)
@@ -72,7 +82,7 @@ def test_experts_make_parallel_calls_and_always_think():
 
 def test_every_write_tool_is_required_by_some_task_of_each_split():
     for split in ("train", "test"):
-        cases = [make_case(task, default_seed(task)) for task in task_names(split)]
+        cases = [listed_case(task) for task in task_names(split)]
         assert len({write.call.name for case in cases for write in case.required()}) == 7
 
 
@@ -80,16 +90,15 @@ def test_the_same_task_and_seed_give_the_same_world_and_script_in_another_proces
     program = (
         "from mcp_servers.retail.tasks import make_case\n"
         "case = make_case('retail-train-0006', 42)\n"
-        "print(case.world.digest(), hash(case.beats()) != 0, repr(case.beats()))"
+        "print(case.world.digest(), repr(case.beats()))"
     )
-    program = program.replace("hash(case.beats()) != 0, ", "")
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
     case = make_case("retail-train-0006", 42)
     assert ran.stdout.strip() == f"{case.world.digest()} {case.beats()!r}", ran.stderr
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(task=st.sampled_from(ALL_TASKS), seed=st.integers(min_value=-(2**63), max_value=2**63))
 def test_any_seed_makes_a_task_that_its_expert_can_do(task: str, seed: int):
     case = make_case(task, seed)
@@ -101,14 +110,13 @@ def test_any_seed_makes_a_task_that_its_expert_can_do(task: str, seed: int):
     assert len(case.beats()) <= 15
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(task=st.sampled_from(ALL_TASKS), seed=st.integers(min_value=0, max_value=2**32))
 def test_the_user_never_says_what_the_agent_has_to_find_out(task: str, seed: int):
     case = make_case(task, seed)
     spoken = [case.opening, *(beat.answer for beat in case.beats() if isinstance(beat, Say))]
-    echo = [{"role": "assistant", "content": line} for line in spoken]
-    result = score(case, _untouched(case), [_message(line) for line in echo])
-    assert result.score == 0.0
+    echo = [Message(role="assistant", content=line) for line in spoken]
+    assert score(case, Desk(world=case.world.copy_to_change()), echo).score == 0.0
 
 
 @settings(max_examples=30, deadline=None)
@@ -117,15 +125,3 @@ def test_an_unknown_task_is_a_lookup_error(task: str):
     if task not in ALL_TASKS:
         with pytest.raises(LookupError):
             make_case(task, 0)
-
-
-def _untouched(case: Any) -> Any:
-    from mcp_servers.retail.desk import Desk
-
-    return Desk(world=case.world.model_copy(deep=True))
-
-
-def _message(content: dict[str, Any]) -> Any:
-    from mcp_servers._messages import Message
-
-    return Message.model_validate(content)

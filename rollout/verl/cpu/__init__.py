@@ -11,6 +11,9 @@ _log = logging.getLogger(__name__)
 
 if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
     try:
+        # A process may import this package before verl, which loads plugins as it is imported: let it finish first.
+        import verl  # noqa: F401
+
         from rollout.verl.cpu.register import register
 
         register()

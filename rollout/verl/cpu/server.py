@@ -110,7 +110,7 @@ class TransformersServer:
         Raises:
             ValueError: a weight is missing or unknown.
         """
-        tensors = {name: torch.from_numpy(value) for name, value in state.items()}
+        tensors = {name: torch.tensor(value) for name, value in state.items()}
         async with self._lock:
             tied = set(self._model.all_tied_weights_keys)
             missing, unexpected = self._model.load_state_dict(tensors, strict=False)

@@ -58,8 +58,14 @@ def test_half_a_last_record_is_skipped_and_said(tmp_path: Path) -> None:
 
 
 def test_a_record_of_another_schema_is_refused_with_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"x\.jsonl:1: trace schema version 99"):
-        from_json(to_json(recorded_trace()) | {"schema_version": 99}, where="x.jsonl:1")
+    other = to_json(recorded_trace()).replace(b'"schema_version":1', b'"schema_version":99')
+    with pytest.raises(ConfigError, match=r"x\.jsonl:1: trace schema 99"):
+        from_json(other, where="x.jsonl:1")
+
+
+def test_what_is_no_trace_is_refused_with_its_place_and_key() -> None:
+    with pytest.raises(ConfigError, match=r"x\.jsonl:1: task: not a trace record"):
+        from_json(b'{"id": "a"}', where="x.jsonl:1")
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -69,7 +75,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_the_record_is_plain_json() -> None:
-    record = json.loads(json.dumps(to_json(recorded_trace())))
+    record = json.loads(to_json(recorded_trace()))
     assert record["schema_version"] == 1
     assert record["turns"][0]["tools"][0]["arguments"] == {"k": [1, None]}
     assert record["origin"]["validate"] is True

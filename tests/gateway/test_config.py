@@ -1,0 +1,135 @@
+"""Files people have are read; what is wrong with one is a single message with file, key and remedy."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import ConfigError, GatewayConfig, Scope, ServerConfig, load_servers
+from gateway.config import Kind, child_env, expand, validate
+
+
+def written(tmp_path: Path, data: Any, name: str = "servers.json") -> Path:
+    path = tmp_path / name
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    return path
+
+
+def test_a_desktop_clients_file_is_read_with_what_else_it_holds(tmp_path: Path) -> None:
+    data = {
+        "globalShortcut": "Alt+Space",
+        "mcpServers": {
+            "time": {"type": "stdio", "command": "uvx", "args": ["mcp-server-time"], "autoApprove": ["now"]},
+            "docs": {"type": "http", "url": "https://example.com/mcp", "headers": {"X": "1"}, "timeout": 3},
+            "off": {"command": "x", "disabled": True, "env": {"TOKEN": "${NOT_SET_ANYWHERE}"}},
+        },
+    }
+    servers = load_servers(written(tmp_path, data)).servers
+    assert {name: entry.kind for name, entry in servers.items()} == {"time": Kind.STDIO, "docs": Kind.HTTP}
+    assert servers["time"].args == ("mcp-server-time",) and servers["time"].scope is Scope.SHARED
+
+
+def test_an_editors_file_is_read(tmp_path: Path) -> None:
+    data = {"inputs": [], "servers": {"time": {"type": "stdio", "command": "uvx"}}}
+    assert load_servers(written(tmp_path, data, "mcp.json")).servers["time"].command == "uvx"
+
+
+def test_our_yaml_adds_scope_roles_and_bounds(tmp_path: Path) -> None:
+    text = """
+    max_sessions: 8
+    servers:
+      world:
+        command: ${python}
+        args: [-m, world]
+        env: {PORT: 80}
+        scope: process
+        min_ready: 2
+        roles: {reset: clear_all}
+        call_timeout_s: 5
+    """
+    config = load_servers(written(tmp_path, text, "servers.yaml"))
+    world = config.servers["world"]
+    assert (config.max_sessions, world.command, world.env, world.min_ready) == (8, sys.executable, {"PORT": "80"}, 2)
+    assert world.roles == {"reset": "clear_all"} and world.call_timeout_s == 5
+
+
+WORLD = {"command": "x"}
+BAD: list[tuple[Any, str, str, str]] = [
+    ('{"mcpServers": {', "line 1, column 17", "not valid JSON", "fix the syntax"),
+    ({"serverz": {}}, "mcpServers", "no servers here", "expected"),
+    ({"mcpServers": []}, "mcpServers", "not a mapping of names", "expected NAME"),
+    ({"mcpServers": {"w": "x"}}, "mcpServers.w", "not a mapping", "expected {command"),
+    ({"mcpServers": {"w": {}}}, "mcpServers.w", "exactly one of command, url and factory; found none", "correct"),
+    ({"mcpServers": {"w": {**WORLD, "url": "http://x"}}}, "mcpServers.w", "found command and url", "correct"),
+    ({"mcpServers": {"w": {"comand": "x"}}}, "mcpServers.w.comand", "unknown key 'comand'", "did you mean 'command'?"),
+    ({"mcpServers": {"w": {**WORLD, "zzz": 1}}}, "mcpServers.w.zzz", "unknown key 'zzz'", "known keys: args"),
+    ({"mcpServers": {"w": {**WORLD, "scope": "proces"}}}, "mcpServers.w.scope", "got 'proces'", "correct"),
+    ({"mcpServers": {"w": {**WORLD, "call_timeout_s": 0}}}, "mcpServers.w.call_timeout_s", "greater than 0", "correct"),
+    ({"mcpServers": {"w": {**WORLD, "args": "-m x"}}}, "mcpServers.w.args", "tuple", "correct"),
+    ({"mcpServers": {"w": {**WORLD, "min_ready": 1}}}, "mcpServers.w", "min_ready needs scope: process", "correct"),
+    ({"mcpServers": {"w": {**WORLD, "roles": {"rset": "x"}}}}, "mcpServers.w.roles.rset", "'reset'", "correct"),
+    ({"mcpServers": {"w": {"url": "example.com"}}}, "mcpServers.w", "http:// or https://", "correct"),
+    ({"mcpServers": {"w": {"factory": "a.b"}}}, "mcpServers.w.factory", "package.module:function", "correct"),
+    ({"mcpServers": {"w": {**WORLD, "type": "ftp"}}}, "mcpServers.w", "unknown transport 'ftp'", "correct"),
+    ({"mcpServers": {"w": {"command": "${NO_SUCH}"}}}, "mcpServers.w.command", "NO_SUCH is not set", "set NO_SUCH"),
+    ({"mcpServers": {"w": {**WORLD, "env": {"K": "${input:k}"}}}}, "mcpServers.w.env.K", "${input:k}", "use ${NAME}"),
+    ({"servers": {"w": WORLD}, "max_session": 3}, "max_session", "unknown key", "did you mean 'max_sessions'?"),
+]
+
+
+@pytest.mark.parametrize(("data", "key", "problem", "remedy"), BAD)
+def test_a_wrong_file_is_one_message_with_file_key_and_remedy(
+    tmp_path: Path, data: Any, key: str, problem: str, remedy: str
+) -> None:
+    path = written(tmp_path, data)
+    with pytest.raises(ConfigError) as caught:
+        load_servers(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: {key}") and problem in message and f"({remedy}" in message
+    assert "\n" not in message and "pydantic" not in message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"servers.json: no such file \(check the path\)"):
+        load_servers(tmp_path / "servers.json")
+
+
+def test_yaml_faults_have_a_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"line 3, column 1: not valid YAML"):
+        load_servers(written(tmp_path, "servers:\n  a: [\n", "servers.yaml"))
+
+
+@pytest.mark.parametrize("field", [{"env": {"TOKEN": ["hunter2"]}}, {"headers": {"X": True}}, {"url": "hunter2"}])
+def test_what_may_be_secret_is_not_quoted(field: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(ServerConfig, {"command": "x", **field}, file="f")
+    assert "hunter2" not in str(caught.value) and "True" not in str(caught.value)
+
+
+def test_variables_are_expanded_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "t")
+    monkeypatch.delenv("NO_SUCH", raising=False)
+    value = {"a": ["${TOKEN}/${env:TOKEN}", "${NO_SUCH:-d}"], "b": "${lease.dir}/x", "c": "$TOKEN {TOKEN} ${TOKEN"}
+    assert expand(value) == {"a": ["t/t", "d"], "b": "${lease.dir}/x", "c": "$TOKEN {TOKEN} ${TOKEN"}
+    assert expand("${python}") == sys.executable
+
+
+def test_a_child_inherits_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", {"PATH": "p", "LC_ALL": "C", "HF_TOKEN": "s", "HTTPS_PROXY": "u:p@h"})
+    assert child_env({"OWN": "o"}) == {"PATH": "p", "LC_ALL": "C", "OWN": "o"}
+
+
+def test_a_server_directory_of_a_lease_is_refused_as_long_as_there_is_none() -> None:
+    from anyio import run
+
+    from gateway import Gateway
+
+    async def start() -> None:
+        config = GatewayConfig.model_validate({"servers": {"w": {"command": "x", "args": ["${lease.dir}"]}}})
+        async with Gateway(config):
+            pass
+
+    with pytest.raises(ConfigError, match=r"servers.w: \${lease.dir} is not supported yet"):
+        run(start)

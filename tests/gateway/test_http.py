@@ -1,0 +1,210 @@
+"""Streamable HTTP: faults of one request stay with that request."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import ToolAnnotations
+
+from gateway import Gateway, GatewayConfig
+from gateway.errors import ConnectTimeout, DeliveryUnknown, ProtocolError, ServerUnavailable
+
+pytestmark = pytest.mark.anyio
+Message = MutableMapping[str, Any]
+App = Callable[..., Awaitable[None]]
+
+
+class Weather:
+    """An ASGI layer in front of a server that spoils one answer when told to."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.spoil_next: str = ""
+        self.handshake_only = False
+        self.ended_sessions: set[str] = set()
+        self.requests: list[dict[str, str]] = []
+        self.stop = anyio.Event()
+        self.stopped = anyio.Event()
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers = {key.decode(): value.decode() for key, value in scope["headers"]}
+        self.requests.append(headers)
+        if self.handshake_only and headers.get("mcp-method") == "server/discover":
+            return await answer(send, 404)
+        if headers.get("mcp-session-id") in self.ended_sessions:
+            return await answer(send, 404)
+        spoil, self.spoil_next = self.spoil_next, ""
+        if spoil.isdigit():
+            return await answer(send, int(spoil))
+        if spoil == "cut":
+
+            async def cut(message: Message) -> None:
+                # The tool has run; its answer is announced and then never comes.
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], (b"content-length", b"99999")]
+                    await send(message)
+                raise ConnectionAbortedError
+
+            return await self._app(scope, receive, cut)
+        await self._app(scope, receive, send)
+
+
+async def answer(send: Any, status: int) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def served(server: MCPServer) -> AsyncIterator[tuple[str, Weather]]:
+    weather = Weather(server.streamable_http_app())
+    running = uvicorn.Server(
+        uvicorn.Config(weather, port=0, log_level="critical", ws="none", timeout_graceful_shutdown=1)
+    )
+
+    async def serve() -> None:
+        await running.serve()
+        weather.stopped.set()
+
+    async def watch() -> None:
+        await weather.stop.wait()
+        running.should_exit = True
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        tasks.start_soon(watch)
+        while not running.started:
+            await anyio.lowlevel.checkpoint()
+        port = running.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield f"http://127.0.0.1:{port}/mcp", weather
+        finally:
+            weather.stop.set()
+
+
+def world() -> tuple[MCPServer, list[str]]:
+    server, ran = MCPServer("world"), list[str]()
+
+    @server.tool()
+    def put(text: str) -> str:
+        """Put."""
+        ran.append(text)
+        return "stored"
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def get() -> str:
+        """Get."""
+        ran.append("get")
+        return "here"
+
+    @server.tool()
+    def large() -> str:
+        """Large."""
+        return "x" * 100_000
+
+    return server, ran
+
+
+def config(url: str, **entry: Any) -> GatewayConfig:
+    return GatewayConfig.model_validate({"servers": {"world": {"url": url, "required": True, **entry}}})
+
+
+def lease(gate: Gateway) -> Any:
+    return gate.lease(trajectory="t", task="", seed=1)
+
+
+@pytest.mark.parametrize("handshake_only", [False, True], ids=["modern", "handshake"])
+async def test_calls_work_in_both_eras_and_carry_the_configured_headers(handshake_only: bool) -> None:
+    server, _ = world()
+
+    @server.tool()
+    def who(ctx: Context) -> str:
+        """Who."""
+        return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
+
+    async with served(server) as (url, weather):
+        weather.handshake_only = handshake_only
+        async with Gateway(config(url, headers={"Authorization": "Bearer k"})) as gate, lease(gate) as session:
+            assert (await session.call("who", {})).text == "t"
+        assert {request.get("authorization") for request in weather.requests} == {"Bearer k"}
+        assert any("mcp-session-id" in request for request in weather.requests) == handshake_only
+
+
+async def test_an_answer_that_breaks_off_fails_its_call_and_not_the_connection() -> None:
+    server, ran = world()
+    async with served(server) as (url, weather), Gateway(config(url)) as gate, lease(gate) as session:
+        weather.spoil_next = "cut"
+        with pytest.raises(DeliveryUnknown, match="world/put: sent, but never answered"):
+            await session.call("put", {"text": "once"})
+        assert ran == ["once"]
+        assert (await session.call("put", {"text": "again"})).text == "stored"
+
+
+async def test_a_read_only_call_whose_answer_was_lost_is_sent_again() -> None:
+    server, ran = world()
+    async with served(server) as (url, weather), Gateway(config(url)) as gate, lease(gate) as session:
+        weather.spoil_next = "cut"
+        assert (await session.call("get", {})).text == "here"
+    assert ran == ["get", "get"]
+
+
+async def test_a_server_error_leaves_the_outcome_unknown_and_a_refusal_is_sent_again() -> None:
+    server, ran = world()
+    async with served(server) as (url, weather), Gateway(config(url)) as gate, lease(gate) as session:
+        weather.spoil_next = "503"
+        with pytest.raises(DeliveryUnknown, match="HTTP 503"):
+            await session.call("put", {"text": "lost"})
+        weather.spoil_next = "429"
+        assert (await session.call("put", {"text": "late"})).text == "stored"
+    assert ran == ["late"]
+
+
+async def test_an_answer_that_is_too_long_fails_its_call_alone() -> None:
+    server, _ = world()
+    async with (
+        served(server) as (url, _),
+        Gateway(config(url, max_message_bytes=50_000)) as gate,
+        lease(gate) as session,
+    ):
+        with pytest.raises(ProtocolError, match=r"max_message_bytes"):
+            await session.call("large", {})
+        assert (await session.call("get", {})).text == "here"
+
+
+async def test_a_stateless_session_goes_on_when_the_server_ended_the_protocol_session() -> None:
+    server, ran = world()
+    async with served(server) as (url, weather):
+        weather.handshake_only = True
+        async with Gateway(config(url)) as gate, lease(gate) as session:
+            await session.call("put", {"text": "before"})
+            weather.ended_sessions = {request.get("mcp-session-id", "") for request in weather.requests}
+            assert (await session.call("put", {"text": "after"})).text == "stored"
+    assert ran == ["before", "after"]
+
+
+async def test_a_server_that_is_gone_is_unavailable() -> None:
+    server, _ = world()
+    async with served(server) as (url, weather), Gateway(config(url)) as gate, lease(gate) as session:
+        weather.stop.set()
+        await weather.stopped.wait()
+        with pytest.raises(ServerUnavailable, match="the request was not accepted: ConnectError"):
+            await session.call("put", {"text": "x"})
+
+
+async def test_a_url_where_nobody_listens_fails_the_start_with_the_reason() -> None:
+    with anyio.fail_after(5), pytest.raises(ServerUnavailable, match=r"world: 'http://127.0.0.1:9/mcp' .*ConnectError"):
+        async with Gateway(config("http://127.0.0.1:9/mcp?token=hunter2")):
+            pass
+
+
+async def test_a_url_that_never_answers_is_given_up_in_time() -> None:
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        url = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/mcp"
+        with anyio.fail_after(5), pytest.raises(ConnectTimeout):
+            async with Gateway(config(url, start_timeout_s=0.2)):
+                pass

@@ -1,0 +1,98 @@
+"""What arrives on a server's stdout, whatever it is."""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp_types import JSONRPCError, JSONRPCResponse
+
+from gateway import Gateway, GatewayConfig
+from gateway.errors import ProtocolError
+from gateway.stdio import LineSplitter, Oversize, parse_line
+
+pytestmark = pytest.mark.anyio
+Entry = Callable[..., dict[str, Any]]
+Config = Callable[..., GatewayConfig]
+
+
+def lease(gate: Gateway) -> Any:
+    return gate.lease(trajectory="t", task="task", seed=3)
+
+
+async def test_garbage_and_bad_utf8_cost_no_answer(mini: Entry, config: Config) -> None:
+    async with Gateway(config(world=mini("noise", "echo"))) as gate, lease(gate) as session:
+        assert (await session.call("noise", {})).text == "caf�"
+        assert (await session.call("echo", {"text": "ünïcode 🎲"})).text == "ünïcode 🎲"
+
+
+async def test_a_lone_surrogate_is_replaced(mini: Entry, config: Config) -> None:
+    async with Gateway(config(world=mini("surrogate"))) as gate, lease(gate) as session:
+        assert (await session.call("surrogate", {})).text == "lone ? surrogate"
+
+
+async def test_an_answer_that_is_too_long_fails_its_call_alone(mini: Entry, config: Config) -> None:
+    entry = mini("large", "echo", max_message_bytes=100_000)
+    async with Gateway(config(world=entry)) as gate, lease(gate) as session:
+        with pytest.raises(ProtocolError, match=r"world/large: the result has \d+ bytes, max_message_bytes is 100000"):
+            await session.call("large", {})
+        assert (await session.call("echo", {"text": "fine"})).text == "fine"
+
+
+async def test_a_malformed_tool_hides_no_other_and_is_reported(mini: Entry, config: Config) -> None:
+    entry = mini("echo", "malformed", "unknown_role", "put", "get")
+    async with Gateway(config(world=entry)) as gate, lease(gate) as session:
+        assert list(session.tools) == ["echo", "put", "get"]
+        first, second = gate.malformed["world"]
+        assert first.startswith("malformed: inputSchema") and "unknown role 'conductor'" in second
+        assert (await session.call("echo", {"text": "fine"})).text == "fine"
+
+
+async def test_a_server_inherits_no_secret_and_gets_what_its_entry_names(
+    mini: Entry, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    monkeypatch.setenv("LC_TIME", "C")
+    entry = mini("environment", env={"GREETING": "hello"})
+    async with Gateway(config(world=entry)) as gate, lease(gate) as session:
+        found = json.loads((await session.call("environment", {})).text)
+    assert "WANDB_API_KEY" not in found
+    assert (found["GREETING"], found["LC_TIME"], found["PATH"]) == ("hello", "C", os.environ["PATH"])
+
+
+@given(st.lists(st.binary(max_size=40)), st.integers(1, 60))
+def test_lines_are_split_alike_however_they_arrive(chunks: list[bytes], limit: int) -> None:
+    splitter = LineSplitter(limit)
+    lines = [line for chunk in chunks for line in splitter.feed(chunk)]
+    expected = b"".join(chunks).split(b"\n")[:-1]
+    assert [line.size if isinstance(line, Oversize) else len(line) for line in lines] == list(map(len, expected))
+    for line, whole in zip(lines, expected, strict=True):
+        if isinstance(line, Oversize):
+            assert len(whole) > limit and whole.startswith(line.head) and whole.endswith(line.tail)
+        else:
+            assert line == whole and len(whole) <= limit
+
+
+@pytest.mark.parametrize(
+    ("line", "answered"),
+    [
+        (b'{"jsonrpc":"2.0","id":17,"result":{"id":3}}', 17),
+        (b'{ "id": "a\\"b", "jsonrpc": "2.0", "result": {}}', 'a"b'),
+        (b'{"result":{"content":[]},"jsonrpc":"2.0","id":5}', 5),
+        (b'{"result":{"content":[]},"id":5,"jsonrpc":"2.0"}', 5),
+        (b'{"result":{"content":[{"id":5}]}}', None),
+        (b'{"jsonrpc":"2.0","id":17,"method":"sampling/createMessage"}', None),
+    ],
+)
+def test_the_id_of_a_dropped_answer_is_found_only_where_an_id_stands(line: bytes, answered: object) -> None:
+    assert Oversize(line[:1024], line[-512:], len(line)).answered_id() == answered
+
+
+def test_an_answer_that_is_no_response_becomes_an_error_for_its_caller() -> None:
+    message = parse_line(b'{"jsonrpc":"2.0","id":4,"result":"not an object"}')
+    assert isinstance(message, JSONRPCError) and message.id == 4
+    assert isinstance(parse_line(b'{"jsonrpc":"2.0","id":4,"result":{}}'), JSONRPCResponse)
+    assert parse_line(b"Listening on port 80") is None and parse_line(b"[" * 100_000) is None

@@ -1,0 +1,17 @@
+"""What the tests of the verl adapter share."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def imported_verl() -> None:
+    """verl, imported with the warnings that it and Ray raise meanwhile left out: they are not ours to fix."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in ("verl.trainer.main_ppo", "verl.trainer.ppo.v1"):
+            importlib.import_module(module)

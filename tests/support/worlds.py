@@ -1,0 +1,77 @@
+"""Small real servers in process, and an environment around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+
+from gateway.config import ServerConfig
+from gateway.gateway import Gateway
+from gateway.session import Session
+from rollout.config import Environment
+from rollout.engines.scripted import ScriptedPolicy
+from rollout.limits import Limits
+from rollout.task import Origin, Task
+from rollout.tokens import IM_END, ByteTokens
+from rollout.trace.record import Trace
+from rollout.trace.store import TraceStore
+from rollout.trajectory import roll_out
+from rollout.types import Policy
+
+ROLE = "mcp-rollout/role"
+REWARD = "mcp-rollout/reward"
+
+
+def environment(servers: Mapping[str, MCPServer], **fields: Any) -> Environment:
+    """An environment over in-process servers, all of them trusted."""
+    entries = {name: ServerConfig(factory="unused:unused", required=True, trusted=True) for name in servers}
+    return Environment.model_validate({"name": "test", "servers": entries, **fields})
+
+
+@asynccontextmanager
+async def opened(made: Environment, servers: Mapping[str, MCPServer]) -> AsyncIterator[Gateway]:
+    async with Gateway(made.gateway_config(), connect=lambda _, name: servers[name]) as gateway:
+        yield gateway
+
+
+def task(**fields: Any) -> Task:
+    values = {"environment": "test", "task": "t", "seed": 1, "prompt": ({"role": "user", "content": "Begin."},)}
+    return Task.model_validate(values | fields)
+
+
+def saying(*texts: str) -> Callable[[Session], Any]:
+    """A policy that says these completions, in order."""
+
+    async def policy_for(_: Session) -> Policy:
+        return ScriptedPolicy(texts, ByteTokens().encode, stop=IM_END)
+
+    return policy_for
+
+
+async def play(
+    servers: Mapping[str, MCPServer],
+    policy_for: Callable[[Session], Any],
+    directory: Path,
+    *,
+    limits: Limits | None = None,
+    row: Task | None = None,
+    **fields: Any,
+) -> Trace:
+    """One trajectory over in-process servers, with its trace in `directory`."""
+    made = environment(servers, **fields)
+    async with opened(made, servers) as gateway:
+        return await roll_out(
+            "trajectory",
+            row or task(),
+            Origin(),
+            environment=made,
+            gateway=gateway,
+            policy_for=policy_for,
+            tokens=ByteTokens(),
+            limits=limits or Limits(response_tokens=20_000),
+            store=TraceStore(directory),
+        )
