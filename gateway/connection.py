@@ -188,7 +188,7 @@ class Connection:
         DELIVERY.set(delivery)
         began = time.perf_counter()
         answer: mcp.CallToolResult | None = None
-        if True:
+        with anyio.move_on_after(timeout_s):
             try:
                 answer = await _ask(session, name, arguments, meta)
             except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
