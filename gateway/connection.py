@@ -78,6 +78,7 @@ class Connection:
         self._session: ClientSession | None = None
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
+        self._abandoned: str | None = None
 
     @property
     def alive(self) -> bool:
@@ -88,6 +89,7 @@ class Connection:
         """Ask the owner task to close the connection; returns at once, `done` tells when it is closed."""
         self._link.end(reason)
         if not self._opened.is_set():
+            self._abandoned = reason
             self._scope.cancel()  # a handshake does not watch the link
 
     async def started(self) -> None:
@@ -111,7 +113,7 @@ class Connection:
             with self._scope as scope:
                 await self._hold(scope)
             if scope.cancelled_caught and not self._opened.is_set():
-                self._error = self._too_late()
+                self._error = self._too_late() if self._abandoned is None else self._given_up(self._abandoned)
         except (GatewayError, ConfigError) as error:
             self._error = error
         except Exception as error:  # boundary: a server, its transport or a factory; it ends this connection only
@@ -162,6 +164,9 @@ class Connection:
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
         remedy = "; check the command by hand, or raise start_timeout_s"
         return ConnectTimeout(self._link.describe(bound) + remedy, server=self.server)
+
+    def _given_up(self, reason: str) -> ServerUnavailable:
+        return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
 
     def _cannot_start(self, error: Exception) -> ServerUnavailable:
         problem = self._link.reason or self._link.trouble or _innermost(error)

@@ -158,6 +158,8 @@ class Gateway:
             self._log.warning("server.tools_changed", server=connection.server, tools=changed)
 
     async def _close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
         longest = max((config.close_timeout_s for config in self.config.servers.values()), default=0.0)
         with anyio.move_on_after(longest + _CLOSING_SPARE_S, shield=True):
             for connection in list(self._connections):
@@ -208,6 +210,7 @@ class Gateway:
                 yield session
             finally:
                 await self._release(session)
+                session.end()
         finally:
             for server, connection in taken.items():
                 self._pools[server].give_back(connection)

@@ -37,6 +37,10 @@ class Pool(Protocol):
         """The session is over. Does not wait."""
         ...
 
+    def close(self) -> None:
+        """The gateway is closing: start nothing more."""
+        ...
+
 
 class SharedConnection:
     """One connection for all sessions, opened again when it is needed and has died."""
@@ -79,6 +83,9 @@ class SharedConnection:
     def give_back(self, connection: Connection) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 class FreshConnections:
     """A connection of its own for every session, from a stock of warm ones where there is any."""
@@ -87,6 +94,7 @@ class FreshConnections:
         self._open, self._tasks, self._min_ready = open_connection, tasks, min_ready
         self._ready = deque([first])
         self._warming = 0
+        self._closing = False
         self.refill()
 
     async def take(self) -> Connection:
@@ -98,6 +106,9 @@ class FreshConnections:
         connection.end("its session is over")
         self.refill()
 
+    def close(self) -> None:
+        self._closing = True
+
     def _pick(self) -> Connection | None:
         while self._ready:
             connection = self._ready.popleft()
@@ -107,7 +118,8 @@ class FreshConnections:
 
     def refill(self) -> None:
         """Start what is missing from the stock, in the background."""
-        for _ in range(self._min_ready - len(self._ready) - self._warming):
+        missing = 0 if self._closing else self._min_ready - len(self._ready) - self._warming
+        for _ in range(missing):
             self._warming += 1
             self._tasks.start_soon(self._warm)
 
@@ -116,6 +128,7 @@ class FreshConnections:
             self._ready.append(await self._open())
         except GatewayError as error:
             # The session that finds the stock empty tries for itself and gets to know.
-            log.warning("pool.warming_failed", server=error.server, problem=str(error))
+            if not self._closing:
+                log.warning("pool.warming_failed", server=error.server, problem=str(error))
         finally:
             self._warming -= 1

@@ -17,7 +17,7 @@ from jsonschema.validators import validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from gateway.types import ToolDefinition, canonical_json
+from gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +60,7 @@ def schema_fault(schema: Mapping[str, Any]) -> str | None:
 
 
 def _errors(schema: Mapping[str, Any], value: object, *, subject: str) -> list[ValidationError]:
-    validator = _compiled(canonical_json(schema))
+    validator = _compiled(_Same(schema))
     if validator is None:
         return []
     try:
@@ -70,10 +70,25 @@ def _errors(schema: Mapping[str, Any], value: object, *, subject: str) -> list[V
         return []
 
 
+class _Same:
+    """A schema as a cache key: equal to itself alone, so that a look-up costs nothing that grows with the schema."""
+
+    __slots__ = ("schema",)
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return id(self.schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.schema is other.schema
+
+
 @lru_cache(maxsize=4096)
-def _compiled(schema_text: str) -> Validator | None:
+def _compiled(key: _Same) -> Validator | None:
     """Compiling costs some sixty times what validating does; None for a schema that is not valid."""
-    schema = json.loads(schema_text)
+    schema = dict(key.schema)
     if schema_fault(schema) is not None:
         return None
     # An empty registry: a `$ref` resolves within its document or not at all, never over the network.

@@ -45,6 +45,11 @@ class Session:
 
     def __post_init__(self) -> None:
         self._meta = {TRAJECTORY_META: self.trajectory, SEED_META: self.seed}
+        self._ended = False
+
+    def end(self) -> None:
+        """Refuse every later call: the world is released and may be somebody else's."""
+        self._ended = True
 
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""
@@ -127,6 +132,8 @@ class Session:
     async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
         """One request, and at most one more: when the first surely did not arrive, or may arrive twice without harm,
         and the server it would reach still knows this trajectory."""
+        if self._ended:
+            raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
         connection = self._connections[tool.server]
         try:
             return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s)

@@ -188,7 +188,7 @@ _NOT_STRINGS = frozenset("y n yes no on off true false null none nan inf".split(
 
 def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_STRINGS
-    style = None
+    style = None if plain else '"'
     return cast("Any", dumper).represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

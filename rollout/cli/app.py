@@ -62,14 +62,19 @@ def data(
     output: Annotated[Path, typer.Option("-o", "--output", help="The parquet file to write.")],
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks where not given.")] = None,
+    tools: Annotated[
+        str | None, typer.Option(help="Tools the policy may use, comma-separated; all by default.")
+    ] = None,
     agent: Annotated[str, typer.Option(help="verl's agent_name of the rows.")] = "mcp_agent",
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
     """Write an environment's tasks as rows for verl."""
-    from rollout.cli.data import write_rows
+    from rollout.cli.data import DataOptions, write_rows
 
-    raise typer.Exit(write_rows(environment, environments_dir, output, split, rows, agent=agent, as_json=json))
+    selected = None if tools is None else tuple(name.strip() for name in tools.split(","))
+    options = DataOptions(output=output, split=split, rows=rows, tools=selected, agent=agent)
+    raise typer.Exit(write_rows(environment, environments_dir, options, as_json=json))
 
 
 @app.command()

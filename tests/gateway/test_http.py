@@ -47,9 +47,11 @@ class Weather:
             async def cut(message: Message) -> None:
                 # The tool has run; its answer is announced and then never comes.
                 if message["type"] == "http.response.start":
-                    message["headers"] = [*message["headers"], (b"content-length", b"99999")]
-                    await send(message)
-                raise ConnectionAbortedError
+                    kept = [(key, value) for key, value in message["headers"] if key != b"content-length"]
+                    await send({**message, "headers": [*kept, (b"content-length", b"99999")]})
+                else:
+                    await send({"type": "http.response.body", "body": b"{", "more_body": True})
+                    raise ConnectionAbortedError
 
             return await self._app(scope, receive, cut)
         await self._app(scope, receive, send)
@@ -61,8 +63,8 @@ async def answer(send: Any, status: int) -> None:
 
 
 @asynccontextmanager
-async def served(server: MCPServer) -> AsyncIterator[tuple[str, Weather]]:
-    weather = Weather(server.streamable_http_app())
+async def served(server: MCPServer, *, json: bool = False, sse: bool = False) -> AsyncIterator[tuple[str, Weather]]:
+    weather = Weather(server.sse_app() if sse else server.streamable_http_app(json_response=json))
     running = uvicorn.Server(
         uvicorn.Config(weather, port=0, log_level="critical", ws="none", timeout_graceful_shutdown=1)
     )
@@ -82,7 +84,7 @@ async def served(server: MCPServer) -> AsyncIterator[tuple[str, Weather]]:
             await anyio.lowlevel.checkpoint()
         port = running.servers[0].sockets[0].getsockname()[1]
         try:
-            yield f"http://127.0.0.1:{port}/mcp", weather
+            yield f"http://127.0.0.1:{port}/{'sse' if sse else 'mcp'}", weather
         finally:
             weather.stop.set()
 
@@ -135,14 +137,20 @@ async def test_calls_work_in_both_eras_and_carry_the_configured_headers(handshak
         assert any("mcp-session-id" in request for request in weather.requests) == handshake_only
 
 
-async def test_an_answer_that_breaks_off_fails_its_call_and_not_the_connection() -> None:
+@pytest.mark.parametrize("handshake_only", [False, True], ids=["modern", "handshake"])
+@pytest.mark.parametrize("json", [False, True], ids=["events", "json"])
+async def test_an_answer_that_breaks_off_fails_its_call_and_not_the_connection(
+    json: bool, handshake_only: bool
+) -> None:
     server, ran = world()
-    async with served(server) as (url, weather), Gateway(config(url)) as gate, lease(gate) as session:
-        weather.spoil_next = "cut"
-        with pytest.raises(DeliveryUnknown, match="world/put: sent, but never answered"):
-            await session.call("put", {"text": "once"})
-        assert ran == ["once"]
-        assert (await session.call("put", {"text": "again"})).text == "stored"
+    async with served(server, json=json) as (url, weather):
+        weather.handshake_only = handshake_only
+        async with Gateway(config(url)) as gate, lease(gate) as session:
+            weather.spoil_next = "cut"
+            with pytest.raises(DeliveryUnknown, match="world/put: sent, but never answered"):
+                await session.call("put", {"text": "once"})
+            assert ran == ["once"]
+            assert (await session.call("put", {"text": "again"})).text == "stored"
 
 
 async def test_a_read_only_call_whose_answer_was_lost_is_sent_again() -> None:
@@ -208,3 +216,15 @@ async def test_a_url_that_never_answers_is_given_up_in_time() -> None:
         with anyio.fail_after(5), pytest.raises(ConnectTimeout):
             async with Gateway(config(url, start_timeout_s=0.2)):
                 pass
+
+
+async def test_the_older_event_stream_transport_works_and_its_end_ends_the_connection() -> None:
+    server, ran = world()
+    async with served(server, sse=True) as (url, weather):
+        async with Gateway(config(url, type="sse")) as gate, lease(gate) as session:
+            assert (await session.call("put", {"text": "x"})).text == "stored"
+            weather.stop.set()
+            await weather.stopped.wait()
+            with anyio.fail_after(5), pytest.raises(ServerUnavailable):
+                await session.call("put", {"text": "y"})
+    assert ran == ["x"]

@@ -2,7 +2,9 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +98,33 @@ def test_an_answer_that_is_no_response_becomes_an_error_for_its_caller() -> None
     assert isinstance(message, JSONRPCError) and message.id == 4
     assert isinstance(parse_line(b'{"jsonrpc":"2.0","id":4,"result":{}}'), JSONRPCResponse)
     assert parse_line(b"Listening on port 80") is None and parse_line(b"[" * 100_000) is None
+
+
+SDK_SERVER = """
+import sys
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("world", instructions="Be kind.")
+notes = []
+
+
+@server.tool()
+def note(text: str) -> list[str]:
+    "Note."
+    notes.append(text)
+    return notes
+
+
+server.run("stdio")
+"""
+
+
+async def test_a_server_made_with_the_sdk_works_in_processes_of_its_own(config: Config, tmp_path: Path) -> None:
+    script = tmp_path / "world.py"
+    script.write_text(SDK_SERVER)
+    entry = {"command": sys.executable, "args": [str(script)], "scope": "process", "required": True}
+    async with Gateway(config(world=entry)) as gate:
+        assert gate.instructions == {"world": "Be kind."}
+        for text in ("first", "second"):
+            async with lease(gate) as session:
+                assert (await session.call("note", {"text": text})).structured == {"result": [text]}

@@ -4,6 +4,7 @@ verl imports this package in every process through the entry point group `verl.p
 Without `VERL_PLATFORM=cpu` in the environment it does nothing and imports nothing.
 """
 
+import importlib
 import logging
 import os
 
@@ -12,7 +13,7 @@ _log = logging.getLogger(__name__)
 if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
     try:
         # A process may import this package before verl, which loads plugins as it is imported: let it finish first.
-        import verl  # noqa: F401
+        importlib.import_module("verl")
 
         from rollout.verl.cpu.register import register
 

@@ -1,9 +1,11 @@
+# pyright: basic
 """Continuous batching on the CPU: sequences join and leave between decode steps."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -93,7 +95,7 @@ class ContinuousBatch:
 
     def __bool__(self) -> bool:
         """Whether there is anything left to decode."""
-        return bool(self._waiting) or any(slot.sequence for slot in self._slots)
+        return bool(self._waiting or self._running())
 
     def add(self, sequence: Sequence) -> None:
         self._waiting.append(sequence)
@@ -107,7 +109,7 @@ class ContinuousBatch:
 
     def abort(self) -> list[Sequence]:
         """End every sequence where it stands, waiting ones included, and return them."""
-        running = [slot.sequence for slot in self._slots if slot.sequence is not None]
+        running = self._running()
         aborted = [*running, *self._waiting]
         self._waiting.clear()
         for sequence in running:
@@ -118,17 +120,19 @@ class ContinuousBatch:
 
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
-        """Give every sequence that has a slot one more token; returns those that ended."""
-        self._admit()
-        running = [slot.sequence for slot in self._slots if slot.sequence is not None]
-        if not running:
-            return []
-        behind = [sequence for sequence in running if len(sequence.ids) - sequence.cached > 1]
-        level = [sequence for sequence in running if len(sequence.ids) - sequence.cached == 1]
-        logits = [self._prefill(sequence) for sequence in behind]
+        """Give every sequence that has a slot, or can have one, one more token; returns those that ended."""
+        level = [sequence for sequence in self._running() if len(sequence.ids) - sequence.cached == 1]
+        rows: list[Sequence] = []
+        logits: list[torch.Tensor] = []
+        for sequence in self._behind():
+            rows.append(sequence)
+            logits.append(self._prefill(sequence))
+            sequence.cached = len(sequence.ids)
         if level:
+            rows += level
             logits.append(self._decode(level))
-        rows = [*behind, *level]
+        if not rows:
+            return []
         ids, logprobs = draw(torch.cat(logits), [s.sampling for s in rows], [s.uniform() for s in rows])
         for sequence, token, logprob in zip(rows, ids, logprobs, strict=True):
             sequence.cached = len(sequence.ids)
@@ -138,13 +142,21 @@ class ContinuousBatch:
             self._release(sequence)
         return ended
 
-    def _admit(self) -> None:
+    def _running(self) -> list[Sequence]:
+        return [slot.sequence for slot in self._slots if slot.sequence is not None]
+
+    def _behind(self) -> Iterator[Sequence]:
+        """Sequences with several tokens to catch up on. Each must have caught up before the next is asked for."""
+        yield from [sequence for sequence in self._running() if len(sequence.ids) - sequence.cached > 1]
+        # One by one, so that of several samples of one prompt the first computes it and the others copy.
         while self._waiting and any(slot.sequence is None for slot in self._slots):
-            self._clock += 1
-            self._place(self._waiting.popleft())
+            sequence = self._waiting.popleft()
+            self._place(sequence)
+            yield sequence
 
     def _place(self, sequence: Sequence) -> None:
         """Give a sequence a free slot, with as much of its prompt as some slot already holds."""
+        self._clock += 1
         # The last prompt token is always computed: its logits are what the first draw needs.
         prompt = np.asarray(sequence.prompt_ids[:-1], dtype=np.int64)
         shared = [_common_prefix(self._held(slot), prompt) for slot in self._slots]
@@ -169,7 +181,7 @@ class ContinuousBatch:
         slot.ids, slot.sequence = self._held(slot), None
 
     def _prefill(self, sequence: Sequence) -> torch.Tensor:
-        """Logits [1, vocabulary] after a sequence that has several tokens to catch up on, computed alone."""
+        """Logits [1, vocabulary] after a sequence, from those of its tokens that are not in its slot yet."""
         new = torch.tensor([sequence.ids[sequence.cached :]])
         self.prefilled += new.shape[1]
         positions = torch.arange(sequence.cached, len(sequence.ids))[None]

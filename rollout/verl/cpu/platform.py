@@ -1,3 +1,4 @@
+# pyright: basic
 """The `cpu` platform: what verl asks of an accelerator, answered by the host."""
 
 from __future__ import annotations
@@ -42,9 +43,19 @@ def _device_module() -> types.ModuleType:
 class CPUPlatform(PlatformBase):
     """Selected by `VERL_PLATFORM=cpu` and by nothing else."""
 
-    device_name = "cpu"
-    vendor_name = "cpu"
-    device_module = _device_module()
+    _module = _device_module()
+
+    @property
+    def device_name(self) -> str:
+        return "cpu"
+
+    @property
+    def vendor_name(self) -> str:
+        return "cpu"
+
+    @property
+    def device_module(self) -> types.ModuleType:
+        return self._module
 
     def is_available(self) -> bool:
         return True

@@ -1,3 +1,4 @@
+# pyright: basic
 """Everything this package changes in verl 0.9.1, each with its reason. Every change is process-wide."""
 
 from __future__ import annotations

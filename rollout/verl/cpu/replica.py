@@ -1,3 +1,4 @@
+# pyright: basic
 """The two halves that verl looks up by name: the replica in the trainer, the adapter in the FSDP worker."""
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class TransformersReplica(RolloutReplica):
             raise ValueError(f"{ROLLOUT_NAME} does not split a model: set tensor_model_parallel_size=1")
         name = _server_name(self.replica_rank)
         actor = ray.remote(TransformersServer).options(name=name, num_cpus=0, max_concurrency=self.max_concurrency)
-        server = actor.remote(self.config, self.model_config, self.replica_rank)
+        server: Any = actor.remote(self.config, self.model_config, self.replica_rank)
         await server.wake_up.remote()  # returns once the constructor has, or raises what it raised
         self.servers = [server]
         self._server_handle, self._server_address = server, name
@@ -61,5 +62,5 @@ class TransformersAdapter(BaseRollout):
             raise ValueError(f"{ROLLOUT_NAME} takes full tensors only; for LoRA set model.lora.merge=True")
         # Gathering a sharded tensor is collective, so every rank runs the generator to its end.
         state = {name: tensor.detach().cpu().float().numpy() for name, tensor in weights}
-        server = ray.get_actor(_server_name(torch.distributed.get_rank()))
+        server: Any = ray.get_actor(_server_name(torch.distributed.get_rank()))
         await server.update_weights.remote(state, global_steps)

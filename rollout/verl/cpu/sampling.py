@@ -1,3 +1,4 @@
+# pyright: basic
 """Drawing tokens: what a request may ask for, and what its log-probabilities mean."""
 
 from __future__ import annotations

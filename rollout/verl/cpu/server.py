@@ -1,3 +1,4 @@
+# pyright: basic
 """The transformers engine as verl calls it: tokens in, tokens out, weights from the trainer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: basic
 """Keys and values of many sequences in one set of buffers, one slot a sequence."""
 
 from __future__ import annotations

@@ -1,0 +1,228 @@
+"""`MCPAgentLoop` as verl builds and calls it: nothing is raised, and what failed is withdrawn."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from transformers import AutoTokenizer
+
+from rollout import hermes
+from rollout.trace.record import Trace
+from rollout.trace.store import read_traces
+from rollout.types import Call
+from rollout.verl.cpu.tiny_model import make_tiny_model
+
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+
+ROOT = Path(__file__).parents[3]
+SERVER = ROOT / "tests" / "support" / "echo_server.py"
+SHOUT = hermes.write(thinking="hm", calls=[Call(name="shout", arguments={"text": "plum"})])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"), hidden=32, layers=1)
+
+
+@pytest.fixture
+def environments(tmp_path: Path) -> Path:
+    server = {
+        "command": "${python}",
+        "args": [str(SERVER)],
+        "roles": {"score": "judge"},
+        "env": {"ECHO_DIES_AT": "die"},
+        "scope": "process",
+    }
+    directory = tmp_path / "environments"
+    directory.mkdir()
+    environment = {"servers": {"echo": server}, "reward": {"server": "echo", "parts": ["letters"]}}
+    (directory / "echo.yaml").write_text(yaml.safe_dump(environment))
+    return directory
+
+
+@pytest.fixture(params=["v0", "v1"])
+def use_v1(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """v1 reports to the job's ledger, a Ray actor."""
+    if request.param == "v0":
+        yield False
+        return
+    import ray
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
+    yield True
+    ray.shutdown()
+
+
+@pytest.fixture
+def config(tmp_path: Path, model: Path, environments: Path, use_v1: bool) -> DictConfig:
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        return compose(
+            "mcp_grpo",
+            overrides=[
+                "hydra.searchpath=[pkg://verl.trainer.config]",
+                "engine=cpu",
+                "data.train_files=none",
+                f"actor_rollout_ref.model.path={model}",
+                f"trainer.use_v1={use_v1}",
+                f"trainer.default_local_dir={tmp_path}",
+                f"actor_rollout_ref.rollout.custom.mcp.environments_dir={environments}",
+            ],
+        )
+
+
+@pytest.fixture(autouse=True)
+async def worker(anyio_backend: str) -> AsyncIterator[None]:
+    from rollout.verl.runtime import WORKER
+
+    yield
+    await WORKER.close()
+
+
+class ScriptedClient:
+    """verl's `LLMServerClient` where the model says what it was given."""
+
+    def __init__(self, tokenizer: Any, texts: list[str]) -> None:
+        self._tokenizer, self._texts = tokenizer, iter(texts)
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        from verl.workers.rollout.replica import TokenOutput
+
+        text = next(self._texts)
+        if text == "fail":
+            raise RuntimeError("the engine is gone")
+        if text == "kill":
+            (child,) = _servers()
+            os.kill(child.pid, signal.SIGKILL)
+            text = SHOUT
+        ids = self._tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
+        extra = {"min_global_steps": 3, "max_global_steps": 4}
+        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed", extra_fields=extra)
+
+
+def _servers() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if str(SERVER) in child.cmdline()]
+
+
+async def run(config: DictConfig, model: Path, texts: list[str], **row: Any) -> Any:
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    from rollout.verl.agent_loop import MCPAgentLoop
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    loop = MCPAgentLoop(
+        trainer_config=DictConfigWrap(config),
+        server_manager=ScriptedClient(tokenizer, texts),
+        tokenizer=tokenizer,
+        processor=None,
+        dataset_cls=RLHFDataset,
+        data_config=DictConfigWrap(config.data),
+        hf_model_type="qwen3",
+    )
+    mcp = {"environment": "echo", "task": "t", "seed": 1, "tools": None}
+    values: dict[str, Any] = {
+        "raw_prompt": [{"role": "user", "content": "Shout plum."}],
+        "extra_info": {"index": 5, "mcp": mcp},
+        "index": 5,
+        "session_id": 2,
+        "uid": "u",
+    }
+    return await loop.run({"temperature": 1.0, "logprobs": True}, **values | row)
+
+
+def traces(config: DictConfig) -> list[Trace]:
+    return list(read_traces(config.actor_rollout_ref.rollout.custom.mcp.trace_dir))
+
+
+def is_withdrawn(output: Any, config: DictConfig) -> bool:
+    return output == [] if config.trainer.use_v1 else output.response_mask == [0]
+
+
+async def test_a_played_trajectory_becomes_a_training_sample(config: DictConfig, model: Path) -> None:
+    output = await run(config, model, [SHOUT, "PLUM"])
+    (trace,) = traces(config)
+    assert (output.prompt_ids, output.response_ids) == (trace.prompt_ids, trace.response_ids)
+    assert (output.response_mask, output.response_logprobs) == (trace.loss_mask, trace.logprobs)
+    assert output.reward_score == trace.reward.score > 0  # type: ignore[union-attr]
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (3, 4)
+    assert trace.turns[0].tools[0].text == "PLUM"
+    assert (trace.origin.row, trace.origin.sample, trace.origin.uid) == (5, 2, "u")
+
+
+async def test_every_outcome_has_the_same_keys(config: DictConfig, model: Path) -> None:
+    outputs = [
+        await run(config, model, [SHOUT, "PLUM"]),
+        await run(config, model, ["<tool_call>{", "no"]),
+        await run(config, model, [hermes.write(calls=[Call(name="shout", arguments={"text": "die"})])]),
+    ]
+    if config.trainer.use_v1:
+        assert outputs.pop() == []
+    assert len({frozenset(output.as_dict()) for output in outputs}) == 1
+    assert len({frozenset(output.extra_fields) for output in outputs}) == 1
+    assert len({frozenset(output.extra_fields["reward_extra_info"]) for output in outputs}) == 1
+
+
+async def test_a_server_that_dies_in_mid_call_withdraws_the_trajectory(config: DictConfig, model: Path) -> None:
+    texts = [SHOUT, hermes.write(calls=[Call(name="shout", arguments={"text": "die"})])]
+    assert is_withdrawn(await run(config, model, texts), config)
+    (trace,) = traces(config)
+    assert trace.failure is not None and trace.failure.kind == "delivery_unknown"
+    assert [len(turn.tools) for turn in trace.turns] == [1, 0]  # what happened until then is kept
+
+
+async def test_a_server_killed_between_two_calls_withdraws_and_the_next_lease_is_whole(
+    config: DictConfig, model: Path
+) -> None:
+    assert is_withdrawn(await run(config, model, [SHOUT, "kill"]), config)
+    assert not is_withdrawn(await run(config, model, [SHOUT, "PLUM"]), config)
+
+
+async def test_an_engine_that_fails_withdraws_the_trajectory(config: DictConfig, model: Path) -> None:
+    assert is_withdrawn(await run(config, model, [SHOUT, "fail"]), config)
+    (trace,) = traces(config)
+    assert trace.failure is not None and "the engine is gone" in trace.failure.message
+
+
+@pytest.mark.parametrize(
+    "extra_info",
+    [
+        None,
+        {},
+        {"mcp": None},
+        {"mcp": {"environment": "echo"}},
+        {"mcp": {"environment": "nowhere", "task": "t", "seed": 1}},
+        {"mcp": {"environment": "echo", "task": "t", "seed": 1, "tools": ["nothing"]}},
+    ],
+)
+async def test_a_row_that_makes_no_sense_is_withdrawn_and_not_raised(
+    config: DictConfig, model: Path, extra_info: Any
+) -> None:
+    assert is_withdrawn(await run(config, model, [SHOUT], extra_info=extra_info), config)
+
+
+async def test_what_was_withdrawn_reaches_the_ledger(config: DictConfig, model: Path) -> None:
+    if not config.trainer.use_v1:
+        pytest.skip("v0 has no ledger")
+    import ray
+
+    from rollout.verl.ledger import start_ledger
+    from rollout.verl.sampler import TooManyFailures, check_failures
+
+    await run(config, model, [SHOUT, "PLUM"])
+    await run(config, model, [SHOUT, "fail"])
+    summary = ray.get(start_ledger().drain.remote(False))
+    assert (summary.trajectories, summary.failed_share) == (2, 0.5)
+    check_failures(summary, 0.5)
+    with pytest.raises(TooManyFailures, match=r"1 of 2 trajectories .*\n  1 x .*the engine is gone"):
+        check_failures(summary, 0.4)

@@ -1,0 +1,45 @@
+"""An MCP server that nothing of ours had a hand in: no `_meta`, no kit. Roles come from the environment's YAML.
+
+`shout` is its tool; `say_hello`/`answer` play the user; `judge` gives a score that differs between trajectories.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("echo", log_level="ERROR")
+
+
+@server.tool()
+def shout(text: str, times: int = 1) -> str:
+    """Say it louder."""
+    if text == os.environ.get("ECHO_DIES_AT"):
+        os._exit(1)
+    return " ".join([text.upper()] * times)
+
+
+@server.tool()
+def say_hello() -> dict[str, Any]:
+    """How the user begins."""
+    return {"message": "Shout plum."}
+
+
+@server.tool()
+def answer(seq: int, message: str) -> dict[str, Any]:
+    """What the user says next; done after the third time."""
+    return {"message": f"Shout pear {seq}.", "done": seq >= 3}
+
+
+@server.tool()
+def judge(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Share of letters in what the assistant wrote, calls included."""
+    text = "".join(str(message) for message in messages if message["role"] == "assistant")
+    share = sum(map(str.isalpha, text)) / max(len(text), 1)
+    return {"score": share, "parts": {"letters": share}}
+
+
+if __name__ == "__main__":
+    server.run("stdio")

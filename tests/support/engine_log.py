@@ -1,0 +1,63 @@
+"""A trace derived again from the engine's own log, by code that shares nothing with the code under test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def derive(record: dict[str, Any], generations: list[dict[str, Any]]) -> tuple[list[int], list[int], list[float]]:
+    """(ids, mask, logprobs) of a trajectory's response, as the engine's log has them.
+
+    Follows the chain of generations: each one's prompt begins with everything before it; what lies between is context.
+
+    Args:
+        record: the trace's JSON record; its ids are only used to tell siblings with the same prompt apart.
+        generations: all of the engine's records; those that belong to the trajectory are removed.
+    """
+    claimed = record["prompt_ids"] + record["response_ids"]
+    context: list[int] = record["prompt_ids"]
+    ids: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    for _ in record["turns"]:
+        found = pick(record, claimed, context, generations)
+        generations.remove(found)
+        between = found["prompt_ids"][len(context) :]
+        ids += between + found["token_ids"]
+        mask += [0] * len(between) + [1] * len(found["token_ids"])
+        logprobs += [0.0] * len(between) + found["log_probs"]
+        context = found["prompt_ids"] + found["token_ids"]
+    return ids, mask, logprobs
+
+
+def pick(
+    record: dict[str, Any], claimed: list[int], context: list[int], generations: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The generation that continued `context` as the trajectory goes on.
+
+    Siblings may have sampled the same ids in batches of other sizes, whose logprobs differ by a rounding; then the one
+    with the record's own logprobs is meant, if there is one.
+    """
+    candidates = [
+        generation
+        for generation in generations
+        if generation["prompt_ids"][: len(context)] == context
+        and claimed[: len(generation["prompt_ids"]) + len(generation["token_ids"])]
+        == generation["prompt_ids"] + generation["token_ids"]
+    ]
+    assert candidates, "the engine never continued this context"
+    for generation in candidates:
+        start = len(generation["prompt_ids"]) - len(record["prompt_ids"])
+        if record["logprobs"][start : start + len(generation["log_probs"])] == generation["log_probs"]:
+            return generation
+    return candidates[0]
+
+
+def read_generations(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_records(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]

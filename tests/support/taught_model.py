@@ -1,0 +1,30 @@
+"""A tiny model that has been taught one conversation, so that its samples contain tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rollout.verl.cpu.tiny_model import make_tiny_model
+
+
+def teach(path: Path, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, steps: int = 80) -> Path:
+    """Make a tiny model and overfit it to `messages`; about ten seconds."""
+    corpus = [str(tools), *(str(message) for message in messages)]
+    make_tiny_model(path, corpus=corpus, vocab_size=1024, hidden=64, layers=2)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    encoded = tokenizer.apply_chat_template(list(messages), tools=list(tools), tokenize=True, return_dict=False)
+    ids = torch.tensor([encoded])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    for _ in range(steps):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(path)
+    return path

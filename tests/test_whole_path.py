@@ -1,0 +1,198 @@
+"""From rows to a GRPO update with the unmodified verl wheel, over stdio servers; every token compared with the engine.
+
+One run serves all tests: three agents share its batches, validation included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from engine_log import derive, read_generations, read_records
+from taught_model import teach
+
+from gateway.tool_config import read_lock
+
+pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[1]
+SERVER = ROOT / "tests" / "support" / "echo_server.py"
+STEPS, SAMPLES = 2, 2
+AGENTS = ("mcp_agent", "mcp_agent", "tool_agent", "single_turn_agent")
+
+ENVIRONMENT = {
+    "servers": {
+        "echo": {
+            "command": "${python}",
+            "args": [str(SERVER)],
+            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
+        }
+    },
+    "user": {"server": "echo"},
+    "reward": {"server": "echo", "parts": ["letters"]},
+}
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "Shout what the user says."},
+    {"role": "user", "content": "Shout plum."},
+    {
+        "role": "assistant",
+        "reasoning_content": "plum",
+        "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum", "times": 2}}}],
+    },
+    {"role": "tool", "content": "PLUM PLUM"},
+    {"role": "assistant", "content": "PLUM"},
+    {"role": "user", "content": "Shout pear 1."},
+    {
+        "role": "assistant",
+        "reasoning_content": "pear",
+        "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "pear"}}}],
+    },
+    {"role": "tool", "content": "PEAR"},
+    {"role": "assistant", "content": "PEAR"},
+]
+REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):\n    return 0.5\n"
+
+
+@dataclass(frozen=True)
+class Run:
+    home: Path
+    output: str
+    metrics: dict[int, dict[str, Any]]
+    records: list[dict[str, Any]]
+    generations: list[dict[str, Any]]
+
+    def trained(self) -> list[dict[str, Any]]:
+        return [record for record in self.records if not record["origin"]["validate"]]
+
+
+def row(agent: str, index: int) -> dict[str, Any]:
+    task = {"task": "t", "seed": index}
+    return {
+        "data_source": "echo",
+        "agent_name": agent,
+        "prompt": CONVERSATION[:2],
+        "reward_model": {"style": "rule", "ground_truth": ""},
+        "extra_info": {
+            "index": index,
+            "mcp": {"environment": "echo", "tools": ["shout"], **task},
+            "tools_kwargs": {"mcp": task},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    home = tmp_path_factory.mktemp("path")
+    environments = home / "environments"
+    environments.mkdir()
+    (environments / "echo.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
+    (home / "reward.py").write_text(REWARD)
+    pq.write_table(pa.Table.from_pylist([row(agent, i) for i, agent in enumerate(AGENTS)]), home / "rows.parquet")
+    cli = [Path(sys.executable).with_name("mcp-rollout"), "tool-config", environments / "echo.yaml"]
+    subprocess.run([*cli, "-o", home / "lock.yaml"], check=True)
+    tools = [entry.definition.openai_schema() for entry in read_lock(home / "lock.yaml")]
+    overrides = {
+        "engine": "cpu",
+        "data.train_files": home / "rows.parquet",
+        "data.val_files": home / "rows.parquet",
+        "data.train_batch_size": len(AGENTS),
+        "data.shuffle": False,
+        "data.max_prompt_length": 1024,
+        "data.max_response_length": 320,
+        "actor_rollout_ref.model.path": teach(home / "model", CONVERSATION, tools),
+        "actor_rollout_ref.actor.optim.lr": 1e-3,
+        "actor_rollout_ref.rollout.n": SAMPLES,
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "lock.yaml",
+        "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
+        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
+        "reward.custom_reward_function.path": home / "reward.py",
+        "trainer.default_local_dir": home,
+        "trainer.total_training_steps": STEPS,
+        "trainer.val_before_train": True,
+        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home,
+        "hydra.run.dir": home / "hydra",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
+        + [f"{key}={value}" for key, value in overrides.items()],
+        cwd=ROOT,
+        env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    logged = [json.loads(line) for line in (home / "mcp_rollout" / "mcp_grpo.jsonl").read_text().splitlines()]
+    yield Run(
+        home,
+        done.stdout,
+        {line["step"]: line["data"] for line in logged},
+        read_records(home / "traces"),
+        read_generations(home / "engine.jsonl"),
+    )
+
+
+def test_every_trajectory_of_ours_left_one_record_with_its_step_and_phase(run: Run) -> None:
+    origins = [(record["origin"]["step"], record["origin"]["validate"]) for record in run.records]
+    ours = AGENTS.count("mcp_agent")
+    assert sorted(origins) == [(0, True)] * ours + [
+        (step, False) for step in range(1, STEPS + 1) for _ in range(ours * SAMPLES)
+    ]
+    assert len({record["id"] for record in run.records}) == len(run.records)
+
+
+def test_trajectories_call_tools_and_meet_the_user_over_mcp(run: Run) -> None:
+    texts = [event["text"] for record in run.records for turn in record["turns"] for event in turn["tools"]]
+    users = [turn["user"]["message"] for record in run.records for turn in record["turns"] if turn["user"]]
+    assert any(text.startswith("PLUM") for text in texts)
+    assert "Shout pear 1." in users
+
+
+def test_ids_mask_and_logprobs_equal_what_the_engine_logged(run: Run) -> None:
+    generations = list(run.generations)
+    for record in run.records:
+        ids, mask, logprobs = derive(record, generations)
+        assert record["response_ids"] == ids + record["response_ids"][len(ids) :]
+        assert record["loss_mask"] == mask + [0] * (len(record["response_ids"]) - len(ids))
+        assert record["logprobs"] == logprobs + [0.0] * (len(record["response_ids"]) - len(ids))
+
+
+def test_thinking_is_in_the_trace_and_in_the_loss(run: Run) -> None:
+    spans = [(record, span) for record in run.records for span in record["spans"] if span["kind"] == "thinking"]
+    assert spans
+    for record, span in spans:
+        assert set(record["loss_mask"][span["start"] : span["end"]]) == {1}
+
+
+def test_trained_weights_reach_the_engine(run: Run) -> None:
+    assert run.metrics[1]["actor/grad_norm"] > 0
+    assert run.metrics[2]["training/rollout_probs_diff_valid"] == 1
+    assert run.metrics[2]["training/rollout_probs_diff_mean"] < 1e-4
+    versions = {record["origin"]["step"]: record["turns"][0]["weights_version"] for record in run.trained()}
+    assert versions[2][0] > versions[1][0]
+
+
+def test_our_metrics_reach_verls_loggers(run: Run) -> None:
+    for step in range(1, STEPS + 1):
+        assert run.metrics[step]["mcp/trajectories"] == AGENTS.count("mcp_agent") * SAMPLES
+        assert run.metrics[step]["mcp/failed_share"] == 0
+    assert run.metrics[0]["val-aux/echo/letters/mean@1"] > 0
+
+
+def test_no_server_outlives_the_run(run: Run) -> None:
+    left = [process for process in psutil.process_iter(["cmdline"]) if str(SERVER) in (process.info["cmdline"] or [])]
+    assert left == []
