@@ -89,6 +89,8 @@ class Environment(_Section):
     """Everything a trajectory needs besides a policy, under one name."""
 
     name: str
+    file: str = ""
+    """Where it was read from, for messages."""
     description: str = ""
     servers: dict[str, ServerConfig] = Field(min_length=1)
     system: SystemConfig | None = None
@@ -128,16 +130,17 @@ def load_environment(name: str | Path, directory: str | Path) -> Environment:
         raise _unknown(str(name), path, directory)
     raw = read_mapping(path)
     servers = parse_servers(_required_by_default(raw.pop("servers", None)), file=path)
-    return validate(Environment, {"name": path.stem, **raw, "servers": servers}, file=path)
+    return validate(Environment, {"name": path.stem, **raw, "file": str(path), "servers": servers}, file=path)
 
 
 def _required_by_default(servers: Any) -> Any:
     """An environment without one of its servers is another environment, so here they default to required."""
     if not isinstance(servers, dict):
         return servers
+    entries = cast("dict[str, Any]", servers)
     return {
-        name: {"required": True, **entry} if isinstance(entry, dict) else entry
-        for name, entry in cast("dict[str, Any]", servers).items()
+        name: {"required": True, **cast("dict[str, Any]", entry)} if isinstance(entry, dict) else entry
+        for name, entry in entries.items()
     }
 
 

@@ -38,7 +38,7 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
         raise ConfigError(f"unknown split {split!r}", key="split", remedy=f"one of {', '.join(SPLITS)}")
     if environment.tasks is None:
         raise ConfigError(
-            "the environment does not say which server lists its tasks", file=environment.name, key="tasks.server"
+            "the environment does not say which server lists its tasks", file=environment.file, key="tasks.server"
         )
     async with gateway.lease(trajectory=uuid4().hex, task=None, seed=0) as session:
         arguments = {"split": split, "limit": limit or 1_000_000}
@@ -68,7 +68,7 @@ def system_message(environment: Environment, gateway: Gateway) -> list[Message]:
     if not instructions:
         raise ConfigError(
             f"server {environment.system.instructions_of!r} gives no instructions",
-            file=environment.name,
+            file=environment.file,
             key="system.instructions_of",
             remedy="use system.text",
         )

@@ -50,7 +50,7 @@ class Task(BaseModel):
             ConfigError: the row lacks `extra_info.mcp` or a field of it is wrong; `where` names file and row.
         """
         extra: Any = row.get("extra_info")
-        mcp: Any = extra.get("mcp") if isinstance(extra, Mapping) else None
+        mcp: Any = cast("Mapping[str, Any]", extra).get("mcp") if isinstance(extra, Mapping) else None
         if not isinstance(mcp, Mapping):
             raise ConfigError("a row for mcp_agent needs this mapping", file=where, key="extra_info.mcp", remedy=REMEDY)
         fields = dict(cast("Mapping[str, Any]", mcp))

@@ -1,5 +1,19 @@
-from mcp_servers._serve import main
+from mcp_servers._serve import parser, serve
 from mcp_servers.retail import create_server
 
+
+def main() -> None:
+    arguments = parser("mcp_servers.retail", "Customer service of a small shop, one database per trajectory.")
+    arguments.add_argument(
+        "--slice",
+        dest="slice_",
+        choices=["all", "named", "open"],
+        default="all",
+        help="whose tasks are listed: the whole shop's, or the counter's short ones (default: %(default)s)",
+    )
+    given = arguments.parse_args()
+    serve(create_server(slice_=given.slice_), given.http)
+
+
 if __name__ == "__main__":
-    main(create_server(), "mcp_servers.retail", "Customer service of a small shop, one database per trajectory.")
+    main()

@@ -24,10 +24,12 @@ class Case:
     by_email: bool
     greeting: str
     closing: str
+    express: bool = False
+    """The shop knows the customer, who agreed beforehand to what is allowed, and records the outcome by itself."""
 
     @property
     def opening(self) -> str:
-        who = f" {self.who}" if self.identity_told else ""
+        who = f" {self.who}" if self.identity_told and not self.express else ""
         return f"{self.greeting}{who} {self.parts[0].request}"
 
     @property
@@ -53,7 +55,7 @@ class Case:
 
     def beats(self) -> tuple[Beat, ...]:
         """The whole conversation, one beat per assistant turn; every `Say` has the customer's answer to it."""
-        return tuple(self._beats())
+        return tuple(self._express_beats() if self.express else self._beats())
 
     def _beats(self) -> Iterator[Beat]:
         find = self._find()
@@ -79,6 +81,12 @@ class Case:
             if last:
                 yield Look(thinking="That was the last request.", calls=(self._record(),))
             yield replace(report, answer=self.closing if last else f"Thank you. {self.parts[index + 1].request}")
+
+    def _express_beats(self) -> Iterator[Beat]:
+        *beats, report = self.parts[0].beats
+        assert isinstance(report, Say)
+        yield from beats
+        yield replace(report, answer=self.closing)
 
     def _find(self) -> Look:
         user = self.customer

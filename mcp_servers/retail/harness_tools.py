@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -13,21 +13,29 @@ from mcp_servers._messages import Message
 from mcp_servers._state import TrajectoryState
 from mcp_servers.retail import tasks as retail_tasks
 from mcp_servers.retail.case import Case
+from mcp_servers.retail.counter import CounterSlice, counter_task_names
 from mcp_servers.retail.desk import Desk
 from mcp_servers.retail.expert import expert as scripted_expert
 from mcp_servers.retail.score import score as scored
 
 
-def add_harness_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
+def add_harness_tools(
+    server: MCPServer, state: TrajectoryState[Desk], slice_: Literal["all"] | CounterSlice = "all"
+) -> None:
     @harness_tool(server, "tasks")
     async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> TaskList:
         """The first `limit` tasks of a split."""
-        return TaskList(tasks=[_item(task) for task in retail_tasks.task_names(split)[:limit]])
+        names = retail_tasks.task_names(split) if slice_ == "all" else counter_task_names(slice_, split)
+        return TaskList(tasks=[_item(task) for task in names[:limit]])
 
     @harness_tool(server, "reset")
     async def reset(task: str, seed: int, ctx: Context) -> Done:
         """A new database for the trajectory: the world of this task and seed."""
-        state.reset(ctx, Desk(world=_case(task, seed).world, task=task, seed=seed))
+        case = _case(task, seed)
+        desk = Desk(world=case.world, task=task, seed=seed)
+        if case.express:
+            desk.identify(case.customer)
+        state.reset(ctx, desk)
         return Done()
 
     @harness_tool(server, "score")

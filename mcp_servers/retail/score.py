@@ -35,6 +35,8 @@ def score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
     """
     required = required_changes(case)
     made = changed(case.world, desk.world)
+    if case.express:
+        return _express_score(case, required, made, messages)
     told = _told(case, [message.text for message in messages if message.is_told])
     achieved = bool(required & made) or any(told)
     outcome = float(desk.outcome == case.outcome and achieved)
@@ -46,6 +48,21 @@ def score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
     if required:
         items.append(float(bool(required & made) and _asked_first(messages)))
     communication = sum(items) / len(items)
+    total = DATABASE_SHARE * database + (1 - DATABASE_SHARE) * communication
+    return Score(score=total, parts={"database": database, "communication": communication})
+
+
+def _express_score(case: Case, required: Facts, made: Facts, messages: Sequence[Message]) -> Score:
+    """The same parts where nothing is recorded and nobody has to be asked first.
+
+    Telling counts only after the required change, and only with no other day or amount told: one question, one answer.
+    """
+    said = [message.text for message in messages if message.is_told]
+    values = {value for text in said for value in _VALUES.findall(text)}
+    allowed = sum(telling.is_value for part in case.parts for telling in part.tellings)
+    told = made == required and len(values) <= allowed and all(_told(case, said))
+    database = float(made == required and (bool(required) or told))
+    communication = float(told)
     total = DATABASE_SHARE * database + (1 - DATABASE_SHARE) * communication
     return Score(score=total, parts={"database": database, "communication": communication})
 

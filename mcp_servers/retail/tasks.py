@@ -10,6 +10,7 @@ from typing import Literal
 from mcp_servers._harness import Split
 from mcp_servers.retail import requests_change, requests_other
 from mcp_servers.retail.case import Case
+from mcp_servers.retail.counter import counter_seed, is_counter_task, make_counter_case
 from mcp_servers.retail.generate import make_world
 from mcp_servers.retail.parts import Part
 from mcp_servers.retail.story import Story
@@ -80,6 +81,8 @@ def task_names(split: Split) -> list[str]:
 
 def default_seed(task: str) -> int:
     """The seed that `tasks` lists with a task; the splits' seeds do not overlap either."""
+    if is_counter_task(task):
+        return counter_seed(task)
     split, index = _parse(task)
     return index + (100_000 if split == "test" else 0)
 
@@ -92,6 +95,8 @@ def make_case(task: str, seed: int) -> Case:
     Raises:
         LookupError: There is no such task.
     """
+    if is_counter_task(task):
+        return make_counter_case(task, seed)
     _, index = _parse(task)
     shape = SHAPES[index % len(SHAPES)]
     requests = _requests(shape, Random(f"{task}/requests"))

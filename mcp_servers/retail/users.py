@@ -19,13 +19,15 @@ def scenario(task: str, seed: int) -> Scenario:
     case = make_case(task, seed)
     says = [beat for beat in case.beats() if isinstance(beat, Say)]
     steps = {
-        f"{index}": _step(f"{index}", say, f"{index + 1}" if index < len(says) else END, case.who)
+        f"{index}": _step(
+            f"{index}", say, f"{index + 1}" if index < len(says) else END, case.who, patience=0 if case.express else 3
+        )
         for index, say in enumerate(says, 1)
     }
     return Scenario(opening=case.opening, first="1", steps=steps)
 
 
-def _step(name: str, say: Say, to: str, who: str) -> Step:
+def _step(name: str, say: Say, to: str, who: str, *, patience: int) -> Step:
     onwards = Cue(when=say.cues, says=say.answer, to=to)
     asked = Cue(when=(ASKED_WHO,), says=who, to=name)
-    return Step(cues=(onwards, asked), otherwise=(say.hint, VAGUE))
+    return Step(cues=(onwards, asked), otherwise=(say.hint, VAGUE), patience=patience)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -17,6 +17,14 @@ Target = Annotated[str, typer.Argument(help="An mcpServers file, or an environme
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 EnvironmentsDir = Annotated[Path, typer.Option("--environments-dir", help="Where environment names are looked up.")]
 ENVIRONMENTS = Path("configs/environments")
+
+
+@app.callback()
+def prepare() -> None:
+    """Runs before every command, and not for `--help`."""
+    from rollout.cli.target import quiet_logs
+
+    quiet_logs()
 
 
 @app.command()
@@ -138,7 +146,10 @@ def main() -> None:
     except Exception as error:  # the command line's boundary: only the two kinds below are the user's to read
         from gateway.errors import ConfigError, GatewayError
 
-        if not isinstance(error, ConfigError | GatewayError):
+        cause: Exception = error
+        while isinstance(cause, ExceptionGroup):  # from a task group; the first one is reason enough
+            cause = cast("ExceptionGroup[Exception]", cause).exceptions[0]
+        if not isinstance(cause, ConfigError | GatewayError):
             raise
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {cause}", err=True)
         sys.exit(2)

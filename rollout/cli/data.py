@@ -10,10 +10,10 @@ from uuid import uuid4
 import anyio
 import typer
 
-from rollout.cli.target import opened, quiet_logs
 from rollout.config import Environment, load_environment
 from rollout.parquet import write_parquet
 from rollout.rows import environment_tasks
+from rollout.startup import opened
 from rollout.task import Task
 
 
@@ -41,8 +41,7 @@ def write_rows(name: str, environments_dir: Path, options: DataOptions, *, as_js
 
 
 async def _tasks(environment: Environment, options: DataOptions) -> list[Task]:
-    quiet_logs()
-    async with opened(environment.gateway_config(), environment.name) as gateway:
+    async with opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway:
         tasks = await environment_tasks(environment, gateway, options.split, options.rows)
         if options.tools is not None:
             # Leasing is what refuses an unknown name.

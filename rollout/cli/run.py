@@ -19,11 +19,11 @@ from rich.progress import Progress
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.session import Session
-from rollout.cli.target import opened, quiet_logs
 from rollout.config import DEFAULT_ASSISTANT_TURNS, Environment, load_environment
 from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
 from rollout.limits import Limits
 from rollout.rows import environment_tasks
+from rollout.startup import opened
 from rollout.task import Origin, Task
 from rollout.tokens import IM_END, ByteTokens
 from rollout.trace.record import Trace
@@ -65,7 +65,7 @@ def run_environment(name: str, environments_dir: Path, options: RunOptions, *, a
         raise ConfigError(f"unknown engine {options.engine!r}", key="--engine", remedy=f"one of {', '.join(ENGINES)}")
     environment = load_environment(name, environments_dir)
     if options.engine == "expert" and environment.tasks is None:
-        raise ConfigError("the environment has no expert", file=environment.name, key="tasks.server")
+        raise ConfigError("the environment has no expert", file=environment.file, key="tasks.server")
     recorded = list(read_traces(options.out)) if options.out.is_dir() else []
     if recorded and not options.resume:
         raise ConfigError("holds traces already", file=options.out, key="--out", remedy="add --resume or name another")
@@ -80,9 +80,8 @@ def run_environment(name: str, environments_dir: Path, options: RunOptions, *, a
 
 async def _run(environment: Environment, options: RunOptions, recorded: list[Trace]) -> list[Trace]:
     """All traces of the run, recorded ones included. A failed one is played again when a run is resumed."""
-    quiet_logs()
     store = TraceStore(options.out)
-    async with opened(environment.gateway_config(), environment.name) as gateway:
+    async with opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway:
         tasks = await environment_tasks(environment, gateway, options.split, options.rows)
         jobs = [
             Job(task, Origin(row=row, sample=sample))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import anyio
@@ -15,7 +15,8 @@ from rich.table import Table
 from gateway.errors import ConfigError
 from gateway.tool_config import lock_entries, write_lock
 from gateway.types import Audience, ToolDefinition
-from rollout.cli.target import Target, load_target, opened, quiet_logs
+from rollout.cli.target import Target, load_target
+from rollout.startup import opened
 
 
 def list_tools(file: str, environments_dir: Path, *, as_json: bool) -> int:
@@ -25,11 +26,14 @@ def list_tools(file: str, environments_dir: Path, *, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps([_tool_json(tool) for tool in tools], ensure_ascii=False))
         return 0
-    table = Table("server", "tool", "audience", "arguments", "description")
+    table = Table()
+    for column in ("server", "tool", "audience"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("arguments and description")
     for tool in tools:
         arguments = ", ".join(tool.input_schema.get("properties", {}))
-        who = tool.audience if tool.role is None else f"{tool.audience} ({tool.role})"
-        table.add_row(tool.server, tool.exposed_name, who, arguments, tool.description.split("\n")[0])
+        summary = tool.description.split("\n")[0]
+        table.add_row(tool.server, tool.exposed_name, tool.role or tool.audience, f"({arguments}) {summary}")
     Console().print(table)
     return 0
 
@@ -57,21 +61,19 @@ def call_tool(
     if not isinstance(parsed, dict):
         raise ConfigError("the arguments are not a JSON object", key=tool, remedy='for example {"x": 1}')
     target = load_target(file, environments_dir)
-    return anyio.run(_call, target, tool, parsed, task, seed, as_json)
+    return anyio.run(_call, target, tool, cast("dict[str, Any]", parsed), task, seed, as_json)
 
 
 async def _catalogue(target: Target) -> dict[str, tuple[ToolDefinition, ...]]:
-    quiet_logs()
-    async with opened(target.config, "cli") as gateway:
+    async with opened(target.config, name="cli", source=target.source) as gateway:
         return dict(gateway.catalogue)
 
 
 async def _call(
     target: Target, tool: str, arguments: dict[str, Any], task: str | None, seed: int, as_json: bool
 ) -> int:
-    quiet_logs()
     async with (
-        opened(target.config, "cli") as gateway,
+        opened(target.config, name="cli", source=target.source) as gateway,
         gateway.lease(trajectory=uuid4().hex, task=task, seed=seed) as session,
     ):
         if tool not in session.tools:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from gateway.config import GatewayConfig, load_servers, read_mapping
-from gateway.errors import ConfigError, GatewayError
-from gateway.gateway import Gateway
+from gateway.errors import ConfigError
 from rollout.config import Environment, load_environment
 
 
@@ -23,7 +21,7 @@ class Target:
     config: GatewayConfig
     environment: Environment | None
     source: str
-    """The file, as a lock entry records it."""
+    """The file, as messages and lock entries name it."""
 
 
 def load_target(file: str, environments_dir: Path) -> Target:
@@ -40,23 +38,8 @@ def load_target(file: str, environments_dir: Path) -> Target:
     return Target(config=environment.gateway_config(), environment=environment, source=source)
 
 
-@asynccontextmanager
-async def opened(config: GatewayConfig, name: str) -> AsyncIterator[Gateway]:
-    """The gateway with every server running.
-
-    Raises:
-        GatewayError: a server did not start, required or not: a command line's user asked for all of them.
-    """
-    async with Gateway(config, name=name) as gateway:
-        if failures := list(gateway.failures.values()):
-            raise GatewayError("; ".join(str(failure) for failure in failures))
-        yield gateway
-
-
 def quiet_logs() -> None:
     """Warnings only, on standard error: standard output belongs to the command's result."""
-    import sys
-
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

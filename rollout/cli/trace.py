@@ -12,14 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.errors import ConfigError
-from rollout.cli.target import quiet_logs
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces, to_json
 from rollout.trace.view import render
 
 
 def list_traces(directory: Path, *, as_json: bool) -> int:
-    quiet_logs()
     if as_json:
         for trace in _read(directory):
             typer.echo(json.dumps(summary(trace), ensure_ascii=False))
@@ -36,7 +34,6 @@ def list_traces(directory: Path, *, as_json: bool) -> int:
 
 
 def show_trace(directory: Path, trajectory: str, *, full: bool, as_json: bool) -> int:
-    quiet_logs()
     found = [trace for trace in _read(directory) if trace.id.startswith(trajectory)]
     if len(found) != 1:
         problem = "no such trajectory" if not found else f"{len(found)} trajectories begin like this"

@@ -18,7 +18,7 @@ def random_arguments(schema: Schema, rng: random.Random) -> dict[str, Any]:
 
     Understands types, enum, const, bounds, `anyOf`/`oneOf`/`allOf` and local `$ref`; not patterns or formats.
     """
-    return cast("dict[str, Any]", _object(schema, schema, rng, 0))
+    return _object(schema, schema, rng, 0)
 
 
 def _value(schema: Schema, root: Schema, rng: random.Random, depth: int) -> Any:
@@ -32,9 +32,8 @@ def _value(schema: Schema, root: Schema, rng: random.Random, depth: int) -> Any:
             # Too deep: prefer a branch that ends, such as null.
             branches = [branch for branch in schema[key] if depth < MAX_DEPTH or "$ref" not in branch] or schema[key]
             return _value(rng.choice(list(branches)), root, rng, depth + 1)
-    kinds = schema.get("type", "object" if "properties" in schema else "string")
-    kind = rng.choice(kinds) if isinstance(kinds, list) else kinds
-    match kind:
+    kinds: str | list[str] = schema.get("type", "object" if "properties" in schema else "string")
+    match rng.choice(kinds) if isinstance(kinds, list) else kinds:
         case "object":
             return _object(schema, root, rng, depth)
         case "array":
@@ -71,7 +70,7 @@ def _resolve(schema: Schema, root: Schema) -> Schema:
         if "$ref" in schema:
             target: Any = root
             for part in str(schema["$ref"]).removeprefix("#/").split("/"):
-                target = target.get(part, {}) if isinstance(target, Mapping) else {}
+                target = cast("Schema", target).get(part) or {}
             schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
         elif "allOf" in schema:
             merged: dict[str, Any] = {key: value for key, value in schema.items() if key != "allOf"}

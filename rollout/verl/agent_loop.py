@@ -14,7 +14,7 @@ from rollout.task import Origin, Task
 from rollout.trace.record import Trace
 from rollout.trajectory import roll_out
 from rollout.types import Policy
-from rollout.verl.ledger import Entry, start_ledger
+from rollout.verl.ledger import Entry
 from rollout.verl.manager import BATCH
 from rollout.verl.output import is_withdrawn, to_output, withdrawn_output
 from rollout.verl.policy import VerlPolicy
@@ -33,9 +33,13 @@ class MCPAgentLoop(AgentLoopBase):
 
     def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._pad_token_id: int = kwargs["tokenizer"].pad_token_id or 0
         self._lock = [tool.entry for tool in (tools.tools if tools else []) if isinstance(tool, MCPTool)]
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+    # verl's base class declares one output; its v1 worker takes a list as well.
+    async def run(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, sampling_params: dict[str, Any], **row: Any
+    ) -> AgentLoopOutput | list[AgentLoopOutput]:
         """Play one trajectory. Never raises: what fails is recorded and withdrawn.
 
         Returns:
@@ -53,9 +57,9 @@ class MCPAgentLoop(AgentLoopBase):
             failure = f"{type(error).__name__}: {error}"
         if self.config.trainer.use_v1:
             entry = Entry(validate=BATCH.get().validate, failure=failure) if trace is None else Entry.of(trace)
-            await start_ledger().add.remote(entry)
+            await WORKER.report(entry)
         if trace is None or is_withdrawn(trace):
-            return [] if self.config.trainer.use_v1 else withdrawn_output(self.tokenizer.pad_token_id, parts, trace)
+            return [] if self.config.trainer.use_v1 else withdrawn_output(self._pad_token_id, parts, trace)
         return to_output(trace, parts)
 
     async def _roll_out(self, runtime: Runtime, sampling_params: dict[str, Any], row: dict[str, Any]) -> Trace:

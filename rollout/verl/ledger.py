@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 
 from rollout.trace.record import Trace
 
@@ -94,6 +94,6 @@ class Ledger:
         return summarise(drained)
 
 
-def start_ledger() -> ActorHandle[Ledger]:
-    """The job's ledger, started if this is the first call of the job."""
+def start_ledger() -> Any:
+    """Handle of the job's `Ledger`, started if there is none. Ray ends it when nobody holds a handle any more."""
     return ray.remote(Ledger).options(name=NAME, get_if_exists=True, num_cpus=0).remote()

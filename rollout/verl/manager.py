@@ -23,7 +23,7 @@ class Batch:
 BATCH: ContextVar[Batch] = ContextVar("mcp_rollout_batch", default=Batch())  # noqa: B039 - frozen
 
 # verl exports the worker as a Ray actor class; to subclass it, the plain class is taken back out.
-_Worker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+_Worker: Any = getattr(AgentLoopWorkerTQ, "__ray_metadata__").modified_class  # noqa: B009 - no static type has it
 
 
 class MCPAgentLoopWorker(_Worker):

@@ -22,6 +22,7 @@ from gateway.tool_config import LockEntry, read_lock
 from gateway.types import Role
 from rollout.config import Environment, load_environment
 from rollout.parquet import read_rows
+from rollout.startup import opened
 from rollout.task import Task
 from rollout.verl.runtime import locked_tools
 from rollout.verl.settings import Settings
@@ -95,7 +96,7 @@ async def _check_environment(
         environment = settings.apply(load_environment(name, settings.environments_dir))
     except ConfigError as error:
         raise ConfigError(f"{own[0].where} needs environment {name!r}: {error}") from error
-    async with Gateway(environment.gateway_config(), name=name) as gateway:
+    async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
         _check_roles(environment, gateway)
         locked = locked_tools(name, lock, gateway)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:
@@ -123,7 +124,7 @@ def _check_roles(environment: Environment, gateway: Gateway) -> None:
         if not any(tool.role is role for tool in gateway.catalogue.get(server, ())):
             raise ConfigError(
                 f"server {server!r} has no tool with the role {role}",
-                file=environment.name,
+                file=environment.file,
                 key=key,
                 remedy=f"mark one with `_meta`, or name it under servers.{server}.roles",
             )
@@ -147,7 +148,7 @@ def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str
             key="actor_rollout_ref.model.path",
             remedy="give a model directory",
         ) from error
-    kwargs = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
+    kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
     builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
     tokens = ContinuousTokens(builder, tokenizer, "hermes")
     limit = int(config.actor_rollout_ref.rollout.prompt_length)

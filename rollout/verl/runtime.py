@@ -20,6 +20,7 @@ from rollout.config import Environment, environment_names, load_environment
 from rollout.limits import Limits
 from rollout.trace.store import TraceStore
 from rollout.verl.gateways import Gateways
+from rollout.verl.ledger import Entry, start_ledger
 from rollout.verl.settings import Settings, limits_for
 from rollout.verl.stock_session import StockSessions
 
@@ -73,6 +74,13 @@ class Worker:
         self.gateways = Gateways()
         self.stock_sessions = StockSessions(self.gateways)
         self.runtime: Runtime | None = None
+        self._ledger: Any = None
+
+    async def report(self, entry: Entry) -> None:
+        """Enter a finished trajectory into the job's ledger."""
+        if self._ledger is None:
+            self._ledger = start_ledger()
+        await self._ledger.add.remote(entry)
 
     def runtime_for(self, config: DictConfig, lock: Sequence[LockEntry]) -> Runtime:
         """The runtime, made at the first call. Raises ConfigError for a wrong section of the configuration."""
@@ -86,6 +94,7 @@ class Worker:
         if self.runtime is not None:
             self.runtime.store.close()
             self.runtime = None
+        self._ledger = None
 
 
 WORKER = Worker()

@@ -5,7 +5,7 @@ Named by `trainer.v1.sampler.custom_sampler`; `sampler_kwargs.max_failed_share` 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import ray
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
@@ -48,7 +48,7 @@ class _Watching:
         return batch, metrics | self._watch(partition_id).metrics()
 
     def _watch(self, partition_id: str) -> Summary:
-        summary: Summary = ray.get(start_ledger().drain.remote(partition_id == "val"))
+        summary = cast("Summary", ray.get(start_ledger().drain.remote(partition_id == "val")))
         check_failures(summary, float(self.sampler_kwargs.get("max_failed_share", 0.5)))
         return summary
 

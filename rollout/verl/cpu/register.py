@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 
 from verl.plugin.platform import PlatformRegistry
 from verl.utils import distributed
@@ -14,6 +16,8 @@ from rollout.verl.cpu.platform import CPUPlatform
 
 ROLLOUT_NAME = "transformers_cpu"
 """The value of `actor_rollout_ref.rollout.name`."""
+
+PYTHON_VARIABLE = "MCP_ROLLOUT_PYTHON"
 
 
 class VerlMoved(RuntimeError):
@@ -33,6 +37,9 @@ def register() -> None:
     _register_rollout()
     _set_process_group_backend()
     _register_engine()
+    # Interpolations in Ray's arguments are not resolved, but Ray starts workers with a shell: configs/engine/cpu.yaml
+    # names this interpreter by this variable. Processes that Ray starts inherit it.
+    os.environ.setdefault(PYTHON_VARIABLE, sys.executable)
 
 
 def _register_rollout() -> None:

@@ -49,18 +49,22 @@ def environments(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.fixture(params=["v0", "v1"])
-def use_v1(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """v1 reports to the job's ledger, a Ray actor."""
-    if request.param == "v0":
-        yield False
-        return
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
     import ray
 
     os.environ["RAY_AUTH_MODE"] = "disabled"
     ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
-    yield True
+    yield
     ray.shutdown()
+
+
+@pytest.fixture(params=["v0", "v1"])
+def use_v1(request: pytest.FixtureRequest) -> bool:
+    """v1 reports to the job's ledger, a Ray actor."""
+    if request.param == "v1":
+        request.getfixturevalue("cluster")
+    return request.param == "v1"
 
 
 @pytest.fixture
@@ -219,9 +223,10 @@ async def test_what_was_withdrawn_reaches_the_ledger(config: DictConfig, model: 
     from rollout.verl.ledger import start_ledger
     from rollout.verl.sampler import TooManyFailures, check_failures
 
+    ledger = start_ledger()
     await run(config, model, [SHOUT, "PLUM"])
     await run(config, model, [SHOUT, "fail"])
-    summary = ray.get(start_ledger().drain.remote(False))
+    summary = ray.get(ledger.drain.remote(False))
     assert (summary.trajectories, summary.failed_share) == (2, 0.5)
     check_failures(summary, 0.5)
     with pytest.raises(TooManyFailures, match=r"1 of 2 trajectories .*\n  1 x .*the engine is gone"):

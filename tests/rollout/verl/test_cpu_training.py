@@ -1,4 +1,4 @@
-"""verl's own trainer, unmodified, trains a tiny model on this machine's CPU with a stock agent."""
+"""verl's own trainer, unmodified, trains a tiny model on this machine's CPU with a stock agent under our configuration."""
 
 from __future__ import annotations
 
@@ -68,9 +68,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.temperature": TEMPERATURE,
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
-        # A stock agent needs nothing of ours beyond the engine; the preflight, dropped below, is about our rows.
-        "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "null",
-        "trainer.v1.sampler.custom_sampler.path": "null",
         "hydra.run.dir": home / "hydra",
         "reward.custom_reward_function.path": home / "reward.py",
         "trainer.default_local_dir": home,
@@ -78,7 +75,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home,
     }
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
-    command.append("~hydra.callbacks.mcp_preflight")
     environment = os.environ | {
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_MODULES": "dropped_sync",

@@ -1,0 +1,105 @@
+"""Imports point one way (DESIGN: layers). Read off the source, so that an import inside a function counts too."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# From the bottom to the top: a module may import what stands in its own row or below.
+GATEWAY = (
+    {"errors", "types"},
+    {"config", "schema", "link", "names", "guard"},
+    {"wire"},
+    {"stdio", "http"},
+    {"connection"},
+    {"pool"},
+    {"session"},
+    {"gateway", "tool_config"},
+    {"__init__"},
+)
+ROLLOUT = (
+    {"errors", "types"},
+    {"config", "task", "hermes", "parquet", "startup"},
+    {"harness", "tokens", "trace"},
+    {"limits", "rows", "user", "reward"},
+    {"trajectory", "engines"},
+    {"verl", "cli"},
+    {"__init__"},
+)
+HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def name(package: str, path: Path) -> str:
+    return path.relative_to(ROOT / package).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize(("package", "layers"), [("gateway", GATEWAY), ("rollout", ROLLOUT)])
+def test_no_module_imports_upwards(package: str, layers: tuple[set[str], ...]) -> None:
+    level = {module: index for index, layer in enumerate(layers) for module in layer}
+    upwards = [
+        f"{path.relative_to(ROOT)} imports {imported}"
+        for path in modules(package)
+        for imported in imports(path)
+        if imported.startswith(f"{package}.") and level[imported.split(".")[1]] > level[name(package, path)]
+    ]
+    assert upwards == []
+
+
+def test_every_module_has_its_layer() -> None:
+    for package, layers in (("gateway", GATEWAY), ("rollout", ROLLOUT)):
+        assert {name(package, path) for path in modules(package)} == set().union(*layers)
+
+
+def test_the_gateway_knows_no_rollout_and_the_servers_know_neither() -> None:
+    for package, forbidden in (("gateway", {"rollout", "mcp_servers"}), ("mcp_servers", {"rollout", "gateway"})):
+        found = [
+            (path.name, top) for path in modules(package) for top in imports(path) if top.split(".")[0] in forbidden
+        ]
+        assert found == []
+
+
+def test_heavy_packages_are_imported_by_the_adapter_alone() -> None:
+    found = [
+        f"{path.relative_to(ROOT)} imports {imported}"
+        for package in ("gateway", "mcp_servers", "rollout")
+        for path in modules(package)
+        if not path.is_relative_to(ROOT / "rollout" / "verl")
+        for imported in imports(path)
+        if imported.split(".")[0] in HEAVY
+    ]
+    assert found == []
+
+
+def test_only_the_wire_touches_mcp() -> None:
+    allowed = {"wire", "connection", "stdio", "http"}
+    found = {
+        name("gateway", path)
+        for path in modules("gateway")
+        for top in imports(path)
+        if top.split(".")[0] in {"mcp", "mcp_types"}
+    }
+    assert found <= allowed
+
+
+def test_servers_import_nothing_but_mcp_pydantic_and_the_standard_library() -> None:
+    allowed = {"mcp", "mcp_types", "mcp_servers", "pydantic", "anyio", *sys.stdlib_module_names}
+    found = {top.split(".")[0] for path in modules("mcp_servers") for top in imports(path)}
+    assert found <= allowed
