@@ -1,0 +1,68 @@
+"""`trace export`: recorded trajectories as supervised training data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import anyio
+import typer
+
+from gateway.errors import ConfigError
+from gateway.tool_config import read_lock
+from rollout.cli.target import opened, quiet_logs
+from rollout.config import Environment, load_environment
+from rollout.trace.export import export_sft
+from rollout.trace.store import read_traces
+
+Schemas = dict[str, list[dict[str, Any]]]
+
+
+def export_traces(
+    directory: Path,
+    output: Path,
+    *,
+    sft: bool,
+    min_reward: float,
+    tool_config: Path | None,
+    environments_dir: Path,
+    as_json: bool,
+) -> int:
+    """Exit status 1 where no trajectory was good enough to be exported."""
+    quiet_logs()
+    if not sft:
+        raise ConfigError("say what to export as", key="--sft", remedy="add --sft")
+    if not directory.is_dir():
+        raise ConfigError("no such directory", file=directory, remedy="name the directory of the traces")
+    names = sorted({trace.task.environment for trace in read_traces(directory)})
+    if tool_config is not None:
+        tools = _locked(names, tool_config)
+    else:
+        tools = anyio.run(_live, [load_environment(name, environments_dir) for name in names])
+    exported = export_sft(read_traces(directory), output, tools=tools, min_reward=min_reward)
+    if as_json:
+        typer.echo(json.dumps({"path": str(output), **asdict(exported)}))
+    else:
+        typer.echo(f"{output}: {exported.rows} conversations; {exported.left_out} left out")
+    return int(exported.rows == 0)
+
+
+def _locked(names: Sequence[str], tool_config: Path) -> Schemas:
+    entries = read_lock(tool_config)
+    return {
+        name: [entry.definition.openai_schema() for entry in entries if entry.environment in (name, None)]
+        for name in names
+    }
+
+
+async def _live(environments: Sequence[Environment]) -> Schemas:
+    """What the servers offer now; a lock says what they offered then."""
+    tools: Schemas = {}
+    for environment in environments:
+        async with opened(environment.gateway_config(), environment.name) as gateway:
+            async with gateway.lease(trajectory="export", task=None, seed=0) as session:
+                tools[environment.name] = [tool.openai_schema() for tool in session.tools.values()]
+    return tools
