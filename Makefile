@@ -24,7 +24,7 @@ demo: install
 	$(BIN)/python examples/demo.py
 
 lint: install
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 

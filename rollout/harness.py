@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from gateway.session import Session
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import HarnessError
+from gateway.session import Session
 from gateway.types import Role, ToolResult
 
 Answer = TypeVar("Answer", bound=BaseModel)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.session import Session
 from pydantic import BaseModel, Field
 
 from gateway.errors import HarnessError
+from gateway.session import Session
 from gateway.types import Role
 from rollout import hermes
 from rollout.config import RewardConfig, ThinkingReward

@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 import structlog
-from gateway.gateway import Gateway
-from gateway.session import Session
 
 from gateway.errors import GatewayError
+from gateway.gateway import Gateway
+from gateway.session import Session
 from gateway.types import ToolResult
 from rollout.config import Environment, ThinkingLoss
 from rollout.errors import RolloutError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from gateway.session import Session
 from pydantic import BaseModel
 
+from gateway.session import Session
 from gateway.types import Role
 from rollout.harness import ask
 from rollout.trace.record import UserEvent

@@ -107,8 +107,10 @@ class _Answer:
 def _part(story: Story, order: Order, step: Step, request: str) -> Part:
     look = Look(thinking="I look at the order.", calls=(call("list_orders"),))
     thinking, made = _call(order, step)
-    act = Write(thinking=thinking, call=made) if _FITTING[order.status] == step == "cancel" else Look(
-        thinking=thinking, calls=(made,)
+    act = (
+        Write(thinking=thinking, call=made)
+        if _FITTING[order.status] == step == "cancel"
+        else Look(thinking=thinking, calls=(made,))
     )
     answer = _answer(story, order, step)
     say = Say(thinking="", text=answer.text, cues=answer.telling.patterns, hint=_HINT)

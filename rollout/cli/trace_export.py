@@ -13,8 +13,9 @@ import typer
 
 from gateway.errors import ConfigError
 from gateway.tool_config import read_lock
-from rollout.cli.target import opened, quiet_logs
+from rollout.cli.target import quiet_logs
 from rollout.config import Environment, load_environment
+from rollout.startup import opened
 from rollout.trace.export import export_sft
 from rollout.trace.store import read_traces
 
@@ -62,7 +63,7 @@ async def _live(environments: Sequence[Environment]) -> Schemas:
     """What the servers offer now; a lock says what they offered then."""
     tools: Schemas = {}
     for environment in environments:
-        async with opened(environment.gateway_config(), environment.name) as gateway:
+        async with opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway:
             async with gateway.lease(trajectory="export", task=None, seed=0) as session:
                 tools[environment.name] = [tool.openai_schema() for tool in session.tools.values()]
     return tools

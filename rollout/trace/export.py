@@ -59,8 +59,9 @@ def export_sft(
 def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     """A trajectory as `messages`, `tools` and where it comes from.
 
-    Assistant messages carry `reasoning_content` where there was thinking; the arguments of `tool_calls` are JSON text, as
-    in OpenAI's API, so that rows of different tools have one schema. What follows the last assistant message is left out.
+    Assistant messages carry `reasoning_content` where there was thinking. The arguments of `tool_calls` are JSON text,
+    as in OpenAI's API, so that rows of different tools have one schema. What follows the last assistant message is
+    left out.
 
     Raises:
         ConfigError: `tools` lacks the trace's environment or one of its tools.

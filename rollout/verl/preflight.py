@@ -6,6 +6,7 @@ Hydra calls `PreflightCallback` with the composed configuration (`hydra.callback
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,12 +61,27 @@ async def preflight(config: DictConfig) -> None:
         GatewayError: a required server does not start.
     """
     settings = Settings.of(config)
+    _check_given(config)
     rows = [row for key in ("train_files", "val_files") for row in _rows(config, key)]
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
     schemas = {name: await _check_environment(name, settings, lock, rows) for name in names}
     if rows:
         _check_prompts(config, rows, schemas)
+
+
+def _check_given(config: DictConfig) -> None:
+    """What has no default, and what verl would quietly do without."""
+    for key, remedy in {
+        "data.train_files": "name a file that `mcp-rollout data` wrote",
+        "actor_rollout_ref.model.path": "name a model directory",
+    }.items():
+        if not OmegaConf.select(config, key):
+            raise ConfigError("is not given", key=key, remedy=remedy)
+    if config.trainer.device == "cpu" and os.environ.get("VERL_PLATFORM") != "cpu":
+        raise ConfigError(
+            "the CPU engine needs verl's CPU platform", key="engine", remedy="set VERL_PLATFORM=cpu in the environment"
+        )
 
 
 def _rows(config: DictConfig, key: str) -> Iterable[Row]:
