@@ -15,6 +15,9 @@ from pathlib import Path
 class ConfigError(ValueError):
     """A user's file or row is wrong. `str()` is the one message to show: where, what, and the remedy."""
 
+    kind = "config_error"
+    """The word for traces, as `GatewayError.kind`."""
+
     def __init__(
         self, problem: str, *, file: str | Path | None = None, key: str | None = None, remedy: str = ""
     ) -> None:

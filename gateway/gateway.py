@@ -227,7 +227,7 @@ class Gateway:
         reopen: dict[str, Callable[[], Any]] = {
             server: self._pools[server].take
             for server in taken
-            if not keeps_state(self.config.servers[server].scope, self.catalogue[server])
+            if not keeps_state(self.config.servers[server], self.catalogue[server])
         }
         harness = {
             (tool.role, server): tool for server in taken for tool in self.catalogue[server] if tool.role is not None

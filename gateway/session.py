@@ -10,7 +10,7 @@ from typing import Any, cast
 import anyio
 import structlog
 
-from gateway.config import GatewayConfig
+from gateway.config import GatewayConfig, ServerConfig
 from gateway.connection import Connection
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
 from gateway.schema import check_arguments
@@ -167,9 +167,16 @@ class Session:
             log.warning("session.reward_ignored", server=server, remedy="set trusted: true to accept its rewards")
 
 
-def keeps_state(scope: Scope, tools: tuple[ToolDefinition, ...]) -> bool:
-    """Whether a server's process holds something of a trajectory that dies with it."""
-    return scope is not Scope.SHARED or any(tool.role is Role.RESET for tool in tools)
+def keeps_state(config: ServerConfig, tools: tuple[ToolDefinition, ...]) -> bool:
+    """Whether something of a trajectory may be lost with a server's connection.
+
+    Not where it is shared, takes no part in the trajectory's harness, and every tool of it only reads. A server behind
+    a url goes on when a connection to it ends, so there the tools may also write.
+    """
+    takes_part = any(tool.role not in (None, Role.TASKS, Role.EXPERT) for tool in tools)
+    own_process = config.url is None
+    writes = any(not tool.read_only for tool in tools if tool.role is None)
+    return config.scope is not Scope.SHARED or takes_part or (own_process and writes)
 
 
 def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

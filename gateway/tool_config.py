@@ -69,10 +69,21 @@ def lock_entries(catalogue: Catalogue, *, environment: str | None, source: str) 
 
 
 def write_lock(path: str | Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Write the lock. Every value survives both readers: verl's, which resolves `${...}`, and `read_lock`."""
+    """Write the lock, whole or not at all. Every value survives both readers: verl's, which resolves `${...}`, and
+    `read_lock`.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     data = {"tools": _map_strings(list(entries), escape)}
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9)
-    Path(path).write_text(text, encoding="utf-8")
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=path, remedy="choose another place") from error
 
 
 def read_lock(path: str | Path) -> list[LockEntry]:

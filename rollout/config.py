@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gateway.config import GatewayConfig, ServerConfig, parse_servers, read_mapping, validate
 from gateway.errors import ConfigError
@@ -54,6 +54,14 @@ class RewardConfig(_Section):
     """Names of the score's parts; they reach verl as `reward_extra_info`, the same keys for every outcome."""
     per_turn: bool = True
     """Whether per-turn rewards of trusted servers are added to the score."""
+
+    @field_validator("parts")
+    @classmethod
+    def _names_are_free(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """verl's validation gives these names a meaning of their own."""
+        if taken := [part for part in parts if part in ("reward", "score", "acc") or part.startswith("mcp_")]:
+            raise ValueError(f"{', '.join(taken)}: taken by the trainer, choose another name")
+        return parts
 
 
 class LimitsConfig(_Section):

@@ -20,21 +20,24 @@ _CALL = re.compile(rf"{CALL_OPEN}(.*?)(?:{CALL_CLOSE}|\Z)", re.DOTALL)
 _SHAPE = 'write {"name": <tool name>, "arguments": <object>} between <tool_call> and </tool_call>'
 
 
-def split_thinking(text: str) -> tuple[str, str]:
+def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str]:
     """(thinking, the rest). An opened thought that is never closed is thinking to its end.
 
-    Templates that put `<think>` into the generation prompt leave only the closing marker in the completion.
+    Args:
+        opened: whether the template put `<think>` into the generation prompt, so that only the closing marker is here.
     """
     head, closed, rest = text.partition(THINK_CLOSE)
     if closed:
         return head.removeprefix(THINK_OPEN).replace(THINK_OPEN, "", 1).strip("\n"), rest
-    before, opened, thought = text.partition(THINK_OPEN)
-    return (thought.strip("\n"), before) if opened else ("", text)
+    if opened:
+        return text.strip("\n"), ""
+    before, marker, thought = text.partition(THINK_OPEN)
+    return (thought.strip("\n"), before) if marker else ("", text)
 
 
-def read(text: str, *, thinking_tokens: int = 0) -> Parsed:
+def read(text: str, *, thinking_tokens: int = 0, opened: bool = False) -> Parsed:
     """Split a completion into thinking, content and calls. Calls written inside the thinking are thoughts."""
-    thinking, rest = split_thinking(text)
+    thinking, rest = split_thinking(text, opened=opened)
     calls = tuple(_read_call(match) for match in _CALL.finditer(rest))
     content = _CALL.sub("", rest).strip()
     return Parsed(content=content, thinking=thinking, thinking_tokens=thinking_tokens, calls=calls)
@@ -44,10 +47,27 @@ def _read_call(match: re.Match[str]) -> Call:
     if not match.group(0).endswith(CALL_CLOSE):
         return Call(name="", problem=f"The tool call has no {CALL_CLOSE}; {_SHAPE}.")
     try:
-        value: object = json.loads(match.group(1))
+        return call_from(decode_json(match.group(1)))
+    except ValueError as error:
+        return Call(name="", problem=f"The tool call is not valid JSON ({error}); {_SHAPE}.")
+
+
+def decode_json(text: str) -> object:
+    """`json.loads` for text that a policy wrote, which may be anything.
+
+    Raises:
+        ValueError: not JSON, nested too deeply, a number of thousands of digits, or half of a surrogate pair.
+    """
+    try:
+        value: object = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        return Call(name="", problem=f"The tool call is not valid JSON ({error.msg} at {error.pos}); {_SHAPE}.")
-    return call_from(value)
+        raise ValueError(f"{error.msg} at {error.pos}") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("half of a surrogate pair") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
 
 
 def call_from(value: object) -> Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rollout.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
 from rollout.errors import PromptTooLong
 from rollout.trace.record import StopReason, Trace
 
@@ -15,13 +16,35 @@ class Limits:
     response_tokens: int
     """Tokens after the prompt: sampled, tool and user tokens together."""
     prompt_tokens: int | None = None
-    assistant_turns: int = 15
+    assistant_turns: int = DEFAULT_ASSISTANT_TURNS
     user_turns: int | None = None
     tool_calls: int | None = None
     parallel_calls: int = 16
     tokens_per_turn: int | None = None
     wall_clock_s: float = 1800.0
     """Counted from the moment the lease is granted."""
+
+    @classmethod
+    def of(
+        cls,
+        own: LimitsConfig,
+        *,
+        response_tokens: int,
+        prompt_tokens: int | None = None,
+        assistant_turns: int | None = None,
+        user_turns: int | None = None,
+    ) -> Limits:
+        """The environment's own limits; where it has none, the turns given here, else 15 assistant turns."""
+        return cls(
+            prompt_tokens=prompt_tokens,
+            response_tokens=response_tokens,
+            assistant_turns=own.assistant_turns or assistant_turns or DEFAULT_ASSISTANT_TURNS,
+            user_turns=own.user_turns or user_turns,
+            tool_calls=own.tool_calls,
+            parallel_calls=own.parallel_calls,
+            tokens_per_turn=own.tokens_per_turn,
+            wall_clock_s=own.wall_clock_s,
+        )
 
     def check_prompt(self, trace: Trace) -> None:
         """Raises `PromptTooLong` where the prompt exceeds `prompt_tokens`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, Field
 
 from gateway.errors import HarnessError
@@ -13,10 +15,13 @@ from rollout.harness import ask
 from rollout.trace.record import Reward, Trace
 from rollout.types import Message
 
+# One score that is no number would make the advantages of its whole group no numbers.
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
 
 class _Score(BaseModel):
-    score: float
-    parts: dict[str, float] = Field(default_factory=dict)
+    score: Finite
+    parts: dict[str, Finite] = Field(default_factory=dict)
 
 
 async def score(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> Reward:

@@ -48,7 +48,7 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
         raise ConfigError(
             f"{environment.name} has {len(listed)} {split} tasks, {limit} were asked for",
             key="-n",
-            remedy="ask for less",
+            remedy="ask for fewer",
         )
     system = system_message(environment, gateway)
     tasks: list[Task] = []

@@ -26,6 +26,8 @@ async def opened(config: GatewayConfig, *, name: str, source: str | Path) -> Asy
         await gateway.__aenter__()
     except ServerUnavailable as error:
         raise _problem(error, source) from error
+    except ConfigError as error:
+        raise ConfigError(error.problem, file=error.file or source, key=error.key, remedy=error.remedy) from error
     try:
         for failure in gateway.failures.values():
             raise _problem(failure, source) from failure

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gateway.config import validate
 from gateway.errors import ConfigError
@@ -28,6 +28,14 @@ class Origin(BaseModel):
     validate_: bool = Field(default=False, alias="validate")
     uid: str = ""
     """The trainer's id of the prompt group."""
+    engine: str = ""
+    """What generated: `verl`, or an engine of `mcp-rollout run`."""
+
+
+def _is_message(message: Message) -> Message:
+    if not isinstance(message.get("role"), str) or "content" not in message:
+        raise ValueError("a chat message has a role and content")
+    return message
 
 
 class Task(BaseModel):
@@ -40,7 +48,7 @@ class Task(BaseModel):
     seed: int
     tools: tuple[str, ...] | None = None
     """Exposed names of the tools the policy may use; all of them where it is None."""
-    prompt: tuple[Message, ...] = Field(min_length=1)
+    prompt: tuple[Annotated[Message, AfterValidator(_is_message)], ...] = Field(min_length=1)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], *, where: str | None = None) -> Task:
@@ -54,8 +62,11 @@ class Task(BaseModel):
         if not isinstance(mcp, Mapping):
             raise ConfigError("a row for mcp_agent needs this mapping", file=where, key="extra_info.mcp", remedy=REMEDY)
         fields = dict(cast("Mapping[str, Any]", mcp))
-        tools = fields.get("tools")
-        fields["tools"] = None if tools is None else tuple(tools)
-        prompt = row.get("raw_prompt", row.get("prompt"))
-        fields["prompt"] = tuple(dict(message) for message in prompt) if prompt is not None else ()
+        # verl's dataset hands lists over as arrays now and then; what is no list at all is for the model to refuse.
+        fields["tools"] = _listed(fields.get("tools"))
+        fields["prompt"] = _listed(row.get("raw_prompt", row.get("prompt")))
         return validate(cls, fields, file=where, key="extra_info.mcp")
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value

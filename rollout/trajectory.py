@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
 import structlog
 
-from gateway.errors import GatewayError
+from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.session import Session
 from gateway.types import ToolResult
@@ -17,7 +18,6 @@ from rollout.config import Environment, ThinkingLoss
 from rollout.errors import RolloutError
 from rollout.limits import Limits
 from rollout.reward import score
-from rollout.task import Origin, Task
 from rollout.trace.record import StopReason, Trace, Turn
 from rollout.trace.store import TraceStore
 from rollout.types import Call, FinishReason, Message, Parsed, Policy, TokenBuilder
@@ -30,9 +30,7 @@ PolicyFor = Callable[[Session], Awaitable[Policy]]
 
 
 async def roll_out(
-    trajectory: str,
-    task: Task,
-    origin: Origin,
+    trace: Trace,
     *,
     environment: Environment,
     gateway: Gateway,
@@ -48,15 +46,14 @@ async def roll_out(
     A trajectory that runs out of time keeps its whole turns and is scored like any other.
 
     Args:
-        tools: OpenAI-style schemas to render, from the lock; the session's own where it is None.
-
-    Raises:
-        ConfigError: the task names a tool that the environment does not have.
+        trace: just begun; it is filled, and returned.
+        tools: OpenAI-style schemas to render, from the lock, and the only tools that can be called; where it is None,
+            what the row selects of all the environment's.
     """
-    trace = Trace.begin(trajectory, task, origin)
-    began = time.monotonic()
+    began, task = time.monotonic(), trace.task
+    names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
     try:
-        async with gateway.lease(trajectory=trajectory, task=task.task, seed=task.seed, tools=task.tools) as session:
+        async with gateway.lease(trajectory=trace.id, task=task.task, seed=task.seed, tools=names) as session:
             trace.lease_wait_s = session.lease_wait_s
             user = User(session, environment.user.server) if environment.user else None
             policy = await policy_for(session)
@@ -65,17 +62,20 @@ async def roll_out(
                 await play(trace, session, policy, tokens, user, limits, tools=tools, mask_thinking=mask_thinking)
             if clock.cancelled_caught:
                 trace.stop_reason = StopReason.TIME_LIMIT
-            trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
-    except (GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record
-        log.warning("trajectory failed", trajectory=trajectory, kind=error.kind, error=str(error))
+            if not trace.is_withdrawn:
+                trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
+    except (ConfigError, GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record
+        log.warning("trajectory failed", trajectory=trace.id, kind=error.kind, error=str(error))
         trace.fail(error.kind, str(error))
     except Exception as error:  # a defect: recorded like any failure, then raised to the caller
         trace.fail("internal_error", f"{type(error).__name__}: {error}")
         raise
+    except BaseException:
+        trace.fail("cancelled", "the trajectory was cancelled from outside")
+        raise
     finally:
         trace.elapsed_s = time.monotonic() - began
-        if trace.stop_reason is not None:
-            store.append(trace)
+        store.append(trace)
     return trace
 
 
@@ -104,8 +104,8 @@ async def play(
         if trace.stop_reason is not None:
             return
         if parsed.calls:
-            results = await call_tools(session, parsed.calls, limits.parallel_calls)
-            add_context(trace, trace.add_calls(parsed.calls, results), tokens, limits, schemas)
+            answers = await call_tools(trace, session, parsed.calls, limits.parallel_calls)
+            add_context(trace, answers, tokens, limits, schemas)
         elif user is None:
             trace.stop_reason = StopReason.ANSWERED
         else:
@@ -133,7 +133,11 @@ async def take_turn(
     *,
     mask_thinking: bool,
 ) -> Parsed:
-    """Generate once and append what was sampled, as sampled. An aborted generation ends the trajectory."""
+    """Generate once and append what was sampled, as sampled.
+
+    A generation that was aborted ends the trajectory, and so does one that was cut before it said anything whole: half
+    a sentence is no answer, and no message to a user.
+    """
     began = time.monotonic()
     context = trace.context
     completion = await policy.generate(context, max_tokens=limits.completion_tokens(trace), turn=len(trace.turns))
@@ -144,35 +148,46 @@ async def take_turn(
     turn.generate_s = generate_s
     if completion.finish_reason is FinishReason.ABORT:
         trace.stop_reason = StopReason.ABORTED
+    elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
+        trace.stop_reason = StopReason.TOKEN_LIMIT
     return parsed
 
 
-async def call_tools(session: Session, calls: Sequence[Call], parallel_calls: int) -> list[ToolResult]:
-    """Send the calls side by side; results come back in the order of the calls.
+async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], parallel_calls: int) -> list[Message]:
+    """Send the calls side by side, record them in their order, and return the messages that tell the policy.
 
-    What is not sent is answered in the tool's place: a call that cannot be read, and calls beyond the limit.
+    What is not sent is answered in the tool's place: a call that cannot be read, and calls beyond the limit. A
+    trajectory that ends while calls are under way records those too, since they may have taken effect.
     """
+    sendable = [index for index, call in enumerate(calls) if call.problem is None][:parallel_calls]
     results = [
-        ToolResult.error(call.problem)
-        if call.problem is not None
-        else ToolResult.error(f"Not called: at most {parallel_calls} calls per turn are sent.")
+        ToolResult.error(call.problem or f"Not called: at most {parallel_calls} calls per turn are sent.")
         for call in calls
     ]
+    for index in sendable:
+        results[index] = ToolResult.error("No answer: the trajectory ended while the call was under way.")
 
     async def send(index: int) -> None:
         results[index] = await session.call(calls[index].name, calls[index].arguments)
 
-    sendable = [index for index, call in enumerate(calls) if call.problem is None][:parallel_calls]
-    if len(sendable) == 1:
-        await send(sendable[0])
-        return results
+    try:
+        await side_by_side([partial(send, index) for index in sendable])
+    finally:
+        messages = trace.add_calls(calls, results)
+    return messages
+
+
+async def side_by_side(sends: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Await all; the first `GatewayError` cancels the others and is raised bare. One alone needs no task of its own."""
+    if len(sends) == 1:
+        await sends[0]()
+        return
     try:
         async with anyio.create_task_group() as group:
-            for index in sendable:
-                group.start_soon(send, index)
+            for send in sends:
+                group.start_soon(send)
     except* GatewayError as broken:
         raise first_error(broken) from broken
-    return results
 
 
 def first_error(group: BaseExceptionGroup[GatewayError]) -> GatewayError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from gateway.session import Session
 from gateway.types import Role
@@ -19,7 +19,7 @@ class _Opening(BaseModel):
 class _Reply(BaseModel):
     message: str
     done: bool
-    reward: float | None = None
+    reward: float | None = Field(default=None, allow_inf_nan=False)
 
 
 class User:

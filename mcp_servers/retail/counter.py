@@ -8,6 +8,7 @@ not; in the slice `open` for whichever fits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from random import Random
 from typing import Literal
 
@@ -22,15 +23,14 @@ from mcp_servers.retail.world import TODAY, Order, OrderStatus
 CounterSlice = Literal["named", "open"]
 
 SIZES: dict[CounterSlice, dict[Split, int]] = {
-    "named": {"train": 900, "test": 45},
+    "named": {"train": 360, "test": 45},
     "open": {"train": 240, "test": 60},
 }
 """Number of tasks by slice and split; the three states of an order take turns."""
 
-COUNTER_POLICY = f"""\
-You serve a signed-in customer of a small online shop who has one order. Today is {TODAY}. Look at the order first.
-A pending order can be cancelled, a shipped one tracked, a delivered one returned. If the customer names one of these,
-try it, and if the shop refuses, say so and why. If they leave it to you, do what fits. They agreed to it already."""
+COUNTER_POLICY = """\
+You serve a signed-in customer of a small shop who has one order. Look at it first. Try what they ask for; if it is \
+refused, say why. If they leave it to you, do what fits."""
 
 STATES: tuple[OrderStatus, ...] = ("pending", "shipped", "delivered")
 Step = Literal["cancel", "track", "return"]
@@ -72,7 +72,7 @@ def make_counter_case(task: str, seed: int) -> Case:
         del world.orders[order.order_id]
     story = Story(rng=rng, world=world, customer=customer)
     state = STATES[index % len(STATES)]
-    order = story.order(state, lines=1, delivered_days_ago=rng.randint(2, 29) if state == "delivered" else None)
+    order = _small_order(story, state)
     # The states take turns, so the steps must not: what is asked for says nothing about what is possible.
     step = rng.choice(list(_WISHES)) if slice_ == "named" else _FITTING[state]
     return Case(
@@ -87,6 +87,19 @@ def make_counter_case(task: str, seed: int) -> Case:
         closing=story.say("Thank you!", "Thanks, that was all."),
         express=True,
     )
+
+
+def _small_order(story: Story, state: OrderStatus) -> Order:
+    """One line; what has to be copied from it differs from other orders in a digit, as a small model can learn soon."""
+    rng, orders = story.rng, story.world.orders
+    # Returnable until a day from 1 to 9 April, or expected on one from 20 to 25 March.
+    order = story.order(state, lines=1, delivered_days_ago=rng.randint(6, 14) if state == "delivered" else None)
+    if order.shipment is not None:
+        order.shipment.expected_on = TODAY + timedelta(days=rng.randint(4, 9))
+    del orders[order.order_id]
+    order.order_id = f"W{rng.randint(1, 9)}"
+    orders[order.order_id] = order
+    return order
 
 
 def _request(story: Story, slice_: CounterSlice, step: Step) -> str:

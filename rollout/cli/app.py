@@ -37,7 +37,7 @@ def tools(file: Target, json: AsJson = False, environments_dir: EnvironmentsDir 
 
 @app.command("tool-config")
 def tool_config(
-    file: Target,
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="mcpServers files, or environments.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The lock file to write.")],
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
@@ -45,7 +45,7 @@ def tool_config(
     """Write the servers' policy tools as verl's tool_config, which locks what the model sees."""
     from rollout.cli.servers import write_tool_config
 
-    raise typer.Exit(write_tool_config(file, environments_dir, output, as_json=json))
+    raise typer.Exit(write_tool_config(files, environments_dir, output, as_json=json))
 
 
 @app.command()

@@ -19,7 +19,7 @@ from rich.progress import Progress
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.session import Session
-from rollout.config import DEFAULT_ASSISTANT_TURNS, Environment, load_environment
+from rollout.config import Environment, load_environment
 from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
 from rollout.limits import Limits
 from rollout.rows import environment_tasks
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def key(self) -> RunKey:
-        return RunKey(self.task.environment, self.task.task, self.origin.row, self.origin.sample)
+        return RunKey.of(Trace.begin("", self.task, self.origin))
 
 
 def run_environment(name: str, environments_dir: Path, options: RunOptions, *, as_json: bool) -> int:
@@ -69,6 +69,10 @@ def run_environment(name: str, environments_dir: Path, options: RunOptions, *, a
     recorded = list(read_traces(options.out)) if options.out.is_dir() else []
     if recorded and not options.resume:
         raise ConfigError("holds traces already", file=options.out, key="--out", remedy="add --resume or name another")
+    if others := {trace.origin.engine for trace in recorded} - {options.engine}:
+        problem = f"holds traces of engine {', '.join(sorted(others))}"
+        raise ConfigError(problem, file=options.out, key="--out", remedy="name another directory")
+    TraceStore(options.out).check()
     traces = anyio.run(_run, environment, options, recorded)
     summary = summarise(environment, options, traces, resumed=len(traces) - _new(traces, recorded))
     if as_json:
@@ -84,7 +88,7 @@ async def _run(environment: Environment, options: RunOptions, recorded: list[Tra
     async with opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway:
         tasks = await environment_tasks(environment, gateway, options.split, options.rows)
         jobs = [
-            Job(task, Origin(row=row, sample=sample))
+            Job(task, Origin(row=row, sample=sample, engine=options.engine))
             for row, task in enumerate(tasks)
             for sample in range(options.samples)
         ]
@@ -114,7 +118,7 @@ async def _play_all(
     finished: Callable[[Trace], None],
 ) -> None:
     tokens = ByteTokens()
-    limits = _limits(environment, options)
+    limits = Limits.of(environment.limits, response_tokens=options.response_tokens)
     todo = iter(jobs)
 
     async def player() -> None:
@@ -124,9 +128,7 @@ async def _play_all(
                 return await _policy(options.engine, environment, session, job, tokens)
 
             trace = await roll_out(
-                uuid4().hex,
-                job.task,
-                job.origin,
+                Trace.begin(uuid4().hex, job.task, job.origin),
                 environment=environment,
                 gateway=gateway,
                 policy_for=policy_for,
@@ -151,19 +153,6 @@ async def _policy(engine: str, environment: Environment, session: Session, job: 
             return RandomPolicy(session, tokens.encode, stop=IM_END, seed=seed)
         case _:
             return ScriptedPolicy([], tokens.encode, stop=IM_END)
-
-
-def _limits(environment: Environment, options: RunOptions) -> Limits:
-    own = environment.limits
-    return Limits(
-        response_tokens=options.response_tokens,
-        assistant_turns=own.assistant_turns or DEFAULT_ASSISTANT_TURNS,
-        user_turns=own.user_turns,
-        tool_calls=own.tool_calls,
-        parallel_calls=own.parallel_calls,
-        tokens_per_turn=own.tokens_per_turn,
-        wall_clock_s=own.wall_clock_s,
-    )
 
 
 def _new(traces: list[Trace], recorded: list[Trace]) -> int:

@@ -38,11 +38,11 @@ def list_tools(file: str, environments_dir: Path, *, as_json: bool) -> int:
     return 0
 
 
-def write_tool_config(file: str, environments_dir: Path, output: Path, *, as_json: bool) -> int:
-    target = load_target(file, environments_dir)
-    catalogue = anyio.run(_catalogue, target)
-    name = target.environment.name if target.environment else None
-    entries = lock_entries(catalogue, environment=name, source=target.source)
+def write_tool_config(files: list[str], environments_dir: Path, output: Path, *, as_json: bool) -> int:
+    entries: list[dict[str, Any]] = []
+    for target in [load_target(file, environments_dir) for file in files]:
+        name = target.environment.name if target.environment else None
+        entries += lock_entries(anyio.run(_catalogue, target), environment=name, source=target.source)
     write_lock(output, entries)
     if as_json:
         typer.echo(json.dumps({"path": str(output), "tools": len(entries)}))

@@ -154,6 +154,11 @@ class Trace:
         return self.prompt_ids + self.response_ids
 
     @property
+    def is_withdrawn(self) -> bool:
+        """Whether the trajectory says nothing about the policy: it did not end, or has no token to train on."""
+        return self.stop_reason is None or self.stop_reason.is_withdrawn or not self.response_ids
+
+    @property
     def user_turns(self) -> int:
         return sum(turn.user is not None for turn in self.turns)
 

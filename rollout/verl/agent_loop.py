@@ -8,7 +8,7 @@ from uuid import uuid4
 import structlog
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, GatewayError
 from gateway.session import Session
 from rollout.task import Origin, Task
 from rollout.trace.record import Trace
@@ -16,13 +16,17 @@ from rollout.trajectory import roll_out
 from rollout.types import Policy
 from rollout.verl.ledger import Entry
 from rollout.verl.manager import BATCH
-from rollout.verl.output import is_withdrawn, to_output, withdrawn_output
+from rollout.verl.output import to_output, withdrawn_output
 from rollout.verl.policy import VerlPolicy
-from rollout.verl.runtime import WORKER, Runtime
+from rollout.verl.runtime import WORKER, OpenEnvironment, Runtime
 from rollout.verl.tokens import ContinuousTokens
 from rollout.verl.tool import MCPTool
 
 log = structlog.get_logger(__name__)
+
+
+UNREADABLE = Task(environment="-", task="", seed=0, prompt=({"role": "user", "content": ""},))
+"""Stands in the record of a row from which no task could be read."""
 
 
 class MCPAgentLoop(AgentLoopBase):
@@ -45,51 +49,67 @@ class MCPAgentLoop(AgentLoopBase):
         Returns:
             One sample; or what drops the trajectory from the batch: an empty list (v1), a masked token (v0).
         """
-        trace: Trace | None = None
-        failure: str | None = None
+        trajectory, origin = uuid4().hex, self._origin(row)
+        trace = Trace.begin(trajectory, UNREADABLE, origin)
         parts: tuple[str, ...] = ()
         try:
             runtime = WORKER.runtime_for(self.config, self._lock)
             parts = runtime.reward_parts
-            trace = await self._roll_out(runtime, sampling_params, row)
-        except Exception as error:  # verl's boundary: an exception here would fail the whole GRPO group
-            log.exception("trajectory could not be played", uid=row.get("uid"))
-            failure = f"{type(error).__name__}: {error}"
-        if self.config.trainer.use_v1:
-            entry = Entry(validate=BATCH.get().validate, failure=failure) if trace is None else Entry.of(trace)
-            await WORKER.report(entry)
-        if trace is None or is_withdrawn(trace):
-            return [] if self.config.trainer.use_v1 else withdrawn_output(self._pad_token_id, parts, trace)
-        return to_output(trace, parts)
+            trace = await self._play(runtime, trace, sampling_params, row)
+            if self.config.trainer.use_v1:
+                await WORKER.report(Entry.of(trace))
+            if not trace.is_withdrawn:
+                return to_output(trace, parts)
+        except Exception:  # verl's boundary: an exception here would fail the whole GRPO group
+            log.exception("trajectory could not be played", trajectory=trajectory, uid=origin.uid)
+        return [] if self.config.trainer.use_v1 else withdrawn_output(trace, parts, pad_token_id=self._pad_token_id)
 
-    async def _roll_out(self, runtime: Runtime, sampling_params: dict[str, Any], row: dict[str, Any]) -> Trace:
-        task = Task.from_row(row)
-        origin = self._origin(row)
-        running = await runtime.environment(task.environment)
+    async def _play(
+        self, runtime: Runtime, trace: Trace, sampling_params: dict[str, Any], row: dict[str, Any]
+    ) -> Trace:
+        """The trajectory's trace, which is on disk, whatever became of the trajectory."""
+        try:
+            task = Task.from_row(row)
+            trace = Trace.begin(trace.id, task, trace.origin)
+            running = await runtime.environment(task.environment)
+            tools = selected_tools(running.tools, task)
+        except (ConfigError, GatewayError) as error:
+            log.warning("trajectory could not begin", trajectory=trace.id, kind=error.kind, error=str(error))
+            trace.fail(error.kind, str(error))
+            runtime.store.append(trace)
+            return trace
+        return await self._roll_out(runtime, running, trace, task, tools, sampling_params)
+
+    async def _roll_out(
+        self,
+        runtime: Runtime,
+        running: OpenEnvironment,
+        trace: Trace,
+        task: Task,
+        tools: list[dict[str, Any]] | None,
+        sampling_params: dict[str, Any],
+    ) -> Trace:
         tokens = ContinuousTokens(self.continuous_token_builder, self.tokenizer, self.rollout_config.multi_turn.format)
-        trajectory = uuid4().hex
 
         async def policy_for(_: Session) -> Policy:
             return VerlPolicy(
                 self.server_manager,
-                trajectory,
-                origin,
+                trace.id,
+                trace.origin,
                 sampling_params,
                 stop_token_ids=tokens.stop_token_ids,
                 seed_key=runtime.settings.sampling_seed_key,
             )
 
         return await roll_out(
-            trajectory,
-            task,
-            origin,
+            trace,
             environment=running.environment,
             gateway=running.gateway,
             policy_for=policy_for,
             tokens=tokens,
             limits=running.limits,
             store=runtime.store,
-            tools=selected_tools(running.tools, task),
+            tools=tools,
         )
 
     def _origin(self, row: dict[str, Any]) -> Origin:
@@ -100,6 +120,7 @@ class MCPAgentLoop(AgentLoopBase):
             step=batch.step,
             validate=batch.validate,
             uid=str(row.get("uid", "")),
+            engine="verl",
         )
 
 
@@ -109,9 +130,8 @@ def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list
     Raises:
         ConfigError: the row names a tool that the lock does not have.
     """
-    if locked is None or task.tools is None:
-        return None if locked is None else list(locked.values())
-    missing = [name for name in task.tools if name not in locked]
-    if missing:
+    if locked is None:
+        return None
+    if missing := [name for name in task.tools or () if name not in locked]:
         raise ConfigError(f"tools {missing} are not in the lock", key="extra_info.mcp.tools")
-    return [locked[name] for name in task.tools]
+    return [schema for name, schema in locked.items() if task.tools is None or name in task.tools]

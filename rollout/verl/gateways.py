@@ -50,8 +50,9 @@ class Gateways:
                 async with gateway:
                     entered.set_result(None)
                     await asyncio.Event().wait()
-            except Exception as error:  # handed to whoever waits for the start
-                if entered.done():
+            except BaseException as error:  # handed to whoever waits for the start
+                if entered.done() or not isinstance(error, Exception):
+                    entered.cancel()
                     raise
                 entered.set_exception(error)
 

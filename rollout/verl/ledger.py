@@ -27,15 +27,15 @@ class Entry:
 
     @classmethod
     def of(cls, trace: Trace) -> Entry:
-        withdrawn = trace.stop_reason is None or trace.stop_reason.is_withdrawn
-        reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else str(trace.stop_reason)
+        ended = f"{trace.stop_reason} before the first token" if not trace.response_ids else str(trace.stop_reason)
+        reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else ended
         return cls(
             validate=trace.origin.validate_,
             turns=len(trace.turns),
             tool_calls=trace.tool_calls,
             tool_errors=trace.tool_errors,
             lease_wait_s=trace.lease_wait_s,
-            failure=reason if withdrawn else None,
+            failure=reason if trace.is_withdrawn else None,
         )
 
 

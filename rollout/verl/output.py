@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
 from rollout.trace.record import Trace
-
-
-def is_withdrawn(trace: Trace) -> bool:
-    """Whether the trajectory says nothing about the policy: its world broke, or it has no token to train on."""
-    return trace.stop_reason is None or trace.stop_reason.is_withdrawn or not trace.response_ids
 
 
 def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
@@ -57,19 +51,10 @@ def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:
     }
 
 
-def withdrawn_output(pad_token_id: int, parts: Sequence[str], trace: Trace | None) -> AgentLoopOutput:
+def withdrawn_output(trace: Trace, parts: Sequence[str], *, pad_token_id: int) -> AgentLoopOutput:
     """One masked token, for verl's v0 trainer, which needs an output for every row (v1 takes an empty list)."""
-    extra: dict[str, Any] = {
-        "turn_scores": [],
-        "tool_rewards": [],
-        "min_global_steps": None,
-        "max_global_steps": None,
-        "reward_extra_info": dict.fromkeys(
-            ["mcp_turns", "mcp_tool_calls", "mcp_tool_errors", "mcp_truncated", *parts], 0.0
-        ),
-    }
     return AgentLoopOutput(
-        prompt_ids=(trace.prompt_ids if trace else []) or [pad_token_id],
+        prompt_ids=trace.prompt_ids or [pad_token_id],
         response_ids=[pad_token_id],
         response_mask=[0],
         response_logprobs=[0.0],
@@ -78,5 +63,11 @@ def withdrawn_output(pad_token_id: int, parts: Sequence[str], trace: Trace | Non
         reward_score=0.0,
         num_turns=0,
         metrics=AgentLoopMetrics(),
-        extra_fields=extra,
+        extra_fields={
+            "turn_scores": [],
+            "tool_rewards": [],
+            "min_global_steps": None,
+            "max_global_steps": None,
+            "reward_extra_info": dict.fromkeys(reward_extra_info(trace, parts), 0.0),
+        },
     )

@@ -34,7 +34,10 @@ class VerlPolicy:
         params = self._params | {"max_tokens": max_tokens}
         if self._seed_key is not None:
             params[self._seed_key] = sampling_seed(self._origin, turn)
-        output = await self._client.generate(request_id=self._trajectory, prompt_ids=ids, sampling_params=params)
+        try:
+            output = await self._client.generate(request_id=self._trajectory, prompt_ids=ids, sampling_params=params)
+        except Exception as error:  # the engine's boundary: Ray wraps whatever a server raised
+            raise EngineError(f"{type(error).__name__}: {error}") from error
         if not output.token_ids and output.stop_reason not in ("aborted", "abort"):
             raise EngineError("the engine returned a completion without a token")
         if output.log_probs is not None and len(output.log_probs) != len(output.token_ids):

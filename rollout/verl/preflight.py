@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
+from jinja2 import TemplateError
 from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError, GatewayError
@@ -25,6 +26,7 @@ from rollout.config import Environment, load_environment
 from rollout.parquet import read_rows
 from rollout.startup import opened
 from rollout.task import Task
+from rollout.trace.store import TraceStore
 from rollout.verl.runtime import locked_tools
 from rollout.verl.settings import Settings
 
@@ -62,7 +64,8 @@ async def preflight(config: DictConfig) -> None:
     """
     settings = Settings.of(config)
     _check_given(config)
-    rows = [row for key in ("train_files", "val_files") for row in _rows(config, key)]
+    TraceStore(settings.trace_dir).check()
+    rows = [row for path in _files(config) for row in _rows(config, path)]
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
     schemas = {name: await _check_environment(name, settings, lock, rows) for name in names}
@@ -84,18 +87,24 @@ def _check_given(config: DictConfig) -> None:
         )
 
 
-def _rows(config: DictConfig, key: str) -> Iterable[Row]:
-    """Our rows of one data file list; rows of other agents are verl's business."""
-    files = OmegaConf.select(config, f"data.{key}")
-    for name in [files] if isinstance(files, str) else list(files or []):
-        path = Path(str(name)).expanduser()
-        if path.suffix in (".json", ".jsonl"):
-            continue
-        default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
-        for index, row in enumerate(read_rows(path)):
-            if (row.get("agent_name") or default) == AGENT:
-                where = f"{path}: row {index}"
-                yield Row(Task.from_row(row, where=where), where)
+def _files(config: DictConfig) -> list[Path]:
+    """The parquet files of both lists, each once."""
+    names: list[str] = []
+    for key in ("data.train_files", "data.val_files"):
+        files = OmegaConf.select(config, key)
+        names += [files] if isinstance(files, str) else map(str, files or [])
+    paths = [Path(name).expanduser() for name in dict.fromkeys(names)]
+    return [path for path in paths if path.suffix not in (".json", ".jsonl")]
+
+
+def _rows(config: DictConfig, path: Path) -> Iterable[Row]:
+    """Our rows of one file; rows of other agents are verl's business."""
+    default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
+    key = OmegaConf.select(config, "data.prompt_key") or "prompt"
+    for index, row in enumerate(read_rows(path)):
+        if (row.get("agent_name") or default) == AGENT:
+            where = f"{path}: row {index}"
+            yield Row(Task.from_row({**row, "prompt": row.get(key)}, where=where), where)
 
 
 def _lock(config: DictConfig) -> list[LockEntry]:
@@ -119,6 +128,12 @@ async def _check_environment(
             live = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
     schemas = live if locked is None else locked
     for row in own:
+        if row.task.prompt[-1]["role"] != "user" and environment.user is None:
+            raise ConfigError(
+                "the prompt does not end in a user message, and the environment has no user to give one",
+                file=row.where,
+                key="prompt",
+            )
         if missing := [tool for tool in row.task.tools or () if tool not in schemas]:
             raise ConfigError(
                 f"unknown tools {missing}",
@@ -153,22 +168,30 @@ def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str
 
     from rollout.verl.tokens import ContinuousTokens
 
-    model = str(config.actor_rollout_ref.model.path)
+    model = config.actor_rollout_ref.model
+    path, trust = str(model.get("tokenizer_path") or model.path), bool(model.get("trust_remote_code"))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        kind = AutoConfig.from_pretrained(model, trust_remote_code=False).model_type
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
+        kind = AutoConfig.from_pretrained(model.path, trust_remote_code=trust).model_type
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"no tokenizer can be loaded: {str(error).splitlines()[0]}",
-            file=model,
+            file=path,
             key="actor_rollout_ref.model.path",
             remedy="give a model directory",
         ) from error
+    if model.get("custom_chat_template"):
+        tokenizer.chat_template = model.custom_chat_template
     kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
     builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
     tokens = ContinuousTokens(builder, tokenizer, "hermes")
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
-    lengths = [len(tokens.prompt(row.task.prompt, _selected(schemas[row.task.environment], row.task))) for row in rows]
+    lengths: list[int] = []
+    for row in rows:
+        try:
+            lengths.append(len(tokens.prompt(row.task.prompt, _selected(schemas[row.task.environment], row.task))))
+        except TemplateError as error:
+            raise ConfigError(f"the model's chat template refuses the prompt: {error}", file=row.where) from error
     longest = max(lengths)
     if longest > limit:
         too_long = sum(length > limit for length in lengths)

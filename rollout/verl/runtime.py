@@ -46,6 +46,7 @@ class Runtime:
         self.store = TraceStore(self.settings.trace_dir)
         self.reward_parts = reward_parts(self.settings)
         self._rollout, self._lock, self._gateways = config.actor_rollout_ref.rollout, lock, gateways
+        self._workers_per_node = -(-self._rollout.agent.num_workers // config.trainer.nnodes)
         self._open: dict[str, OpenEnvironment] = {}
 
     async def environment(self, name: str) -> OpenEnvironment:
@@ -56,7 +57,9 @@ class Runtime:
             GatewayError: a required server did not start; the next call tries again.
         """
         if name not in self._open:
-            environment = self.settings.apply(load_environment(name, self.settings.environments_dir))
+            environment = self.settings.apply(
+                load_environment(name, self.settings.environments_dir), workers_per_node=self._workers_per_node
+            )
             gateway = await self._gateways.get(name, environment.gateway_config)
             self._open[name] = OpenEnvironment(
                 environment=environment,

@@ -12,7 +12,7 @@ from verl.utils.import_utils import resolve_config_path
 
 from gateway.config import validate
 from gateway.errors import ConfigError
-from rollout.config import DEFAULT_ASSISTANT_TURNS, Environment, ThinkingLoss, ThinkingReward
+from rollout.config import Environment, ThinkingLoss, ThinkingReward
 from rollout.limits import Limits
 
 KEY = "actor_rollout_ref.rollout.custom.mcp"
@@ -37,7 +37,7 @@ class Settings(BaseModel):
     sampling_seed_key: str | None = None
     """Name of the engine's per-request seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
     max_sessions: int | None = Field(default=None, ge=1)
-    """Sessions that one worker process leases at the same time."""
+    """Sessions on one node at the same time, divided among its worker processes."""
     lease_timeout_s: float | None = Field(default=None, gt=0)
     wall_clock_s: float | None = Field(default=None, gt=0)
     tokens_per_turn: int | None = Field(default=None, ge=1)
@@ -65,9 +65,10 @@ class Settings(BaseModel):
             update={"environments_dir": Path(directory), "trace_dir": settings.trace_dir.absolute()}
         )
 
-    def apply(self, environment: Environment) -> Environment:
-        """The environment with the trainer's overrides."""
-        overrides: dict[str, Any] = {"max_sessions": self.max_sessions, "lease_timeout_s": self.lease_timeout_s}
+    def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
+        """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
+        sessions = max(1, (self.max_sessions or environment.max_sessions) // workers_per_node)
+        overrides: dict[str, Any] = {"max_sessions": sessions, "lease_timeout_s": self.lease_timeout_s}
         limits: dict[str, Any] = {"wall_clock_s": self.wall_clock_s, "tokens_per_turn": self.tokens_per_turn}
         thinking = self.thinking.model_dump()
         return environment.model_copy(
@@ -85,14 +86,10 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
     """Bounds of one trajectory: the environment's, else verl's `multi_turn.max_*_turns`, else 15 assistant turns."""
-    own, multi_turn = environment.limits, rollout.multi_turn
-    return Limits(
+    return Limits.of(
+        environment.limits,
         prompt_tokens=rollout.prompt_length,
         response_tokens=rollout.response_length,
-        assistant_turns=own.assistant_turns or multi_turn.max_assistant_turns or DEFAULT_ASSISTANT_TURNS,
-        user_turns=own.user_turns or multi_turn.max_user_turns,
-        tool_calls=own.tool_calls,
-        parallel_calls=own.parallel_calls,
-        tokens_per_turn=own.tokens_per_turn,
-        wall_clock_s=own.wall_clock_s,
+        assistant_turns=rollout.multi_turn.max_assistant_turns,
+        user_turns=rollout.multi_turn.max_user_turns,
     )

@@ -47,7 +47,8 @@ class StockSessions:
         return await asyncio.shield(sessions[entry.source])
 
     async def _open(self, agent_data: weakref.ref[AgentData], task: Mapping[str, object], entry: LockEntry) -> Session:
-        gateway = await self._gateways.get(entry.environment or entry.source, lambda: gateway_config(entry))
+        # Not the gateway of `mcp_agent`, whose limits the trainer's configuration may override.
+        gateway = await self._gateways.get(f"tool_agent {entry.source}", lambda: gateway_config(entry))
         loop = asyncio.get_running_loop()
         entered: asyncio.Future[Session] = loop.create_future()
         dropped = asyncio.Event()
@@ -60,8 +61,9 @@ class StockSessions:
                 ) as session:
                     entered.set_result(session)
                     await dropped.wait()
-            except Exception as error:  # handed to the call that waits for the session
-                if entered.done():
+            except BaseException as error:  # handed to the call that waits for the session
+                if entered.done() or not isinstance(error, Exception):
+                    entered.cancel()
                     raise
                 entered.set_exception(error)
 
@@ -70,6 +72,8 @@ class StockSessions:
             # The finalizer may run in any thread that drops the last reference.
             weakref.finalize(held, lambda: loop.is_closed() or loop.call_soon_threadsafe(dropped.set)).atexit = False
             del held
+        else:  # the trajectory ended while the servers were starting
+            dropped.set()
         owner = asyncio.create_task(own(), name="stock session")
         self._owners.add(owner)
         owner.add_done_callback(self._owners.discard)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +22,7 @@ class ContinuousTokens:
         self._builder, self._tokenizer = builder, tokenizer
         self._parser = None if tool_format == "hermes" else ToolParser.get_tool_parser(tool_format, tokenizer)
         self._special = frozenset(tokenizer.all_special_ids)
-        self._think_close = tokenizer.encode(hermes.THINK_CLOSE, add_special_tokens=False)
+        self._opened = False
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -30,7 +30,10 @@ class ContinuousTokens:
         return [] if self._parser is None else list(self._parser.stop_token_ids)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        return self._builder.build_initial_tokens(list(messages), tools=list(tools) or None)
+        ids: list[int] = self._builder.build_initial_tokens(list(messages), tools=list(tools) or None)
+        # Some templates begin the thought themselves; then a completion without a closing marker is all thought.
+        self._opened = self._tokenizer.decode(ids[-8:]).rstrip().endswith(hermes.THINK_OPEN)
+        return ids
 
     def completion(self, context: list[int], sampled: list[int]) -> Edit:
         return _edit(self._builder.merge_assistant_tokens(context, sampled))
@@ -49,9 +52,9 @@ class ContinuousTokens:
         ids = self._without_stop(sampled)
         thinking_tokens = self._thinking_tokens(ids)
         if self._parser is None:
-            return hermes.read(self._tokenizer.decode(ids), thinking_tokens=thinking_tokens)
+            return hermes.read(self._tokenizer.decode(ids), thinking_tokens=thinking_tokens, opened=self._opened)
         content, calls = await self._parser.extract_tool_calls(sampled)
-        thinking, content = hermes.split_thinking(content)
+        thinking, content = hermes.split_thinking(content, opened=self._opened)
         return Parsed(
             content=content.strip(),
             thinking=thinking,
@@ -66,11 +69,11 @@ class ContinuousTokens:
         return ids[:end]
 
     def _thinking_tokens(self, ids: list[int]) -> int:
-        close = self._think_close
-        for end in range(len(close), len(ids) + 1):
-            if ids[end - len(close) : end] == close:
-                return end
-        return len(ids) if hermes.THINK_OPEN in self._tokenizer.decode(ids) else 0
+        """The marker may be one token or several, alone or merged with its neighbours: its end is found in the text."""
+        text = self._tokenizer.decode(ids)
+        if hermes.THINK_CLOSE not in text:
+            return len(ids) if self._opened or hermes.THINK_OPEN in text else 0
+        return bisect_left(range(len(ids)), True, key=lambda n: hermes.THINK_CLOSE in self._tokenizer.decode(ids[:n]))
 
 
 def _edit(merge: Any) -> Edit:
@@ -85,8 +88,8 @@ def _edit(merge: Any) -> Edit:
 
 def _call(call: FunctionCall) -> Call:
     try:
-        arguments = json.loads(call.arguments)
-    except json.JSONDecodeError as error:
-        return Call(name=call.name, id=call.tool_call_id, problem=f"The arguments are not valid JSON: {error.msg}.")
+        arguments = hermes.decode_json(call.arguments)
+    except ValueError as error:
+        return Call(name=call.name, id=call.tool_call_id, problem=f"The arguments are not valid JSON: {error}.")
     read = hermes.call_from({"name": call.name, "arguments": arguments})
     return Call(name=read.name, arguments=read.arguments, id=call.tool_call_id, problem=read.problem)

@@ -96,11 +96,19 @@ async def test_a_shared_server_that_died_is_there_again_for_the_next_lease(mini:
     assert type(lost) is ServerUnavailable and "its process has ended and this trajectory's state with it" in str(lost)
 
 
-async def test_a_stateless_session_goes_on_after_its_server_came_back(mini: Entry, config: Config) -> None:
+async def test_a_session_whose_server_only_reads_goes_on_after_it_came_back(mini: Entry, config: Config) -> None:
+    async with Gateway(config(world=mini("echo", "pid"))) as gate, lease(gate) as session:
+        os.kill(int((await session.call("pid", {})).text), signal.SIGKILL)
+        assert (await session.call("echo", {"text": "x"})).text == "x"
+
+
+async def test_a_session_whose_server_may_have_kept_something_ends_with_its_process(
+    mini: Entry, config: Config
+) -> None:
     async with Gateway(config(world=mini("die", "put"))) as gate, lease(gate) as session:
         await failure_of(session, "die")
-        # `put` is not safe to send twice, but the dead connection shows that it was not sent once.
-        assert (await session.call("put", {"text": "x"})).text == "stored"
+        # `put` was surely not sent, but what earlier calls wrote is gone.
+        assert type(await failure_of(session, "put", {"text": "x"})) is ServerUnavailable
 
 
 async def test_a_server_that_cannot_come_back_fails_every_waiting_lease(

@@ -8,13 +8,15 @@ import pytest
 from mcp import types
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from worlds import REWARD, ROLE, play, saying, task
+from worlds import REWARD, ROLE, environment, opened, play, saying, task
 
 from rollout import hermes
 from rollout.limits import Limits
+from rollout.task import Origin
 from rollout.tokens import IM_END, ByteTokens
 from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.trace.store import read_traces
+from rollout.trace.store import TraceStore, read_traces
+from rollout.trajectory import roll_out
 from rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
@@ -206,7 +208,8 @@ async def test_a_straggler_keeps_its_whole_turns_and_is_scored(tmp_path: Path) -
     policy = saying(calling(("bump", {"by": 3})), calling(("hang", {})))
     trace = await play({"counter": server}, policy, tmp_path, limits=limits, **SCORED)
     assert trace.stop_reason is StopReason.TIME_LIMIT
-    assert [len(turn.tools) for turn in trace.turns] == [1, 0]
+    assert trace.turns[0].tools[0].text == "3"
+    assert "No answer" in trace.turns[1].tools[0].text  # it may have taken effect, so it is on record
     assert trace.reward is not None and trace.reward.score == 0.3
 
 
@@ -253,3 +256,74 @@ async def test_a_turn_reward_in_a_result_reaches_the_trace(tmp_path: Path) -> No
     trace = await play({"paying": server}, saying(calling(("work", {})), "Done."), tmp_path)
     assert trace.turns[0].tools[0].reward == 0.5
     assert trace.reward is not None and trace.reward.score == 0.5
+
+
+async def test_an_answer_cut_by_the_budget_is_truncated_and_not_an_answer(tmp_path: Path) -> None:
+    limits = Limits(response_tokens=20_000, tokens_per_turn=5)
+    trace = await play({"counter": counter_server()}, saying("A long sentence."), tmp_path, limits=limits)
+    assert trace.stop_reason is StopReason.TOKEN_LIMIT
+
+
+async def test_half_a_sentence_never_reaches_the_user(tmp_path: Path) -> None:
+    limits = Limits(response_tokens=20_000, tokens_per_turn=5)
+    servers = {"user": user_server([("What?", False)])}
+    trace = await play(servers, saying("A long sentence."), tmp_path, limits=limits, user={"server": "user"})
+    assert trace.stop_reason is StopReason.TOKEN_LIMIT and trace.user_turns == 0
+
+
+@pytest.mark.parametrize("score", ["nan", "inf", float("nan")])
+async def test_a_score_that_is_no_number_withdraws_the_trajectory(tmp_path: Path, score: object) -> None:
+    server = MCPServer("judge", log_level="ERROR")
+
+    @server.tool(name="score", meta={ROLE: "score"}, structured_output=False)
+    async def judge(messages: list[dict[str, Any]]) -> str:
+        return f'{{"score": "{score}"}}'
+
+    trace = await play({"judge": server}, saying("Hi."), tmp_path, reward={"server": "judge"})
+    assert trace.failure is not None and trace.failure.kind == "harness_error"
+    assert list(read_traces(tmp_path)) == [trace]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "[" * 100_000, '"\\ud83d"'])
+async def test_what_python_cannot_decode_is_told_to_the_policy(tmp_path: Path, number: str) -> None:
+    text = f'<tool_call>{{"name": "bump", "arguments": {{"by": {number}}}}}</tool_call>'
+    limits = Limits(response_tokens=500_000)
+    trace = await play({"counter": counter_server()}, saying(text, "Sorry."), tmp_path, limits=limits)
+    assert trace.stop_reason is StopReason.ANSWERED
+    assert "not valid JSON" in trace.turns[0].tools[0].text
+    assert list(read_traces(tmp_path)) == [trace]
+
+
+async def test_a_tool_outside_what_is_rendered_cannot_be_called(tmp_path: Path) -> None:
+    made = environment({"counter": counter_server()})
+    servers = {"counter": counter_server()}
+    async with opened(made, servers) as gateway:
+        (schema,) = [tool.openai_schema() for tool in gateway.catalogue["counter"] if tool.name == "bump"]
+        trace = await roll_out(
+            Trace.begin("t", task(), Origin()),
+            environment=made,
+            gateway=gateway,
+            policy_for=saying(calling(("fail", {})), "Done."),
+            tokens=TOKENS,
+            limits=Limits(response_tokens=20_000),
+            store=TraceStore(tmp_path),
+            tools=[schema],
+        )
+    assert trace.turns[0].tools[0].text == "Unknown tool 'fail'. Available tools: bump"
+
+
+async def test_a_cancelled_trajectory_leaves_its_record(tmp_path: Path) -> None:
+    server = counter_server()
+
+    @server.tool()
+    async def hang() -> str:
+        """Never returns."""
+        await anyio.sleep_forever()
+        return ""
+
+    with anyio.move_on_after(1.0) as outside:
+        await play({"counter": server}, saying(calling(("hang", {}))), tmp_path)
+    assert outside.cancelled_caught
+    (trace,) = read_traces(tmp_path)
+    assert trace.failure is not None and trace.failure.kind == "cancelled"
+    assert len(trace.turns) == 1

@@ -65,9 +65,7 @@ async def play(
     made = environment(servers, **fields)
     async with opened(made, servers) as gateway:
         return await roll_out(
-            "trajectory",
-            row or task(),
-            Origin(),
+            Trace.begin("trajectory", row or task(), Origin()),
             environment=made,
             gateway=gateway,
             policy_for=policy_for,

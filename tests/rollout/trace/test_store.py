@@ -54,7 +54,17 @@ def test_half_a_last_record_is_skipped_and_said(tmp_path: Path) -> None:
     journal.write_bytes(whole + whole[: len(whole) // 2])
     with capture_logs() as logs:
         assert len(list(read_traces(tmp_path))) == 1
-    assert [entry["event"] for entry in logs] == ["half a record skipped"]
+    assert [entry["event"] for entry in logs] == ["not a record, skipped"]
+
+
+def test_a_line_that_is_no_record_does_not_hide_the_others(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path)
+    store.append(recorded_trace("a"))
+    (journal,) = tmp_path.glob("*.jsonl")
+    journal.write_bytes(journal.read_bytes() + b'{"half": \n')
+    store.append(recorded_trace("b"))
+    with capture_logs():
+        assert [trace.id for trace in read_traces(tmp_path)] == ["a", "b"]
 
 
 def test_a_record_of_another_schema_is_refused_with_its_place() -> None:

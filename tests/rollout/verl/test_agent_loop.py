@@ -182,7 +182,7 @@ async def test_a_server_that_dies_in_mid_call_withdraws_the_trajectory(config: D
     assert is_withdrawn(await run(config, model, texts), config)
     (trace,) = traces(config)
     assert trace.failure is not None and trace.failure.kind == "delivery_unknown"
-    assert [len(turn.tools) for turn in trace.turns] == [1, 0]  # what happened until then is kept
+    assert trace.turns[0].tools[0].text == "PLUM"  # what happened is kept
 
 
 async def test_a_server_killed_between_two_calls_withdraws_and_the_next_lease_is_whole(
@@ -213,11 +213,12 @@ async def test_a_row_that_makes_no_sense_is_withdrawn_and_not_raised(
     config: DictConfig, model: Path, extra_info: Any
 ) -> None:
     assert is_withdrawn(await run(config, model, [SHOUT], extra_info=extra_info), config)
+    (trace,) = traces(config)
+    assert trace.failure is not None and trace.failure.kind == "config_error"
 
 
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
 async def test_what_was_withdrawn_reaches_the_ledger(config: DictConfig, model: Path) -> None:
-    if not config.trainer.use_v1:
-        pytest.skip("v0 has no ledger")
     import ray
 
     from rollout.verl.ledger import start_ledger

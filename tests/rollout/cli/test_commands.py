@@ -1,0 +1,166 @@
+"""The command line as programs use it: JSON on standard output, one message on standard error, an exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).parents[3]
+COMMAND = Path(sys.executable).with_name("mcp-rollout")
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def mcp_rollout(*arguments: str | Path) -> Done:
+    done = subprocess.run([COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Path:
+    """An `mcpServers` file as desktop clients write it."""
+    entry = {"command": sys.executable, "args": [str(ROOT / "tests/support/echo_server.py")], "autoApprove": ["shout"]}
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"echo": entry}}))
+    return file
+
+
+def test_tools_lists_what_servers_offer_with_the_full_schema(servers: Path) -> None:
+    tools = {tool["tool"]: tool for tool in mcp_rollout("tools", servers, "--json").json}
+    assert tools["shout"]["audience"] == "policy"
+    assert tools["shout"]["input_schema"]["properties"]["times"]["default"] == 1
+
+
+def test_harness_tools_are_listed_and_cannot_be_called() -> None:
+    tools = mcp_rollout("tools", "calculator", "--json").json
+    assert {tool["tool"] for tool in tools if tool["audience"] == "harness"} >= {"reset", "score"}
+    assert mcp_rollout("call", "calculator", "score", '{"messages": []}').status == 2
+
+
+def test_call_answers_and_says_with_its_status_whether_the_tool_refused(servers: Path) -> None:
+    well = mcp_rollout("call", servers, "shout", '{"text": "plum"}', "--json")
+    assert (well.status, well.json["text"]) == (0, "PLUM")
+    refused = mcp_rollout("call", "calculator", "divide", '{"a": 1, "b": 0}', "--json")
+    assert (refused.status, refused.json["is_error"]) == (1, True)
+
+
+def test_one_lock_can_hold_several_environments(tmp_path: Path) -> None:
+    lock = tmp_path / "tools.yaml"
+    written = mcp_rollout("tool-config", "calculator", "examples/guess/guess.yaml", "-o", lock, "--json")
+    assert (written.status, written.json["tools"]) == (0, 6)
+
+
+def test_rows_name_their_task_and_begin_with_what_the_user_says(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    done = mcp_rollout("data", "retail", "--split", "test", "-n", "3", "--tools", "get_order,get_user", "-o", file)
+    assert done.status == 0, done.err
+    rows = pq.read_table(file).to_pylist()
+    assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2]
+    assert rows[0]["extra_info"]["mcp"]["environment"] == "retail"
+    assert rows[0]["extra_info"]["mcp"]["tools"] == ["get_order", "get_user"]
+    assert [message["role"] for message in rows[0]["prompt"]] == ["system", "user"]
+
+
+def test_a_run_resumes_without_repeating_or_losing_a_trajectory(tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    run = ("run", "calculator", "--engine", "expert", "--out", out, "--json")
+    first = mcp_rollout(*run, "-n", "2").json
+    assert (first["trajectories"], first["resumed"], first["reward_mean"]) == (2, 0, 1.0)
+    assert mcp_rollout(*run, "-n", "3").status == 2  # without --resume nothing is added
+    more = mcp_rollout(*run, "-n", "3", "--samples", "2", "--resume").json
+    assert (more["trajectories"], more["resumed"]) == (6, 2)
+    lines = [json.loads(line) for line in mcp_rollout("trace", "ls", out, "--json").out.splitlines()]
+    assert sorted((line["row"], line["sample"]) for line in lines) == [(row, n) for row in range(3) for n in range(2)]
+    assert {line["stop_reason"] for line in lines} == {"answered"} and {line["reward"] for line in lines} == {1.0}
+    other = mcp_rollout("run", "calculator", "--engine", "none", "--out", out, "--resume")
+    assert other.status == 2 and "traces of engine expert" in other.err
+
+
+def test_a_trace_is_shown_with_its_thinking_folded(tmp_path: Path) -> None:
+    mcp_rollout("run", "calculator", "--engine", "expert", "-n", "1", "--out", tmp_path / "traces")
+    (line,) = mcp_rollout("trace", "ls", tmp_path / "traces", "--json").out.splitlines()
+    trace = json.loads(line)
+    shown = mcp_rollout("trace", "show", tmp_path / "traces", trace["id"][:8])
+    assert shown.status == 0 and "thinks" in shown.out and f"turn {trace['turns']}" in shown.out
+    record = mcp_rollout("trace", "show", tmp_path / "traces", trace["id"], "--json").json
+    assert len(record["response_ids"]) == len(record["loss_mask"]) == len(record["logprobs"])
+
+
+def test_help_needs_no_heavy_import() -> None:
+    heavy = "[name for name in ('mcp', 'pydantic', 'torch') if name in sys.modules]"
+    program = f"import sys; from rollout.cli.app import app; print({heavy})"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+    assert mcp_rollout("--help").status == 0
+
+
+BAD_FILES = {
+    "syntax.json": ("{", ["not valid JSON", "line 1"]),
+    "typo.json": ('{"mcpServers": {"x": {"comand": "y"}}}', ["mcpServers.x.comand", "did you mean 'command'"]),
+    "missing.json": ('{"mcpServers": {"x": {"command": "no-such-program"}}}', ["servers.x", "no such program"]),
+    "silent.json": (
+        '{"mcpServers": {"x": {"command": "sleep", "args": ["60"], "start_timeout_s": 1}}}',
+        ["servers.x", "handshake", "start_timeout_s"],
+    ),
+    "unset.json": (
+        '{"mcpServers": {"x": {"command": "y", "env": {"K": "${NOT_SET}"}}}}',
+        ["x.env.K", "NOT_SET"],
+    ),
+    "empty.yaml": ("servers: {}\n", ["servers"]),
+    "user.yaml": (
+        "servers: {x: {command: y}}\nuser: {server: z}\n",
+        ["user.server", "'z'", "not one of the servers"],
+    ),
+    "part.yaml": (
+        "servers: {x: {command: y}}\nreward: {server: x, parts: [acc]}\n",
+        ["reward.parts", "acc", "choose another name"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_gives_one_message_with_file_key_and_remedy(tmp_path: Path, name: str) -> None:
+    content, said = BAD_FILES[name]
+    (tmp_path / name).write_text(content)
+    done = mcp_rollout("tools", tmp_path / name)
+    message = done.err.splitlines()[-1]
+    assert done.status == 2 and done.out == "" and "Traceback" not in done.err
+    assert message.startswith("error: ") and name in message and all(part in message for part in said), message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tools", "retial"], "did you mean 'retail'"),
+        (["tools", "/nowhere.json"], "no such file"),
+        (["call", "calculator", "ad", "{}"], "tools: add"),
+        (["call", "calculator", "add", "{"], "not JSON"),
+        (["data", "calculator", "-n", "99999", "-o", "x.parquet"], "ask for fewer"),
+        (["data", "calculator", "--split", "dev", "-o", "x.parquet"], "one of train, test"),
+        (["data", "retail", "--tools", "get_ordr", "-o", "x.parquet"], "unknown tool 'get_ordr'"),
+        (["data", "calculator", "-n", "1", "-o", "/proc/x/y.parquet"], "cannot be written"),
+        (["tool-config", "calculator", "-o", "/nowhere/tools.yaml"], "cannot be written"),
+        (["run", "calculator", "--engine", "expart", "--out", "x"], "one of expert, random, none"),
+        (["run", "calculator", "--engine", "expert", "-n", "1", "--out", "/proc/x"], "cannot write traces"),
+        (["trace", "ls", "/nowhere"], "no such directory"),
+    ],
+)
+def test_bad_use_gives_one_message_and_status_two(arguments: list[str], said: str) -> None:
+    done = mcp_rollout(*arguments)
+    assert done.status == 2 and "Traceback" not in done.err
+    assert said in done.err.splitlines()[-1], done.err

@@ -1,0 +1,155 @@
+"""What is wrong is said before training starts: one message with file, key and remedy, and exit status 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from rollout.verl.cpu.tiny_model import make_tiny_model
+
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+
+ROOT = Path(__file__).parents[3]
+SERVER = {
+    "command": "${python}",
+    "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
+    "roles": {"score": "judge"},
+}
+ENVIRONMENT: dict[str, Any] = {"servers": {"echo": SERVER}, "reward": {"server": "echo", "parts": ["letters"]}}
+MCP: dict[str, Any] = {"environment": "echo", "task": "t", "seed": 1, "tools": ["shout"]}
+Preflight = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"), hidden=64, layers=1)
+
+
+@pytest.fixture
+def preflight(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Preflight:
+    """Runs the callback as Hydra does; returns what a user reads, "" where nothing is wrong."""
+    from rollout.verl.preflight import PreflightCallback
+
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+
+    def run(
+        *overrides: str,
+        environment: dict[str, Any] = ENVIRONMENT,
+        mcp: Any = MCP,
+        prompt: Any = ({"role": "user", "content": "Shout plum."},),
+    ) -> str:
+        (tmp_path / "environments").mkdir()
+        (tmp_path / "environments" / "echo.yaml").write_text(yaml.safe_dump(environment))
+        row = {"agent_name": "mcp_agent", "prompt": list(prompt), "extra_info": {"index": 0, "mcp": mcp}}
+        other = {"agent_name": "tool_agent", "prompt": [{"role": "user", "content": "x"}], "extra_info": None}
+        pq.write_table(pa.Table.from_pylist([other, row]), tmp_path / "rows.parquet")
+        with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+            config = compose(
+                "mcp_grpo",
+                overrides=[
+                    "hydra.searchpath=[pkg://verl.trainer.config]",
+                    "engine=cpu",
+                    f"data.train_files={tmp_path / 'rows.parquet'}",
+                    f"actor_rollout_ref.model.path={model}",
+                    f"trainer.default_local_dir={tmp_path / 'out'}",
+                    f"actor_rollout_ref.rollout.custom.mcp.environments_dir={tmp_path / 'environments'}",
+                    *overrides,
+                ],
+            )
+        try:
+            PreflightCallback().on_job_start(OmegaConf.create(OmegaConf.to_container(config)))
+        except SystemExit as stopped:
+            assert stopped.code == 2
+            return capsys.readouterr().err
+        return ""
+
+    return run
+
+
+def test_a_run_that_can_work_passes(preflight: Preflight) -> None:
+    assert preflight() == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mcp": None}, ["rows.parquet: row 1", "extra_info.mcp", "mcp-rollout data"]),
+        ({"mcp": {**MCP, "seed": None}}, ["rows.parquet: row 1", "extra_info.mcp.seed"]),
+        (
+            {"mcp": {**MCP, "tools": ["shuot"]}},
+            ["rows.parquet: row 1", "shuot", "tools of echo: answer, say_hello, shout"],
+        ),
+        ({"mcp": {**MCP, "environment": "ecko"}}, ["rows.parquet: row 1", "ecko", "did you mean 'echo'"]),
+        ({"prompt": [{"role": "system", "content": "x"}]}, ["rows.parquet: row 1", "does not end in a user message"]),
+        ({"prompt": [{"role": "user", "content": "plum " * 3000}]}, ["row 1", "data.max_prompt_length", "raise it to"]),
+        ({"environment": ENVIRONMENT | {"serverz": {}}}, ["echo.yaml", "serverz", "did you mean 'servers'"]),
+        (
+            {"environment": {"servers": {"echo": {"command": "no-such-program"}}}},
+            ["echo.yaml", "servers.echo", "no-such-program", "start it by hand"],
+        ),
+        (
+            {"environment": {"servers": {"echo": {"command": "sleep", "args": ["60"], "start_timeout_s": 1}}}},
+            ["echo.yaml", "servers.echo", "handshake", "start_timeout_s"],
+        ),
+        (
+            {"environment": {"servers": {"echo": {**SERVER, "tools": ["shuot"]}}}},
+            ["echo.yaml", "servers.echo.tools", "shuot"],
+        ),
+        (
+            {"environment": {"servers": {"echo": {**SERVER, "roles": {}}}, "reward": {"server": "echo"}}},
+            ["echo.yaml", "reward.server", "score"],
+        ),
+    ],
+)
+def test_what_is_wrong_with_rows_or_environment_is_said(
+    preflight: Preflight, change: dict[str, Any], said: list[str]
+) -> None:
+    message = preflight(**change)
+    assert message.startswith("error: ") and all(part in message for part in said), message
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.train_files=null", ["data.train_files", "mcp-rollout data"]),
+        ("data.train_files=/nowhere.parquet", ["/nowhere.parquet", "no such file"]),
+        ("actor_rollout_ref.model.path=null", ["actor_rollout_ref.model.path"]),
+        ("actor_rollout_ref.model.path=/nowhere", ["actor_rollout_ref.model.path", "/nowhere"]),
+        ("actor_rollout_ref.rollout.custom.mcp.max_failed_share=2", ["custom.mcp.max_failed_share"]),
+        ("+actor_rollout_ref.rollout.custom.mcp.trace_dirr=x", ["custom.mcp.trace_dirr", "did you mean 'trace_dir'"]),
+        ("actor_rollout_ref.rollout.custom.mcp.trace_dir=/proc/traces", ["/proc/traces", "trace_dir"]),
+        ("actor_rollout_ref.rollout.multi_turn.tool_config_path=/nowhere.yaml", ["/nowhere.yaml", "no such file"]),
+    ],
+)
+def test_what_is_wrong_with_the_configuration_is_said(preflight: Preflight, override: str, said: list[str]) -> None:
+    message = preflight(override)
+    assert message.startswith("error: ") and all(part in message for part in said), message
+
+
+def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VERL_PLATFORM")
+    assert "VERL_PLATFORM=cpu" in preflight()
+
+
+def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(
+    preflight: Preflight, tmp_path: Path
+) -> None:
+    from gateway.tool_config import lock_entries, write_lock
+    from gateway.types import ToolDefinition
+
+    changed = ToolDefinition(
+        server="echo", name="shout", exposed_name="shout", description="Whisper it.", input_schema={"type": "object"}
+    )
+    write_lock(tmp_path / "lock.yaml", lock_entries({"echo": [changed]}, environment="echo", source="echo.yaml"))
+    message = preflight(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tmp_path / 'lock.yaml'}")
+    assert "Whisper it." in message and "Say it louder." in message and "tool-config" in message
