@@ -21,6 +21,7 @@ import pytest
 import yaml
 from engine_log import derive, read_generations, read_records
 from taught_model import teach
+from transformers import AutoTokenizer
 
 from gateway.tool_config import read_lock
 
@@ -169,6 +170,17 @@ def test_ids_mask_and_logprobs_equal_what_the_engine_logged(run: Run) -> None:
         assert record["response_ids"] == ids + record["response_ids"][len(ids) :]
         assert record["loss_mask"] == mask + [0] * (len(record["response_ids"]) - len(ids))
         assert record["logprobs"] == logprobs + [0.0] * (len(record["response_ids"]) - len(ids))
+
+
+def test_stock_agents_share_the_batches_and_the_stock_tool_agent_reaches_the_same_server(run: Run) -> None:
+    left = list(run.generations)
+    for record in run.records:
+        derive(record, left)
+    tokenizer = AutoTokenizer.from_pretrained(run.home / "model")
+    prompts = [tokenizer.decode(generation["prompt_ids"]) for generation in left]
+    assert len([prompt for prompt in prompts if "<tools>" not in prompt]) == 1 + STEPS * SAMPLES  # single_turn_agent
+    answered = [prompt for prompt in prompts if "<tools>" in prompt and "<tool_response>\nPLUM" in prompt]
+    assert answered, "no call of tool_agent came back"
 
 
 def test_thinking_is_in_the_trace_and_in_the_loss(run: Run) -> None:
