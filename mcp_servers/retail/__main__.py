@@ -7,7 +7,7 @@ def main() -> None:
     arguments.add_argument(
         "--slice",
         dest="slice_",
-        choices=["all", "named", "open"],
+        choices=["all", "any", "fitting"],
         default="all",
         help="whose tasks are listed: the whole shop's, or the counter's short ones (default: %(default)s)",
     )

@@ -24,6 +24,8 @@ class Case:
     by_email: bool
     greeting: str
     closing: str
+    alternatives: tuple[Part, ...] = ()
+    """What would content the customer as well as `parts`."""
     express: bool = False
     """The shop knows the customer, who agreed beforehand to what is allowed, and records the outcome by itself."""
 

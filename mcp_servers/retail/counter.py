@@ -1,8 +1,9 @@
 """The counter: a slice of the shop for short trajectories. One signed-in customer, one order, one wish, one reply.
 
 What can be done hangs on the order's state alone, which only a look at it tells: a pending order can be cancelled, a
-shipped one tracked, a delivered one returned. In the slice `named` the customer asks for one of the three, allowed or
-not; in the slice `open` for whichever fits.
+shipped one tracked, a delivered one returned. The customer names all three. In the slice `any` they are content with
+whichever the agent tries, a refusal included, and the expert picks one blindly; in the slice `fitting` they want the one
+that is possible.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from mcp_servers.retail.parts import CANNOT, Look, Part, Say, Telling, Write, ca
 from mcp_servers.retail.story import Story
 from mcp_servers.retail.world import TODAY, Order, OrderStatus
 
-CounterSlice = Literal["named", "open"]
+CounterSlice = Literal["any", "fitting"]
 
 SIZES: dict[CounterSlice, dict[Split, int]] = {
-    "named": {"train": 360, "test": 45},
-    "open": {"train": 240, "test": 60},
+    "any": {"train": 360, "test": 45},
+    "fitting": {"train": 240, "test": 60},
 }
 """Number of tasks by slice and split; the three states of an order take turns."""
 
 COUNTER_POLICY = """\
-You serve a signed-in customer of a small shop who has one order. Look at it first. Try what they ask for; if it is \
-refused, say why. If they leave it to you, do what fits."""
+You serve a signed-in customer of a small shop who has one order. Look at it first, then do what fits. If the shop \
+refuses what you try, say why."""
 
 STATES: tuple[OrderStatus, ...] = ("pending", "shipped", "delivered")
 Step = Literal["cancel", "track", "return"]
@@ -41,6 +42,7 @@ _WISHES: dict[Step, str] = {
     "return": "tell me until when I can return my order",
 }
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
+_WHICHEVER: dict[CounterSlice, str] = {"any": "whichever you like.", "fitting": "whichever fits."}
 _HINT = "That is not what I asked for."
 
 
@@ -55,7 +57,7 @@ def is_counter_task(task: str) -> bool:
 def counter_seed(task: str) -> int:
     """The seed that `tasks` lists with a task; no two of the four lists share one."""
     slice_, split, index = _parse(task)
-    return index + (200_000 if slice_ == "named" else 300_000) + (50_000 if split == "test" else 0)
+    return index + (200_000 if slice_ == "any" else 300_000) + (50_000 if split == "test" else 0)
 
 
 def make_counter_case(task: str, seed: int) -> Case:
@@ -73,14 +75,17 @@ def make_counter_case(task: str, seed: int) -> Case:
     story = Story(rng=rng, world=world, customer=customer)
     state = STATES[index % len(STATES)]
     order = _small_order(story, state)
-    # The states take turns, so the steps must not: what is asked for says nothing about what is possible.
-    step = rng.choice(list(_WISHES)) if slice_ == "named" else _FITTING[state]
+    request = _request(story, slice_)
+    parts = {step: _part(story, order, step, request) for step in _WISHES}
+    # The states take turns, so a blind choice must not: it says nothing about what is possible.
+    step = rng.choice(list(_WISHES)) if slice_ == "any" else _FITTING[state]
     return Case(
         task=task,
         seed=seed,
         world=world,
         customer=customer,
-        parts=(_part(story, order, step, _request(story, slice_, step)),),
+        parts=(parts.pop(step),),
+        alternatives=tuple(parts.values()) if slice_ == "any" else (),
         identity_told=True,
         by_email=True,
         greeting=story.say("Hello!", "Hi there,", "Good morning."),
@@ -102,11 +107,9 @@ def _small_order(story: Story, state: OrderStatus) -> Order:
     return order
 
 
-def _request(story: Story, slice_: CounterSlice, step: Step) -> str:
-    if slice_ == "named":
-        return f"Please {_WISHES[step]}."
+def _request(story: Story, slice_: CounterSlice) -> str:
     first, second, third = story.rng.sample(list(_WISHES.values()), 3)
-    return f"Please {first}, {second} or {third}, whichever fits."
+    return f"Please {first}, {second} or {third}, {_WHICHEVER[slice_]}"
 
 
 @dataclass(frozen=True, slots=True)

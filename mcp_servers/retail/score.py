@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import validate_call
 
@@ -33,10 +34,11 @@ def score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
     and (where something is required) having asked before each change. The outcome counts only with some other
     achievement, so that recording one and doing nothing else is worth nothing.
     """
+    if case.express:
+        ways = [case, *(replace(case, parts=(part,)) for part in case.alternatives)]
+        return max((_express_score(way, desk, messages) for way in ways), key=lambda score: score.score)
     required = required_changes(case)
     made = changed(case.world, desk.world)
-    if case.express:
-        return _express_score(case, required, made, messages)
     told = _told(case, [message.text for message in messages if message.is_told])
     achieved = bool(required & made) or any(told)
     outcome = float(desk.outcome == case.outcome and achieved)
@@ -52,11 +54,13 @@ def score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
     return Score(score=total, parts={"database": database, "communication": communication})
 
 
-def _express_score(case: Case, required: Facts, made: Facts, messages: Sequence[Message]) -> Score:
+def _express_score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
     """The same parts where nothing is recorded and nobody has to be asked first.
 
     Telling counts only after the required change, and only with no other day or amount told: one question, one answer.
     """
+    required = required_changes(case)
+    made = changed(case.world, desk.world)
     said = [message.text for message in messages if message.is_told]
     values = {value for text in said for value in _VALUES.findall(text)}
     allowed = sum(telling.is_value for part in case.parts for telling in part.tellings)

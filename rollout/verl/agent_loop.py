@@ -78,16 +78,18 @@ class MCPAgentLoop(AgentLoopBase):
             trace.fail(error.kind, str(error))
             runtime.store.append(trace)
             return trace
-        return await self._roll_out(runtime, running, trace, task, tools, sampling_params)
+        # v0 does not say which sibling this is, and siblings with one seed would all say the same.
+        seed_key = runtime.settings.sampling_seed_key if "session_id" in row else None
+        return await self._roll_out(runtime, running, trace, tools, sampling_params, seed_key)
 
     async def _roll_out(
         self,
         runtime: Runtime,
         running: OpenEnvironment,
         trace: Trace,
-        task: Task,
         tools: list[dict[str, Any]] | None,
         sampling_params: dict[str, Any],
+        seed_key: str | None,
     ) -> Trace:
         tokens = ContinuousTokens(self.continuous_token_builder, self.tokenizer, self.rollout_config.multi_turn.format)
 
@@ -98,7 +100,7 @@ class MCPAgentLoop(AgentLoopBase):
                 trace.origin,
                 sampling_params,
                 stop_token_ids=tokens.stop_token_ids,
-                seed_key=runtime.settings.sampling_seed_key,
+                seed_key=seed_key,
             )
 
         return await roll_out(
@@ -117,7 +119,7 @@ class MCPAgentLoop(AgentLoopBase):
         return Origin(
             row=int(row.get("index", 0)),
             sample=int(row.get("session_id", 0)),
-            step=batch.step,
+            step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
             validate=batch.validate,
             uid=str(row.get("uid", "")),
             engine="verl",

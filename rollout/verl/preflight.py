@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError, GatewayError
-from gateway.gateway import Gateway
+from gateway.session import Session
 from gateway.tool_config import LockEntry, read_lock
 from gateway.types import Role
 from rollout.config import Environment, load_environment
@@ -122,9 +122,9 @@ async def _check_environment(
     except ConfigError as error:
         raise ConfigError(f"{own[0].where} needs environment {name!r}: {error}") from error
     async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
-        _check_roles(environment, gateway)
         locked = locked_tools(name, lock, gateway)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:
+            _check_roles(environment, session)
             live = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
     schemas = live if locked is None else locked
     for row in own:
@@ -144,7 +144,7 @@ async def _check_environment(
     return list(schemas.values())
 
 
-def _check_roles(environment: Environment, gateway: Gateway) -> None:
+def _check_roles(environment: Environment, session: Session) -> None:
     """The servers that play the user and keep the score must have the tools for it."""
     needed: list[tuple[str, str, Role]] = []
     if environment.user:
@@ -152,7 +152,7 @@ def _check_roles(environment: Environment, gateway: Gateway) -> None:
     if environment.reward.server:
         needed.append(("reward.server", environment.reward.server, Role.SCORE))
     for key, server, role in needed:
-        if not any(tool.role is role for tool in gateway.catalogue.get(server, ())):
+        if not session.has(role, server):
             raise ConfigError(
                 f"server {server!r} has no tool with the role {role}",
                 file=environment.file,

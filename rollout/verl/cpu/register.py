@@ -12,10 +12,8 @@ from verl.utils import distributed
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
+from rollout.verl.cpu.names import ROLLOUT_NAME
 from rollout.verl.cpu.platform import CPUPlatform
-
-ROLLOUT_NAME = "transformers_cpu"
-"""The value of `actor_rollout_ref.rollout.name`."""
 
 PYTHON_VARIABLE = "MCP_ROLLOUT_PYTHON"
 

@@ -11,7 +11,7 @@ import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
-from rollout.verl.cpu.register import ROLLOUT_NAME
+from rollout.verl.cpu.names import ROLLOUT_NAME
 from rollout.verl.cpu.server import TransformersServer
 
 

@@ -20,7 +20,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from rollout.verl.cpu.batch import ContinuousBatch, Sequence, StopReason
 from rollout.verl.cpu.engine_log import EngineLog
-from rollout.verl.cpu.register import ROLLOUT_NAME
+from rollout.verl.cpu.names import ROLLOUT_NAME
 from rollout.verl.cpu.sampling import Sampling
 
 _log = logging.getLogger(__name__)
