@@ -2,8 +2,8 @@
 
 What can be done hangs on the order's state alone, which only a look at it tells: a pending order can be cancelled, a
 shipped one tracked, a delivered one returned. The customer names all three. In the slice `any` they are content with
-whichever the agent tries, a refusal included, and the expert picks one blindly; in the slice `fitting` they want the one
-that is possible.
+whichever the agent tries, a refusal included, and the expert picks one blindly; in the slice `fitting` they want the
+one that is possible.
 """
 
 from __future__ import annotations
@@ -134,13 +134,14 @@ def _part(story: Story, order: Order, step: Step, request: str) -> Part:
 
 
 def _call(order: Order, step: Step) -> tuple[str, Call]:
+    number = order.order_id
     match step:
         case "cancel":
-            return "I cancel it.", call("cancel_order", order_id=order.order_id, reason="no_longer_needed")
+            return f"I cancel {number}.", call("cancel_order", order_id=number, reason="no_longer_needed")
         case "track":
-            return "I track it.", call("track_shipment", order_id=order.order_id)
+            return f"I track {number}.", call("track_shipment", order_id=number)
         case "return":
-            return "I check its window.", call("check_return_window", order_id=order.order_id)
+            return f"I check the window of {number}.", call("check_return_window", order_id=number)
 
 
 def _answer(story: Story, order: Order, step: Step) -> _Answer:

@@ -139,6 +139,33 @@ def trace_show(
     raise typer.Exit(show_trace(directory, trajectory, full=full, as_json=json))
 
 
+@trace_app.command("export")
+def trace_export(
+    directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The JSON lines file to write.")],
+    sft: Annotated[bool, typer.Option("--sft", help="As conversations for supervised training.")] = False,
+    min_reward: Annotated[float, typer.Option(help="Leave out trajectories that scored less.")] = 1.0,
+    tool_config: Annotated[
+        Path | None, typer.Option(help="The lock with the tools' schemas; without it the servers are asked.")
+    ] = None,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Write the trajectories worth imitating as training data. Exit status 1 where there is none."""
+    from rollout.cli.trace_export import export_traces
+
+    status = export_traces(
+        directory,
+        output,
+        sft=sft,
+        min_reward=min_reward,
+        tool_config=tool_config,
+        environments_dir=environments_dir,
+        as_json=json,
+    )
+    raise typer.Exit(status)
+
+
 def main() -> None:
     """Entry point: one message on standard error and status 2 for whatever the user can put right."""
     try:

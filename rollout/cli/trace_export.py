@@ -13,7 +13,6 @@ import typer
 
 from gateway.errors import ConfigError
 from gateway.tool_config import read_lock
-from rollout.cli.target import quiet_logs
 from rollout.config import Environment, load_environment
 from rollout.startup import opened
 from rollout.trace.export import export_sft
@@ -33,7 +32,6 @@ def export_traces(
     as_json: bool,
 ) -> int:
     """Exit status 1 where no trajectory was good enough to be exported."""
-    quiet_logs()
     if not sft:
         raise ConfigError("say what to export as", key="--sft", remedy="add --sft")
     if not directory.is_dir():

@@ -102,6 +102,19 @@ def test_a_trace_is_shown_with_its_thinking_folded(tmp_path: Path) -> None:
     assert len(record["response_ids"]) == len(record["loss_mask"]) == len(record["logprobs"])
 
 
+def test_the_trajectories_worth_imitating_are_exported_with_their_tools(tmp_path: Path) -> None:
+    mcp_rollout("run", "calculator", "--engine", "expert", "-n", "2", "--out", tmp_path / "good")
+    mcp_rollout("run", "calculator", "--engine", "none", "-n", "2", "--out", tmp_path / "bad")
+    file = tmp_path / "sft.jsonl"
+    done = mcp_rollout("trace", "export", tmp_path / "good", "--sft", "-o", file, "--json")
+    assert (done.status, done.json["rows"]) == (0, 2)
+    row = json.loads(file.read_text().splitlines()[0])
+    assert [message["role"] for message in row["messages"][:3]] == ["system", "user", "assistant"]
+    assert row["messages"][2]["reasoning_content"] and row["messages"][2]["tool_calls"]
+    assert {tool["function"]["name"] for tool in row["tools"]} >= {"add", "divide"}
+    assert mcp_rollout("trace", "export", tmp_path / "bad", "--sft", "-o", file).status == 1
+
+
 def test_help_needs_no_heavy_import() -> None:
     heavy = "[name for name in ('mcp', 'pydantic', 'torch') if name in sys.modules]"
     program = f"import sys; from rollout.cli.app import app; print({heavy})"
