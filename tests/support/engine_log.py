@@ -48,6 +48,9 @@ def pick(
         == generation["prompt_ids"] + generation["token_ids"]
     ]
     assert candidates, "the engine never continued this context"
+    # A sibling with the same conversation may be ahead, and its later turns in the log before this one's first.
+    nearest = min(len(generation["prompt_ids"]) for generation in candidates)
+    candidates = [generation for generation in candidates if len(generation["prompt_ids"]) == nearest]
     for generation in candidates:
         start = len(generation["prompt_ids"]) - len(record["prompt_ids"])
         if record["logprobs"][start : start + len(generation["log_probs"])] == generation["log_probs"]:
