@@ -60,7 +60,7 @@ def main() -> None:
     console.print(
         f"\neverything lies in [bold]{home}[/bold]: traces of the expert in expert/, of training in train/traces/"
     )
-    console.print(f"read them with [bold]mcp-rollout trace ls {home / 'train' / 'traces'}[/bold]")
+    console.print(f"read them with [bold].venv/bin/mcp-rollout trace ls {home / 'train' / 'traces'}[/bold]")
 
 
 def command(*arguments: str) -> None:

@@ -19,7 +19,7 @@ from mcp_servers.retail.desk import Desk
 from mcp_servers.retail.generate import make_world
 from mcp_servers.retail.parts import CANNOT, Look, Part, Say, Telling, Write, call, told
 from mcp_servers.retail.story import Story
-from mcp_servers.retail.world import TODAY, Order, OrderStatus
+from mcp_servers.retail.world import RETURN_DAYS, TODAY, Order, OrderStatus
 
 CounterSlice = Literal["any", "fitting"]
 
@@ -95,14 +95,14 @@ def make_counter_case(task: str, seed: int) -> Case:
 
 
 def _small_order(story: Story, state: OrderStatus) -> Order:
-    """One line; what has to be copied from it differs from other orders in a digit, as a small model can learn soon."""
+    """One line; numbers that have to be copied come from a few, each a token of its own to a tokenizer that knows them."""
     rng, orders = story.rng, story.world.orders
-    # Returnable until a day from 1 to 9 April, or expected on one from 20 to 25 March.
-    order = story.order(state, lines=1, delivered_days_ago=rng.randint(6, 14) if state == "delivered" else None)
+    days = rng.randint(5, 13)
+    order = story.order(state, lines=1, delivered_days_ago=RETURN_DAYS - days if state == "delivered" else None)
     if order.shipment is not None:
-        order.shipment.expected_on = TODAY + timedelta(days=rng.randint(4, 9))
+        order.shipment.expected_on = TODAY + timedelta(days=days)
     del orders[order.order_id]
-    order.order_id = f"W{rng.randint(1, 9)}"
+    order.order_id = f"W{rng.randint(41, 49)}"
     orders[order.order_id] = order
     return order
 
