@@ -95,7 +95,7 @@ def make_counter_case(task: str, seed: int) -> Case:
 
 
 def _small_order(story: Story, state: OrderStatus) -> Order:
-    """One line; numbers that have to be copied come from a few, each a token of its own to a tokenizer that knows them."""
+    """One line; numbers to be copied come from a few, each a token of its own to a tokenizer that knows them."""
     rng, orders = story.rng, story.world.orders
     days = rng.randint(5, 13)
     order = story.order(state, lines=1, delivered_days_ago=RETURN_DAYS - days if state == "delivered" else None)
