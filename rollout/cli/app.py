@@ -139,6 +139,27 @@ def trace_show(
     raise typer.Exit(show_trace(directory, trajectory, full=full, as_json=json))
 
 
+@trace_app.command("stats")
+def trace_stats(
+    directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Count as this model would (an expert's traces hold bytes).")
+    ] = None,
+    tool_config: Annotated[
+        Path | None, typer.Option(help="The lock with the tools' schemas; without it the servers are asked.")
+    ] = None,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """How long trajectories are, how they end, and which lengths a training run should allow for."""
+    from rollout.cli.trace_stats import show_stats
+
+    status = show_stats(
+        directory, tokenizer=tokenizer, tool_config=tool_config, environments_dir=environments_dir, as_json=json
+    )
+    raise typer.Exit(status)
+
+
 @trace_app.command("export")
 def trace_export(
     directory: Annotated[Path, typer.Argument(help="Where the traces are.")],

@@ -163,28 +163,18 @@ def _check_roles(environment: Environment, session: Session) -> None:
 
 def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str, list[dict[str, Any]]]) -> None:
     """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
-    from transformers import AutoConfig, AutoTokenizer
-    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
-
-    from rollout.verl.tokens import ContinuousTokens
+    from rollout.verl.tokens import load_tokens
 
     model = config.actor_rollout_ref.model
-    path, trust = str(model.get("tokenizer_path") or model.path), bool(model.get("trust_remote_code"))
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
-        kind = AutoConfig.from_pretrained(model.path, trust_remote_code=trust).model_type
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"no tokenizer can be loaded: {str(error).splitlines()[0]}",
-            file=path,
-            key="actor_rollout_ref.model.path",
-            remedy="give a model directory",
-        ) from error
-    if model.get("custom_chat_template"):
-        tokenizer.chat_template = model.custom_chat_template
-    kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
-    builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
-    tokens = ContinuousTokens(builder, tokenizer, "hermes")
+    template_kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
+    tokens = load_tokens(
+        str(model.path),
+        tokenizer_path=model.get("tokenizer_path"),
+        trust_remote_code=bool(model.get("trust_remote_code")),
+        chat_template=model.get("custom_chat_template"),
+        template_kwargs=template_kwargs,
+        key="actor_rollout_ref.model.path",
+    )
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
     lengths: list[int] = []
     for row in rows:
