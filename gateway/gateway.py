@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, Self
 import anyio
 import structlog
 
+from gateway.catalogue import select_tools
 from gateway.config import GatewayConfig, Kind, ServerConfig
 from gateway.connection import Connect, Connection, Era
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
@@ -104,10 +104,11 @@ class Gateway:
             for problem in connection.malformed:
                 self._log.warning("server.tool_malformed", server=server, problem=problem)
         chosen = {
-            server: choose_tools(server, self.config.servers[server], connection.tools)
+            server: select_tools(server, self.config.servers[server], connection.tools)
             for server, connection in opened.items()
         }
-        self.catalogue = MappingProxyType(expose(chosen))
+        prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
+        self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {
             tool.exposed_name: tool
             for tools in self.catalogue.values()
@@ -292,29 +293,6 @@ class Gateway:
                 self._log.warning("lease.release_failed", trajectory=session.trajectory, problem=str(error))
         if bound.cancelled_caught:
             self._log.warning("lease.release_timed_out", trajectory=session.trajectory)
-
-
-def choose_tools(server: str, config: ServerConfig, tools: Collection[ToolDefinition]) -> tuple[ToolDefinition, ...]:
-    """Apply an entry's `tools` and check its `roles`. Raises `ConfigError` for a name the server does not have."""
-    names = {tool.name for tool in tools}
-    wanted = {"tools": config.tools or (), "roles": config.roles.values()}
-    for key, listed in wanted.items():
-        for name in listed:
-            if name not in names:
-                raise ConfigError(
-                    f"the server has no tool {name!r}",
-                    key=f"servers.{server}.{key}",
-                    remedy=f"its tools: {', '.join(sorted(names)) or 'none'}",
-                )
-    for role, count in Counter(tool.role for tool in tools if tool.role is not None).items():
-        if count > 1:
-            raise ConfigError(
-                f"the server has {count} tools with the role {role}",
-                key=f"servers.{server}.roles",
-                remedy=f"name the one to use: roles: {{{role}: TOOL}}",
-            )
-    allowed = config.tools
-    return tuple(tool for tool in tools if tool.role is not None or allowed is None or tool.name in allowed)
 
 
 def _refuse_lease_dir(config: GatewayConfig) -> None:

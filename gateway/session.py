@@ -14,6 +14,7 @@ from gateway.config import GatewayConfig, ServerConfig
 from gateway.connection import Connection
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
 from gateway.schema import check_arguments
+from gateway.selection import fill
 from gateway.types import REWARD_META, SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
@@ -64,7 +65,7 @@ class Session:
         tool = self.tools.get(name)
         if tool is None:
             return ToolResult.error(f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}")
-        faults = check_arguments(tool, arguments)
+        faults = check_arguments(tool, arguments) or _hidden_arguments(tool, arguments)
         if faults:
             return ToolResult.error(f"Invalid arguments for {name}: " + "; ".join(faults))
         result = await self._send(tool, arguments, timeout_s=self._config.servers[tool.server].call_timeout_s)
@@ -135,6 +136,8 @@ class Session:
         if self._ended:
             raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
         connection = self._connections[tool.server]
+        if tool.fixed:
+            arguments = {**arguments, **fill(tool.fixed, trajectory=self.trajectory, seed=self.seed)}
         try:
             return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s)
         except ServerUnavailable as error:
@@ -177,6 +180,11 @@ def keeps_state(config: ServerConfig, tools: tuple[ToolDefinition, ...]) -> bool
     own_process = config.url is None
     writes = any(not tool.read_only for tool in tools if tool.role is None)
     return config.scope is not Scope.SHARED or takes_part or (own_process and writes)
+
+
+def _hidden_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> list[str]:
+    """A policy that guesses an argument which the gateway fills in is told what it would be told of any other."""
+    return [f"unknown {name!r}" for name in arguments if name in tool.fixed]
 
 
 def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
