@@ -20,6 +20,7 @@ from gateway.names import expose
 from gateway.pool import FreshConnections, Pool, SharedConnection
 from gateway.session import Session, keeps_state
 from gateway.types import Audience, Scope, ToolDefinition
+from gateway.watch import ToolWatch
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class Gateway:
         # A start is mostly the child's CPU time: more at once only makes all of them miss their bound.
         self._starts = anyio.CapacityLimiter(max(2, os.cpu_count() or 2))
         self._tasks = await anyio.create_task_group().__aenter__()
+        self._watch = ToolWatch(self._tasks)
         try:
             await self._start_all()
         except BaseException:
@@ -116,6 +118,8 @@ class Gateway:
             if tool.audience is Audience.POLICY
         }
         for server, connection in opened.items():
+            names = {tool.name for tool in self.catalogue[server] if tool.offer is None}
+            self._watch.publish(server, [tool for tool in connection.tools if tool.name in names])
             self._pools[server] = self._pool(server, connection)
 
     def _pool(self, server: str, first: Connection) -> Pool:
@@ -132,7 +136,7 @@ class Gateway:
             return await self._open_now(server, config)
 
     async def _open_now(self, server: str, config: ServerConfig) -> Connection:
-        connection = Connection(server, config, self._connect, self._eras[server])
+        connection = Connection(server, config, self._connect, self._eras[server], self._watch.notice)
         self._connections.add(connection)
         self._tasks.start_soon(self._own, connection)
         try:
@@ -140,7 +144,7 @@ class Gateway:
         except BaseException:
             connection.end("it did not start")
             raise
-        self._compare(connection)
+        self._watch.compare(server, connection.tools)
         return connection
 
     async def _own(self, connection: Connection) -> None:
@@ -148,15 +152,6 @@ class Gateway:
             await connection.run()
         finally:
             self._connections.discard(connection)
-
-    def _compare(self, connection: Connection) -> None:
-        """Log it when a server came back with other tools than those that were published."""
-        published = {tool.name: tool.digest for tool in self.catalogue.get(connection.server, ())}
-        found = {tool.name: tool.digest for tool in connection.tools}
-        changed = sorted(name for name, digest in published.items() if found.get(name) != digest)
-        if changed and f"changed {connection.server}" not in self._warned:
-            self._warned.add(f"changed {connection.server}")
-            self._log.warning("server.tools_changed", server=connection.server, tools=changed)
 
     async def _close(self) -> None:
         for pool in self._pools.values():
@@ -184,6 +179,7 @@ class Gateway:
         Raises:
             ConfigError: `tools` names one that is not there.
             LeaseTimeout: no place, or no connection, within `lease_timeout_s`.
+            ToolsChanged: a server defines its tools otherwise than when the gateway started.
             GatewayError: a server could not be reached, or refused the reset.
         """
         return self._lease(trajectory, task, seed, self._select(tools))
@@ -203,7 +199,10 @@ class Gateway:
             )
         taken: dict[str, Connection] = {}
         try:
-            await self._take(self._needed(tools), taken, deadline)
+            needed = self._needed(tools)
+            self._refuse_changed(needed)
+            await self._take(needed, taken, deadline)
+            self._refuse_changed(needed)  # a connection that was opened just now may have brought it to light
             session = self._session(trajectory, seed, tools, taken, anyio.current_time() - asked)
             try:
                 if task is not None:
@@ -242,6 +241,7 @@ class Gateway:
             _harness=harness,
             _connections=dict(taken),
             _reopen=reopen,
+            _changed=self._watch.changed,
             _warned=self._warned,
         )
 
@@ -264,6 +264,11 @@ class Gateway:
             for server, definitions in self.catalogue.items()
             if server in used or any(tool.role is not None for tool in definitions)
         ]
+
+    def _refuse_changed(self, servers: Collection[str]) -> None:
+        for server in servers:
+            if server in self._watch.changed:
+                raise self._watch.changed[server].again()
 
     async def _take(self, servers: Collection[str], taken: dict[str, Connection], deadline: float) -> None:
         errors: list[GatewayError] = []

@@ -12,7 +12,7 @@ import structlog
 
 from gateway.config import GatewayConfig, ServerConfig
 from gateway.connection import Connection
-from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable, ToolsChanged
 from gateway.schema import check_arguments
 from gateway.selection import fill
 from gateway.types import REWARD_META, SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition, ToolResult
@@ -41,6 +41,8 @@ class Session:
     _connections: dict[str, Connection]
     _reopen: Mapping[str, Callable[[], Awaitable[Connection]]]
     """By server, where a dead connection can be replaced without losing this trajectory's state."""
+    _changed: Mapping[str, ToolsChanged]
+    """Servers of the gateway that define their tools otherwise since; it grows."""
     _warned: set[str]
     """Shared by the gateway's sessions, for what is logged once a server."""
 
@@ -51,6 +53,12 @@ class Session:
     def end(self) -> None:
         """Refuse every later call: the world is released and may be somebody else's."""
         self._ended = True
+
+    def check(self) -> None:
+        """Raises `ToolsChanged` where a server of this session defines its tools otherwise since the run began."""
+        for server in self._changed:
+            if server in self._connections:
+                raise self._changed[server].again()
 
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""
@@ -135,6 +143,7 @@ class Session:
         and the server it would reach still knows this trajectory."""
         if self._ended:
             raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
+        self._check(tool)
         connection = self._connections[tool.server]
         if tool.fixed:
             arguments = {**arguments, **fill(tool.fixed, trajectory=self.trajectory, seed=self.seed)}
@@ -147,8 +156,13 @@ class Session:
                 raise
             broken = error
         again = await self._once_more(connection, broken)
+        self._check(tool)
         log.info("session.resent", trajectory=self.trajectory, server=tool.server, tool=tool.name, after=broken.kind)
         return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s)
+
+    def _check(self, tool: ToolDefinition) -> None:
+        if tool.role is not Role.RELEASE:  # which tidies up and is shown to nobody
+            self.check()
 
     async def _once_more(self, connection: Connection, broken: GatewayError) -> Connection:
         server = connection.server

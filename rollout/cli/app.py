@@ -39,13 +39,18 @@ def tools(file: Target, json: AsJson = False, environments_dir: EnvironmentsDir 
 def tool_config(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="mcpServers files, or environments.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The lock file to write.")],
+    accept: Annotated[bool, typer.Option("--accept", help="Write it though it differs from the one there.")] = False,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Write the servers' policy tools as verl's tool_config, which locks what the model sees."""
+    """Write the servers' policy tools as verl's tool_config, which locks what the model sees.
+
+    A lock that is there already is compared: where tools differ, nothing is written, the difference is shown and the
+    exit status is 2, unless --accept is given.
+    """
     from rollout.cli.servers import write_tool_config
 
-    raise typer.Exit(write_tool_config(files, environments_dir, output, as_json=json))
+    raise typer.Exit(write_tool_config(files, environments_dir, output, accept=accept, as_json=json))
 
 
 @app.command()

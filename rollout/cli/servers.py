@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gateway.errors import ConfigError
-from gateway.tool_config import lock_entries, write_lock
+from gateway.errors import ConfigError, LockMismatch
+from gateway.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.types import Audience, ToolDefinition
 from rollout.cli.target import Target, load_target
 from rollout.startup import opened
@@ -38,17 +38,35 @@ def list_tools(file: str, environments_dir: Path, *, as_json: bool) -> int:
     return 0
 
 
-def write_tool_config(files: list[str], environments_dir: Path, output: Path, *, as_json: bool) -> int:
+def write_tool_config(files: list[str], environments_dir: Path, output: Path, *, accept: bool, as_json: bool) -> int:
     entries: list[dict[str, Any]] = []
     for target in [load_target(file, environments_dir) for file in files]:
         name = target.environment.name if target.environment else None
         entries += lock_entries(anyio.run(_catalogue, target), environment=name, source=target.source)
+    if output.exists() and not accept:
+        _refuse_changes(files, output, parse_entries(entries))
     write_lock(output, entries)
     if as_json:
         typer.echo(json.dumps({"path": str(output), "tools": len(entries)}))
     else:
         typer.echo(f"{output}: {len(entries)} tools")
     return 0
+
+
+def _refuse_changes(files: list[str], output: Path, entries: list[LockEntry]) -> None:
+    """Raises LockMismatch with the difference between the lock that is there and the one to be written."""
+    command = f"`mcp-rollout tool-config {' '.join(files)} -o {output} --accept`"
+    try:
+        differences = compare_locks(read_lock(output), entries)
+    except ConfigError as error:
+        remedy = f"to write over it: {command}"
+        raise ConfigError(error.problem, file=error.file or output, key=error.key, remedy=remedy) from error
+    if differences:
+        raise LockMismatch(
+            "differs from what the servers say now:\n" + "\n".join(differences) + "\n",
+            file=output,
+            remedy=f"review the difference and accept it with {command}",
+        )
 
 
 def call_tool(

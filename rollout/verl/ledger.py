@@ -8,9 +8,11 @@ from typing import Any
 
 import ray
 
+from gateway.errors import LockMismatch
 from rollout.trace.record import Trace
 
 NAME = "mcp_rollout_ledger"
+TOOLS_CHANGED = LockMismatch.kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,8 @@ class Entry:
     lease_wait_s: float = 0.0
     failure: str | None = None
     """`kind: message` where the trajectory was withdrawn."""
+    tools_changed: str | None = None
+    """How a server's tools differ from what the run began with, where that is why."""
 
     @classmethod
     def of(cls, trace: Trace) -> Entry:
@@ -36,6 +40,7 @@ class Entry:
             tool_errors=trace.tool_errors,
             lease_wait_s=trace.lease_wait_s,
             failure=reason if trace.is_withdrawn else None,
+            tools_changed=trace.failure.message if trace.failure and trace.failure.kind == TOOLS_CHANGED else None,
         )
 
 
@@ -49,6 +54,8 @@ class Summary:
     tool_errors: int
     lease_wait_s: float
     failures: dict[str, int]
+    tools_changed: tuple[str, ...] = ()
+    """Each difference once, in the order of their coming."""
 
     @property
     def failed_share(self) -> float:
@@ -75,6 +82,7 @@ def summarise(entries: list[Entry]) -> Summary:
         tool_errors=sum(entry.tool_errors for entry in entries),
         lease_wait_s=sum(entry.lease_wait_s for entry in entries),
         failures=dict(Counter(entry.failure for entry in entries if entry.failure is not None)),
+        tools_changed=tuple(dict.fromkeys(entry.tools_changed for entry in entries if entry.tools_changed)),
     )
 
 

@@ -55,6 +55,14 @@ class Row:
     where: str
 
 
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """`tool_config_path` and our entries of that file; none where no file is given."""
+
+    path: str | None
+    entries: Sequence[LockEntry]
+
+
 async def preflight(config: DictConfig) -> None:
     """Check settings, rows, environments, lock and prompt lengths.
 
@@ -107,14 +115,12 @@ def _rows(config: DictConfig, path: Path) -> Iterable[Row]:
             yield Row(Task.from_row({**row, "prompt": row.get(key)}, where=where), where)
 
 
-def _lock(config: DictConfig) -> list[LockEntry]:
+def _lock(config: DictConfig) -> Lock:
     path = OmegaConf.select(config, "actor_rollout_ref.rollout.multi_turn.tool_config_path")
-    return read_lock(path) if path else []
+    return Lock(path, read_lock(path) if path else [])
 
 
-async def _check_environment(
-    name: str, settings: Settings, lock: Sequence[LockEntry], rows: Sequence[Row]
-) -> list[dict[str, Any]]:
+async def _check_environment(name: str, settings: Settings, lock: Lock, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Start the environment once, and return the schemas that its prompts carry."""
     own = [row for row in rows if row.task.environment == name]
     try:
@@ -122,7 +128,7 @@ async def _check_environment(
     except ConfigError as error:
         raise ConfigError(f"{own[0].where} needs environment {name!r}: {error}") from error
     async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
-        locked = locked_tools(name, lock, gateway)
+        locked = locked_tools(name, lock.entries, gateway, path=lock.path)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:
             _check_roles(environment, session)
             live = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}

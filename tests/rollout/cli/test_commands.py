@@ -66,6 +66,29 @@ def test_one_lock_can_hold_several_environments(tmp_path: Path) -> None:
     assert (written.status, written.json["tools"]) == (0, 6)
 
 
+def test_a_lock_is_written_over_only_where_nothing_differs_or_the_difference_is_accepted(
+    tmp_path: Path, servers: Path
+) -> None:
+    lock = tmp_path / "made" / "for" / "it" / "tools.yaml"
+    command = ("tool-config", servers, "-o", lock)
+    assert mcp_rollout(*command).status == 0
+    written = lock.read_text()
+    entry = json.loads(servers.read_text())
+    entry["mcpServers"]["echo"]["tools"] = {"deny": ["answer"], "change": {"shout": {"description": "Whisper."}}}
+    servers.write_text(json.dumps(entry))
+    refused = mcp_rollout(*command)
+    assert (refused.status, lock.read_text()) == (2, written)
+    assert '-  "description": "Say it louder."' in refused.err and '+  "description": "Whisper."' in refused.err
+    assert f"echo/answer of {servers}: would be lost" in refused.err
+    assert f"`mcp-rollout tool-config {servers} -o {lock} --accept`" in refused.err.splitlines()[-1]
+    assert mcp_rollout(*command, "--accept").status == 0
+    assert "Whisper." in lock.read_text()
+    assert mcp_rollout(*command).status == 0
+    lock.write_text(lock.read_text().replace("Whisper.", "Scream."))
+    edited = mcp_rollout(*command)
+    assert edited.status == 2 and "was edited" in edited.err and "--accept" in edited.err
+
+
 def test_rows_name_their_task_and_begin_with_what_the_user_says(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     done = mcp_rollout("data", "retail", "--split", "test", "-n", "3", "--tools", "get_order,get_user", "-o", file)
@@ -167,7 +190,7 @@ def test_a_bad_file_gives_one_message_with_file_key_and_remedy(tmp_path: Path, n
         (["data", "calculator", "--split", "dev", "-o", "x.parquet"], "one of train, test"),
         (["data", "retail", "--tools", "get_ordr", "-o", "x.parquet"], "unknown tool 'get_ordr'"),
         (["data", "calculator", "-n", "1", "-o", "/proc/x/y.parquet"], "cannot be written"),
-        (["tool-config", "calculator", "-o", "/nowhere/tools.yaml"], "cannot be written"),
+        (["tool-config", "calculator", "-o", "/proc/nowhere/tools.yaml"], "cannot be written"),
         (["run", "calculator", "--engine", "expart", "--out", "x"], "one of expert, random, none"),
         (["run", "calculator", "--engine", "expert", "-n", "1", "--out", "/proc/x"], "cannot write traces"),
         (["trace", "ls", "/nowhere"], "no such directory"),

@@ -152,4 +152,5 @@ def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(
     )
     write_lock(tmp_path / "lock.yaml", lock_entries({"echo": [changed]}, environment="echo", source="echo.yaml"))
     message = preflight(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tmp_path / 'lock.yaml'}")
-    assert "Whisper it." in message and "Say it louder." in message and "tool-config" in message
+    assert "Whisper it." in message and "Say it louder." in message
+    assert f"`mcp-rollout tool-config echo.yaml -o {tmp_path / 'lock.yaml'} --accept`" in message

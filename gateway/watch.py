@@ -1,0 +1,67 @@
+"""Whether servers still define their tools as they did when the gateway published them.
+
+A server says so itself (`tools/list_changed`) or is found out when a connection to it is opened again. From then on it
+is of no use to this gateway: the trajectories that lease it fail, and no new one gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from gateway.connection import Connection
+from gateway.differences import changed_tools
+from gateway.errors import ToolsChanged
+from gateway.types import ToolDefinition
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_S = 0.5
+"""Between two listings that one connection asks for: a flood of notices costs no more than that."""
+
+
+class ToolWatch:
+    """What was published, and what has changed since."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._published: dict[str, dict[str, ToolDefinition]] = {}
+        self._changed: dict[str, ToolsChanged] = {}
+        self.changed: Mapping[str, ToolsChanged] = MappingProxyType(self._changed)
+        """By server, the error with the difference; a server never leaves it."""
+        self._listing: set[Connection] = set()
+        self._noticed: set[Connection] = set()
+
+    def publish(self, server: str, tools: Sequence[ToolDefinition]) -> None:
+        """These definitions, as the server sent them, are what the trajectories of this gateway begin with."""
+        self._published[server] = {tool.name: tool for tool in tools}
+
+    def compare(self, server: str, tools: Sequence[ToolDefinition]) -> None:
+        """Take note of a listing; the first one that differs is kept."""
+        differences = changed_tools(self._published.get(server, {}), {tool.name: tool for tool in tools})
+        if differences and server not in self._changed:
+            self._changed[server] = error = ToolsChanged("\n".join(differences), server=server)
+            log.warning("server.tools_changed", server=server, problem=str(error))
+
+    def notice(self, connection: Connection) -> None:
+        """The server says that its list has changed: look, in the background. Safe from callbacks, in any number."""
+        self._noticed.add(connection)
+        if connection not in self._listing:
+            self._listing.add(connection)
+            self._tasks.start_soon(self._look, connection)
+
+    async def _look(self, connection: Connection) -> None:
+        try:
+            while connection in self._noticed:
+                self._noticed.discard(connection)
+                tools = await connection.list_again()
+                if tools is not None:
+                    self.compare(connection.server, tools)
+                await anyio.sleep(_PAUSE_S)
+        finally:
+            self._listing.discard(connection)
+            self._noticed.discard(connection)
