@@ -12,6 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from gateway.tool_config import lock_entries, write_lock
+from gateway.types import ToolDefinition
+
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
@@ -66,27 +69,22 @@ def test_one_lock_can_hold_several_environments(tmp_path: Path) -> None:
     assert (written.status, written.json["tools"]) == (0, 6)
 
 
-def test_a_lock_is_written_over_only_where_nothing_differs_or_the_difference_is_accepted(
+def test_a_lock_that_differs_is_written_over_only_when_the_difference_is_accepted(
     tmp_path: Path, servers: Path
 ) -> None:
     lock = tmp_path / "made" / "for" / "it" / "tools.yaml"
-    command = ("tool-config", servers, "-o", lock)
-    assert mcp_rollout(*command).status == 0
+    old = {"exposed_name": "shout", "description": "Whisper.", "input_schema": {"type": "object"}}
+    tools = [ToolDefinition(server="echo", name=name, **old) for name in ("shout", "gone")]
+    write_lock(lock, lock_entries({"echo": tools}, environment=None, source=str(servers)))
     written = lock.read_text()
-    entry = json.loads(servers.read_text())
-    entry["mcpServers"]["echo"]["tools"] = {"deny": ["answer"], "change": {"shout": {"description": "Whisper."}}}
-    servers.write_text(json.dumps(entry))
+    command = ("tool-config", servers, "-o", lock)
     refused = mcp_rollout(*command)
     assert (refused.status, lock.read_text()) == (2, written)
-    assert '-  "description": "Say it louder."' in refused.err and '+  "description": "Whisper."' in refused.err
-    assert f"echo/answer of {servers}: would be lost" in refused.err
+    assert '-  "description": "Whisper."' in refused.err and '+  "description": "Say it louder."' in refused.err
+    assert f"echo/gone of {servers}: would be lost" in refused.err and "echo/answer of" in refused.err
     assert f"`mcp-rollout tool-config {servers} -o {lock} --accept`" in refused.err.splitlines()[-1]
     assert mcp_rollout(*command, "--accept").status == 0
-    assert "Whisper." in lock.read_text()
-    assert mcp_rollout(*command).status == 0
-    lock.write_text(lock.read_text().replace("Whisper.", "Scream."))
-    edited = mcp_rollout(*command)
-    assert edited.status == 2 and "was edited" in edited.err and "--accept" in edited.err
+    assert "Whisper." not in lock.read_text()
 
 
 def test_rows_name_their_task_and_begin_with_what_the_user_says(tmp_path: Path) -> None:
