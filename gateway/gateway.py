@@ -16,6 +16,7 @@ from gateway.catalogue import select_tools
 from gateway.config import GatewayConfig, Kind, ServerConfig
 from gateway.connection import Connect, Connection, Era
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.hidden_text import Finding, find_hidden, find_hidden_in_tool
 from gateway.names import expose
 from gateway.pool import FreshConnections, Pool, SharedConnection
 from gateway.session import Session, keeps_state
@@ -52,6 +53,8 @@ class Gateway:
         self.instructions: Mapping[str, str] = MappingProxyType({})
         self.malformed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
         """By server, one message for each tool it listed that cannot be used."""
+        self.hidden_text: Mapping[str, tuple[Finding, ...]] = MappingProxyType({})
+        """By server, characters in its tools and instructions that people do not see and a model reads."""
         self._connect = connect
         self._log = log.bind(gateway=name)
         self._eras = {server: Era() for server in config.servers}
@@ -105,6 +108,10 @@ class Gateway:
         for server, connection in opened.items():
             for problem in connection.malformed:
                 self._log.warning("server.tool_malformed", server=server, problem=problem)
+        self.hidden_text = MappingProxyType({server: _hidden_text(found) for server, found in opened.items()})
+        for server, findings in self.hidden_text.items():
+            if findings:
+                self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
         chosen = {
             server: select_tools(server, self.config.servers[server], connection.tools)
             for server, connection in opened.items()
@@ -298,6 +305,11 @@ class Gateway:
                 self._log.warning("lease.release_failed", trajectory=session.trajectory, problem=str(error))
         if bound.cancelled_caught:
             self._log.warning("lease.release_timed_out", trajectory=session.trajectory)
+
+
+def _hidden_text(connection: Connection) -> tuple[Finding, ...]:
+    findings = [found for tool in connection.tools for found in find_hidden_in_tool(tool)]
+    return (*findings, *find_hidden(connection.instructions, "instructions"))
 
 
 def _refuse_lease_dir(config: GatewayConfig) -> None:

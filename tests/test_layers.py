@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # From the bottom to the top: a module may import what stands in its own row or below.
 GATEWAY = (
     {"errors", "types"},
-    {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences"},
+    {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text"},
     {"wire"},
     {"stdio", "http", "listening"},
     {"connection"},
