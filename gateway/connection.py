@@ -23,12 +23,13 @@ from pydantic import ValidationError
 
 from gateway.config import Kind, ServerConfig
 from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ProtocolError, ServerUnavailable
+from gateway.fetch import fetch
 from gateway.http import HttpTransport
 from gateway.link import Link
 from gateway.listening import hear_tool_changes
 from gateway.schema import check_output
 from gateway.stdio import StdioTransport
-from gateway.types import ToolDefinition, ToolResult
+from gateway.types import Offer, ToolDefinition, ToolResult
 from gateway.wire import ANSWER, DELIVERY, Answer, Delivery, failure, read_result, read_tools, sound_tools
 
 log = structlog.get_logger(__name__)
@@ -73,6 +74,8 @@ class Connection:
     malformed: tuple[str, ...] = field(default=(), init=False)
     """One message for each tool that the server listed and that nobody can call."""
     instructions: str = field(default="", init=False)
+    offers: frozenset[Offer] = field(default=frozenset(), init=False)
+    """What the server has besides tools."""
     done: anyio.Event = field(default_factory=anyio.Event, init=False)
     """Set when the owner task has closed everything."""
 
@@ -182,6 +185,12 @@ class Connection:
     async def _describe(self, client: Client) -> None:
         self.tools, self.malformed = await self._list(client.session)
         self.instructions = client.instructions or ""
+        has = {
+            Offer.INSTRUCTIONS: self.instructions,
+            Offer.RESOURCES: client.server_capabilities.resources,
+            Offer.PROMPTS: client.server_capabilities.prompts,
+        }
+        self.offers = frozenset(offer for offer, found in has.items() if found)
 
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
         listed, faults = await list_tools(session)
@@ -236,7 +245,10 @@ class Connection:
         answer: mcp.CallToolResult | None = None
         with anyio.move_on_after(timeout_s):
             try:
-                answer = await _ask(session, name, arguments, meta)
+                if tool.offer is None:
+                    answer = await _ask(session, name, arguments, meta)
+                else:
+                    answer = await fetch(session, name, arguments, instructions=self.instructions, meta=meta)
             except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
                 outcome = failure(error, delivery, down=self._link.down, server=server, tool=name)
                 if delivery.session_over:

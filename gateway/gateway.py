@@ -15,12 +15,13 @@ import structlog
 from gateway.catalogue import select_tools
 from gateway.config import GatewayConfig, Kind, ServerConfig
 from gateway.connection import Connect, Connection, Era
-from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.errors import ConfigError, GatewayError, LeaseTimeout, ServerUnavailable
 from gateway.hidden_text import Finding, find_hidden, find_hidden_in_tool
 from gateway.names import expose
+from gateway.offers import made_tool, offered_tools
 from gateway.pool import FreshConnections, Pool, SharedConnection
 from gateway.session import Session, keeps_state
-from gateway.types import Audience, Scope, ToolDefinition
+from gateway.types import Audience, Scope, ToolDefinition, ToolResult
 from gateway.watch import ToolWatch
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,8 @@ class Gateway:
 
     Raises, on entry:
         ServerUnavailable: a `required` server did not start (`ConnectTimeout`: not in time).
-        ConfigError: an entry names a tool that its server does not have, or a factory that cannot be imported.
+        ConfigError: an entry names a tool that its server does not have; or the factory of a `required` server cannot
+            be imported.
     """
 
     def __init__(self, config: GatewayConfig, *, connect: Connect | None = None, name: str = "gateway") -> None:
@@ -95,13 +97,19 @@ class Gateway:
         async with anyio.create_task_group() as starting:
             for server in self.config.servers:
                 starting.start_soon(start, server)
+        failures: dict[str, GatewayError] = {}
         for server, error in failed.items():
-            if isinstance(error, ConfigError) or self.config.servers[server].required:
+            if self.config.servers[server].required:
                 raise error
             self._log.warning("server.unavailable", server=server, problem=str(error))
-        self._publish({server: opened[server] for server in self.config.servers if server in opened}, failed)
+            if isinstance(error, ConfigError):  # a factory that cannot be imported
+                unavailable = ServerUnavailable(error.problem, server=server)
+                unavailable.__cause__ = error
+                error = unavailable
+            failures[server] = error
+        self._publish({server: opened[server] for server in self.config.servers if server in opened}, failures)
 
-    def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, Any]) -> None:
+    def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
         self.instructions = MappingProxyType({server: found.instructions for server, found in opened.items()})
         self.malformed = MappingProxyType({server: found.malformed for server, found in opened.items()})
@@ -112,10 +120,7 @@ class Gateway:
         for server, findings in self.hidden_text.items():
             if findings:
                 self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
-        chosen = {
-            server: select_tools(server, self.config.servers[server], connection.tools)
-            for server, connection in opened.items()
-        }
+        chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {
@@ -128,6 +133,30 @@ class Gateway:
             names = {tool.name for tool in self.catalogue[server] if tool.offer is None}
             self._watch.publish(server, [tool for tool in connection.tools if tool.name in names])
             self._pools[server] = self._pool(server, connection)
+
+    def _chosen(self, server: str, connection: Connection) -> tuple[ToolDefinition, ...]:
+        config, own = self.config.servers[server], {tool.name for tool in connection.tools}
+        chosen = select_tools(server, config, connection.tools)
+        return chosen + offered_tools(server, config, has=connection.offers, taken=own)
+
+    async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """A server's instructions, or a resource or prompt of its, outside any trajectory.
+
+        Args:
+            name: One of the names in `gateway.offers`.
+
+        Raises:
+            ConfigError: there is no such server.
+            GatewayError: it could not be reached, or broke.
+        """
+        if server not in self._pools:
+            raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self._pools)}")
+        connection = await self._pools[server].take()
+        try:
+            timeout_s = self.config.servers[server].call_timeout_s
+            return await connection.call(made_tool(server, name), arguments, meta={}, timeout_s=timeout_s)
+        finally:
+            self._pools[server].give_back(connection)
 
     def _pool(self, server: str, first: Connection) -> Pool:
         config, open_connection = self.config.servers[server], partial(self._open, server)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -42,6 +42,8 @@ class Finding:
     index: int
     """Where in the text the run begins, in code points."""
     code_points: tuple[int, ...]
+    of: str | None = None
+    """The tool's own name, where it is a tool's text."""
 
     @property
     def decoded(self) -> str:
@@ -93,7 +95,15 @@ def find_hidden_in_tool(tool: ToolDefinition) -> list[Finding]:
     findings = [found for part, text in parts.items() for found in find_hidden(text, f"tool {name}: {part}")]
     for path, text in _strings(tool.input_schema, "input_schema"):
         findings += find_hidden(text, f"tool {name}: {path}")
-    return findings
+    return [replace(found, of=tool.name) for found in findings]
+
+
+def plain(text: str) -> str:
+    """`text` with everything that is hidden in it written out, for a terminal."""
+    for found in reversed(find_hidden(text, "")):
+        shown = "".join(f"<U+{point:04X}>" for point in found.code_points)
+        text = text[: found.index] + shown + text[found.index + len(found.code_points) :]
+    return text
 
 
 def _kind(character: str) -> HiddenKind | None:

@@ -20,11 +20,11 @@ ENVIRONMENTS = Path("configs/environments")
 
 
 @app.callback()
-def prepare() -> None:
+def prepare(context: typer.Context) -> None:
     """Runs before every command, and not for `--help`."""
     from rollout.cli.target import quiet_logs
 
-    quiet_logs()
+    quiet_logs(context.invoked_subcommand)
 
 
 @app.command()

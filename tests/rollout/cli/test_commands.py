@@ -50,6 +50,36 @@ def test_tools_lists_what_servers_offer_with_the_full_schema(servers: Path) -> N
     assert tools["shout"]["input_schema"]["properties"]["times"]["default"] == 1
 
 
+HIDES = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("sly", log_level="ERROR")
+description = "Adds.\u200b\x1b[8m Or so, as long as it likes to."
+server.add_tool(lambda: "x", name="add_many_numbers_together", description=description)
+server.run("stdio")
+"""
+
+
+def test_healthy_servers_are_listed_though_others_fail_and_each_fault_is_said_once(
+    tmp_path: Path, servers: Path
+) -> None:
+    (tmp_path / "sly.py").write_text(HIDES)
+    entries = json.loads(servers.read_text())["mcpServers"]
+    entries["sly"] = {"command": sys.executable, "args": [str(tmp_path / "sly.py")]}
+    entries["gone"] = {"command": "no-such-program"}
+    entries["unmade"] = {"factory": "no_such_module:create", "required": True}
+    servers.write_text(json.dumps({"mcpServers": entries}))
+    done = mcp_rollout("tools", servers)
+    assert done.status == 2 and "Traceback" not in done.err
+    assert all(name in done.out for name in ("shout", "add_many_numbers_together", "text, times?"))
+    assert max(map(len, done.out.splitlines())) <= 80 and "Adds.<U+200B><U+001B>[8m" in done.out
+    assert "\x1b" not in done.out and "\u200b" not in done.out
+    said = done.err.splitlines()
+    assert [line.split(":")[0] for line in said] == ["warning", "warning", "error", "error"], done.err
+    assert "servers.sly: hidden text in tool add_many_numbers_together: description" in said[0] and "U+200B" in said[0]
+    assert "servers.gone: cannot start 'no-such-program'" in said[2]
+    assert "servers.unmade.factory: cannot import 'no_such_module:create'" in said[3]
+
+
 def test_harness_tools_are_listed_and_cannot_be_called() -> None:
     tools = mcp_rollout("tools", "calculator", "--json").json
     assert {tool["tool"] for tool in tools if tool["audience"] == "harness"} >= {"reset", "score"}
