@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, cast
 from uuid import uuid4
 
 import anyio
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gateway.errors import ConfigError, LockMismatch
@@ -22,7 +22,7 @@ from rollout.cli.target import Target, load_target
 from rollout.startup import opened, problems
 
 _NAME_WIDTH = 28
-"""Columns for a tool's name; longer ones are folded, so that on 80 columns there is room for what it does."""
+"""Columns for a tool's name; a longer one gets a line to itself, so that there is room for what it does."""
 
 
 def list_tools(file: str, environments_dir: Path, *, as_json: bool) -> int:
@@ -65,14 +65,16 @@ def _print_tools(found: _Found, target: Target) -> None:
         shown = sum(tool.audience is Audience.POLICY for tool in tools)
         counts = f"{shown} for the policy, {len(tools) - shown} for the harness"
         console.print(Text(f"{server}: {entry.kind}, scope {entry.scope}, {counts}", style="bold"))
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-        table.add_column(
-            width=max(12, min(32, *[len(tool.exposed_name) + 2 for tool in tools] or [0])), overflow="fold"
-        )
-        table.add_column(overflow="fold")
+        indent = 2 + min(max((len(tool.exposed_name) for tool in tools), default=0), _NAME_WIDTH) + 2
         for tool in tools:
-            table.add_row(Text(f"  {tool.exposed_name}"), Text(_summary(tool)))
-        console.print(table)
+            lines = wrap(_summary(tool), max(console.width - indent, 20))
+            name = plain(f"  {tool.exposed_name}")
+            if len(name) > indent - 2:
+                console.print(Text(name))
+                name = ""
+            for line in lines:
+                console.print(Text(f"{name:<{indent}}{line}"), no_wrap=True, crop=True)
+                name = ""
 
 
 def _summary(tool: ToolDefinition) -> str:
