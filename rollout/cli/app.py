@@ -125,7 +125,10 @@ def trace_ls(
     directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
     json: AsJson = False,
 ) -> None:
-    """List trajectories, one line each; with --json one object per line."""
+    """List trajectories, one line each; with --json one object per line.
+
+    `row` is the dataset's row and which of its sibling trajectories this is; a `v` after the step means validation.
+    """
     from rollout.cli.trace import list_traces
 
     raise typer.Exit(list_traces(directory, as_json=json))
