@@ -120,6 +120,14 @@ def locked_tools(
     entries = [entry for entry in lock if entry.environment in (name, None)]
     if not entries:
         raise ConfigError(f"has no tools of environment {name!r}", key=LOCK_KEY, remedy="add them with tool-config")
+    refuse_differences(entries, gateway, lock=lock, path=path)
+    return {entry.definition.exposed_name: entry.definition.openai_schema() for entry in entries}
+
+
+def refuse_differences(
+    entries: Sequence[LockEntry], gateway: Gateway, *, lock: Sequence[LockEntry], path: str | None
+) -> None:
+    """Raises LockMismatch where the live definitions differ from `entries`, a part of `lock`, which lies at `path`."""
     if differences := check_lock(entries, gateway.catalogue):
         sources = " ".join(dict.fromkeys(entry.source for entry in lock))
         raise LockMismatch(
@@ -127,7 +135,6 @@ def locked_tools(
             key=LOCK_KEY,
             remedy=f"review it and accept it with `mcp-rollout tool-config {sources} -o {path} --accept`",
         )
-    return {entry.definition.exposed_name: entry.definition.openai_schema() for entry in entries}
 
 
 def reward_parts(settings: Settings) -> tuple[str, ...]:
