@@ -278,6 +278,7 @@ class Gateway:
             _connections=dict(taken),
             _reopen=reopen,
             _changed=self._watch.changed,
+            _settle=self._watch.settle,
             _warned=self._warned,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -43,6 +43,7 @@ class Session:
     """By server, where a dead connection can be replaced without losing this trajectory's state."""
     _changed: Mapping[str, ToolsChanged]
     """Servers of the gateway that define their tools otherwise since; it grows."""
+    _settle: Callable[[Collection[Connection]], Awaitable[None]]
     _warned: set[str]
     """Shared by the gateway's sessions, for what is logged once a server."""
 
@@ -59,6 +60,11 @@ class Session:
         for server in self._changed:
             if server in self._connections:
                 raise self._changed[server].again()
+
+    async def settled(self) -> None:
+        """`check`, once everything that its servers have announced so far was looked at."""
+        await self._settle(self._connections.values())
+        self.check()
 
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""

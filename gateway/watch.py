@@ -6,7 +6,7 @@ is of no use to this gateway: the trajectories that lease it fail, and no new on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import anyio
@@ -33,8 +33,9 @@ class ToolWatch:
         self._changed: dict[str, ToolsChanged] = {}
         self.changed: Mapping[str, ToolsChanged] = MappingProxyType(self._changed)
         """By server, the error with the difference; a server never leaves it."""
-        self._listing: set[Connection] = set()
-        self._noticed: set[Connection] = set()
+        self._looking: set[Connection] = set()
+        self._noticed: dict[Connection, anyio.Event] = {}
+        self._listing: dict[Connection, anyio.Event] = {}
 
     def publish(self, server: str, tools: Sequence[ToolDefinition]) -> None:
         """These definitions, as the server sent them, are what the trajectories of this gateway begin with."""
@@ -49,19 +50,29 @@ class ToolWatch:
 
     def notice(self, connection: Connection) -> None:
         """The server says that its list has changed: look, in the background. Safe from callbacks, in any number."""
-        self._noticed.add(connection)
-        if connection not in self._listing:
-            self._listing.add(connection)
+        self._noticed.setdefault(connection, anyio.Event())
+        if connection not in self._looking:
+            self._looking.add(connection)
             self._tasks.start_soon(self._look, connection)
+
+    async def settle(self, connections: Collection[Connection]) -> None:
+        """Wait until what these connections have announced so far was looked at; bounded as the listings are."""
+        for connection in connections:
+            for waiting in (self._listing, self._noticed):
+                if event := waiting.get(connection):
+                    await event.wait()
 
     async def _look(self, connection: Connection) -> None:
         try:
-            while connection in self._noticed:
-                self._noticed.discard(connection)
+            while event := self._noticed.pop(connection, None):
+                self._listing[connection] = event
                 tools = await connection.list_again()
                 if tools is not None:
                     self.compare(connection.server, tools)
+                event.set()
                 await anyio.sleep(_PAUSE_S)
         finally:
-            self._listing.discard(connection)
-            self._noticed.discard(connection)
+            self._looking.discard(connection)
+            for waiting in (self._listing, self._noticed):
+                if event := waiting.pop(connection, None):
+                    event.set()

@@ -27,11 +27,11 @@ def lease(gate: Gateway, trajectory: str = "t", **more: Any) -> Any:
 
 
 async def change_of(session: Session) -> ToolsChanged:
-    """The error once it is there; the notice and the listing that it causes take their time."""
+    """The error once it is there; the notice may come a little after the answer."""
     with anyio.fail_after(10):
         while True:
             try:
-                session.check()
+                await session.settled()
             except ToolsChanged as error:
                 return error
             await anyio.lowlevel.checkpoint()

@@ -49,6 +49,7 @@ def test_training_stops_with_the_difference_when_a_server_changes_its_tools(tmp_
         "data.max_response_length": 32,
         "actor_rollout_ref.model.path": tmp_path / "model",
         "actor_rollout_ref.rollout.n": SAMPLES,
+        "actor_rollout_ref.rollout.agent.num_workers": 1,  # one gateway, so that all resets are one server's
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": tmp_path / "environments",
         "actor_rollout_ref.rollout.custom.mcp.max_failed_share": 1.0,
         "hydra.run.dir": tmp_path / "hydra",
