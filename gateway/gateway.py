@@ -72,6 +72,7 @@ class Gateway:
         self._starts = anyio.CapacityLimiter(max(2, os.cpu_count() or 2))
         self._tasks = await anyio.create_task_group().__aenter__()
         self._watch = ToolWatch(self._tasks)
+        self._tasks.start_soon(self._watch.run)
         try:
             await self._start_all()
         except BaseException:

@@ -33,9 +33,12 @@ class ToolWatch:
         self._changed: dict[str, ToolsChanged] = {}
         self.changed: Mapping[str, ToolsChanged] = MappingProxyType(self._changed)
         """By server, the error with the difference; a server never leaves it."""
+        self._noticed: set[Connection] = set()
+        """Those whose announcement nobody has looked into yet."""
+        self._listing: set[Connection] = set()
         self._looking: set[Connection] = set()
-        self._noticed: dict[Connection, anyio.Event] = {}
-        self._listing: dict[Connection, anyio.Event] = {}
+        self._wake = anyio.Event()
+        self._looked: dict[Connection, anyio.Event] = {}
 
     def publish(self, server: str, tools: Sequence[ToolDefinition]) -> None:
         """These definitions, as the server sent them, are what the trajectories of this gateway begin with."""
@@ -49,30 +52,43 @@ class ToolWatch:
             log.warning("server.tools_changed", server=server, problem=str(error))
 
     def notice(self, connection: Connection) -> None:
-        """The server says that its list has changed: look, in the background. Safe from callbacks, in any number."""
-        self._noticed.setdefault(connection, anyio.Event())
-        if connection not in self._looking:
-            self._looking.add(connection)
-            self._tasks.start_soon(self._look, connection)
+        """The server says that its list has changed: `run` will look. Safe from callbacks, in any number."""
+        self._noticed.add(connection)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Look into what is noticed, until cancelled. A callback is in no task, so it cannot start one itself."""
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            for connection in self._noticed - self._looking:
+                self._looking.add(connection)
+                self._tasks.start_soon(self._look, connection)
 
     async def settle(self, connections: Collection[Connection]) -> None:
-        """Wait until what these connections have announced so far was looked at; bounded as the listings are."""
+        """Wait until what these connections have announced so far was looked into; bounded as the listings are."""
         for connection in connections:
-            for waiting in (self._listing, self._noticed):
-                if event := waiting.get(connection):
-                    await event.wait()
+            # One listing may be under way and miss what was announced since; the next one does not.
+            for _ in range(2):
+                if connection in self._noticed or connection in self._listing:
+                    await self._looked.setdefault(connection, anyio.Event()).wait()
 
     async def _look(self, connection: Connection) -> None:
         try:
-            while event := self._noticed.pop(connection, None):
-                self._listing[connection] = event
+            while connection in self._noticed:
+                self._noticed.discard(connection)
+                self._listing.add(connection)
                 tools = await connection.list_again()
                 if tools is not None:
                     self.compare(connection.server, tools)
-                event.set()
+                self._done(connection)
                 await anyio.sleep(_PAUSE_S)
         finally:
             self._looking.discard(connection)
-            for waiting in (self._listing, self._noticed):
-                if event := waiting.pop(connection, None):
-                    event.set()
+            self._noticed.discard(connection)
+            self._done(connection)
+
+    def _done(self, connection: Connection) -> None:
+        self._listing.discard(connection)
+        if waiting := self._looked.pop(connection, None):
+            waiting.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -60,6 +61,17 @@ async def test_a_server_that_announces_a_changed_tool_fails_whoever_leases_it_wi
     assert error.kind == "tools_changed" and error.server == "world"
     assert "world/echo has changed:" in str(error)
     assert '-  "description": "echo."' in str(error) and f'+  "description": "{INJECTED}"' in str(error)
+
+
+def test_an_announcement_is_heard_in_a_program_of_plain_asyncio(mini: Entry, config: Config) -> None:
+    """There, unlike under a test runner of anyio's, a transport's callback knows of no task it belongs to."""
+
+    async def program() -> ToolsChanged:
+        async with Gateway(config(world=mini("echo", "turn_coat"))) as gate, lease(gate) as session:
+            await session.call("turn_coat", {"text": "change"})
+            return await change_of(session)
+
+    assert INJECTED in str(asyncio.run(program()))
 
 
 async def test_a_tool_that_is_gone_is_a_change_and_a_new_one_is_none(mini: Entry, config: Config) -> None:
