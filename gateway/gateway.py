@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
+from uuid import uuid4
 
 import anyio
 import structlog
@@ -141,23 +142,20 @@ class Gateway:
         return chosen + offered_tools(server, config, has=connection.offers, taken=own)
 
     async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """A server's instructions, or a resource or prompt of its, outside any trajectory.
+        """A server's instructions, or a resource or prompt of its, in a lease of its own that resets nothing.
 
         Args:
             name: One of the names in `gateway.offers`.
 
         Raises:
             ConfigError: there is no such server.
-            GatewayError: it could not be reached, or broke.
+            GatewayError: no lease was to be had, or the server broke.
         """
-        if server not in self._pools:
-            raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self._pools)}")
-        connection = await self._pools[server].take()
-        try:
-            timeout_s = self.config.servers[server].call_timeout_s
-            return await connection.call(made_tool(server, name), arguments, meta={}, timeout_s=timeout_s)
-        finally:
-            self._pools[server].give_back(connection)
+        if server not in self.catalogue:
+            raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
+        tool = made_tool(server, name)
+        async with self._lease(uuid4().hex, None, 0, {tool.exposed_name: tool}) as session:
+            return await session.call(tool.exposed_name, arguments)
 
     def _pool(self, server: str, first: Connection) -> Pool:
         config, open_connection = self.config.servers[server], partial(self._open, server)
