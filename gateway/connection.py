@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, cast
@@ -17,16 +18,18 @@ import anyio
 import mcp_types as mcp
 import structlog
 from mcp import Client, MCPError
-from mcp.client.session import ClientSession
+from mcp.client.session import ClientSession, IncomingMessage
 from pydantic import ValidationError
 
 from gateway.config import Kind, ServerConfig
 from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ProtocolError, ServerUnavailable
+from gateway.fetch import fetch
 from gateway.http import HttpTransport
 from gateway.link import Link
+from gateway.listening import hear_tool_changes
 from gateway.schema import check_output
 from gateway.stdio import StdioTransport
-from gateway.types import ToolDefinition, ToolResult
+from gateway.types import Offer, ToolDefinition, ToolResult
 from gateway.wire import ANSWER, DELIVERY, Answer, Delivery, failure, read_result, read_tools, sound_tools
 
 log = structlog.get_logger(__name__)
@@ -64,11 +67,15 @@ class Connection:
     config: ServerConfig
     connect: Connect | None = None
     era: Era = field(default_factory=Era)
+    on_tools_changed: Callable[[Connection], None] | None = None
+    """Called, possibly often, when the server announces that its list of tools has changed."""
 
     tools: tuple[ToolDefinition, ...] = field(default=(), init=False)
     malformed: tuple[str, ...] = field(default=(), init=False)
     """One message for each tool that the server listed and that nobody can call."""
     instructions: str = field(default="", init=False)
+    offers: frozenset[Offer] = field(default=frozenset(), init=False)
+    """What the server has besides tools."""
     done: anyio.Event = field(default_factory=anyio.Event, init=False)
     """Set when the owner task has closed everything."""
 
@@ -79,6 +86,7 @@ class Connection:
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
+        self._link.hear = self._hear
 
     @property
     def alive(self) -> bool:
@@ -136,7 +144,10 @@ class Connection:
             self._link.settled = True
             scope.deadline = math.inf
             self._opened.set()
-            await self._link.over.wait()
+            async with anyio.create_task_group() as hearing:
+                hearing.start_soon(hear_tool_changes, client, self.server, self._tools_changed)
+                await self._link.over.wait()
+                hearing.cancel_scope.cancel()
             self._session = None
             scope.deadline = anyio.current_time() + self.config.close_timeout_s
 
@@ -151,14 +162,53 @@ class Connection:
                 case Kind.HTTP | Kind.SSE:
                     target = HttpTransport(self.config, self._link)
         return Client(
-            target, mode=self.era.mode, prior_discover=self.era.discover, client_info=_CLIENT_INFO, cache=None
+            target,
+            mode=self.era.mode,
+            prior_discover=self.era.discover,
+            client_info=_CLIENT_INFO,
+            cache=None,
+            message_handler=self._heard_by_mcp,
         )
 
+    async def _heard_by_mcp(self, message: IncomingMessage) -> None:
+        if isinstance(message, mcp.ToolListChangedNotification):
+            self._hear(message.method, None, None)
+
+    def _hear(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
+        if method == "notifications/tools/list_changed":
+            self._tools_changed()
+
+    def _tools_changed(self) -> None:
+        if self.on_tools_changed is not None and self._opened.is_set():
+            self.on_tools_changed(self)
+
     async def _describe(self, client: Client) -> None:
-        listed, faults = await list_tools(client.session)
-        tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
-        self.tools, self.malformed = tuple(tools), (*faults, *more)
+        self.tools, self.malformed = await self._list(client.session)
         self.instructions = client.instructions or ""
+        has = {
+            Offer.INSTRUCTIONS: self.instructions,
+            Offer.RESOURCES: client.server_capabilities.resources,
+            Offer.PROMPTS: client.server_capabilities.prompts,
+        }
+        self.offers = frozenset(offer for offer, found in has.items() if found)
+
+    async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
+        listed, faults = await list_tools(session)
+        tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
+        return tuple(tools), (*faults, *more)
+
+    async def list_again(self) -> tuple[ToolDefinition, ...] | None:
+        """The tools as the server defines them now; None where it does not say within `start_timeout_s`."""
+        session = self._session
+        if session is None:
+            return None
+        with anyio.move_on_after(self.config.start_timeout_s):
+            try:
+                tools, _ = await self._list(session)
+                return tools
+            except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
+                log.warning("connection.not_listed_again", server=self.server, problem=_innermost(error))
+        return None
 
     def _too_late(self) -> ConnectTimeout:
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
@@ -195,7 +245,10 @@ class Connection:
         answer: mcp.CallToolResult | None = None
         with anyio.move_on_after(timeout_s):
             try:
-                answer = await _ask(session, name, arguments, meta)
+                if tool.offer is None:
+                    answer = await _ask(session, name, arguments, meta)
+                else:
+                    answer = await fetch(session, name, arguments, instructions=self.instructions, meta=meta)
             except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
                 outcome = failure(error, delivery, down=self._link.down, server=server, tool=name)
                 if delivery.session_over:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from typing import Any
 
 import anyio
+
+Hear = Callable[[str, Mapping[str, Any] | None, Context | None], None]
+"""Takes a notification: its method, its parameters, and the context of the request it came with where there is one."""
+
+
+def deaf(method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
+    """Nobody listens."""
 
 
 class Link:
@@ -18,6 +27,7 @@ class Link:
         self.trouble = ""
         """The last fault on a line that still stands, for a start that fails without a better reason."""
         self.stderr_tail: Callable[[], str] = str
+        self.hear: Hear = deaf
 
     def end(self, reason: str) -> None:
         """The line is down for good. Safe to call again and from callbacks."""

@@ -43,6 +43,8 @@ _KILL_S = 2.0
 """How long the kernel may take to end a process that got SIGKILL."""
 _ABRUPT_S = 0.5
 """How long a server that never finished its handshake has between SIGTERM and SIGKILL."""
+_FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
+"""Notifications that end or open a request."""
 _INBOX_HIGH, _INBOX_LOW = 1000, 100
 _HEAD, _TAIL = 1024, 512
 _ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
@@ -288,9 +290,11 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._garbage += 1
             if self._garbage == 1:
                 log.warning("stdio.garbage", server=self._name, begins=line[:80].decode("utf-8", "replace"))
-        elif not isinstance(message, JSONRPCNotification) or message.method == "notifications/cancelled":
-            # Nobody here listens to progress, log messages or list changes, and a flood of them would delay answers.
+        elif not isinstance(message, JSONRPCNotification) or message.method in _FOR_MCP:
             self._inbox.put(message)
+        else:
+            # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
+            self._link.hear(message.method, message.params, None)
 
     def _refuse(self, line: Oversize) -> None:
         limit, answered = self._config.max_message_bytes, line.answered_id()

@@ -64,6 +64,7 @@ async def roll_out(
                 trace.stop_reason = StopReason.TIME_LIMIT
             if not trace.is_withdrawn:
                 trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
+                await session.settled()  # a server may have changed its tools with the last call to it
     except (ConfigError, GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record
         log.warning("trajectory failed", trajectory=trace.id, kind=error.kind, error=str(error))
         trace.fail(error.kind, str(error))

@@ -10,9 +10,11 @@ from typing import Any
 
 import ray
 
+from gateway.errors import LockMismatch
 from rollout.trace.record import Trace
 
 NAME = "mcp_rollout_ledger"
+TOOLS_CHANGED = LockMismatch.kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +30,8 @@ class Entry:
     """By `ENVIRONMENT/PART`; empty where the trajectory was withdrawn."""
     failure: str | None = None
     """`kind: message` where the trajectory was withdrawn."""
+    tools_changed: str | None = None
+    """How a server's tools differ from what the run began with, where that is why."""
 
     @classmethod
     def of(cls, trace: Trace) -> Entry:
@@ -42,6 +46,7 @@ class Entry:
             lease_wait_s=trace.lease_wait_s,
             reward_parts={f"{trace.task.environment}/{part}": value for part, value in parts.items()},
             failure=reason if trace.is_withdrawn else None,
+            tools_changed=trace.failure.message if trace.failure and trace.failure.kind == TOOLS_CHANGED else None,
         )
 
 
@@ -57,6 +62,8 @@ class Summary:
     reward_parts: dict[str, float]
     """Means over the trajectories that have the part."""
     failures: dict[str, int]
+    tools_changed: tuple[str, ...] = ()
+    """Each difference once, in the order of their coming."""
 
     @property
     def failed_share(self) -> float:
@@ -85,6 +92,7 @@ def summarise(entries: list[Entry]) -> Summary:
         lease_wait_s=sum(entry.lease_wait_s for entry in entries),
         reward_parts=_means([entry.reward_parts for entry in entries]),
         failures=dict(Counter(entry.failure for entry in entries if entry.failure is not None)),
+        tools_changed=tuple(dict.fromkeys(entry.tools_changed for entry in entries if entry.tools_changed)),
     )
 
 
