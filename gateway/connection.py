@@ -85,6 +85,16 @@ class Connection:
         """Whether a request can be sent."""
         return self._session is not None and not self._link.over.is_set()
 
+    @property
+    def exhausted(self) -> str:
+        """What the server used up, where a limit of its entry ended it; empty where none did."""
+        return self._link.exhausted
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, where it is one of ours."""
+        return self._link.pid
+
     def end(self, reason: str = "the connection was closed") -> None:
         """Ask the owner task to close the connection; returns at once, `done` tells when it is closed."""
         self._link.end(reason)

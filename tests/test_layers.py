@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 # From the bottom to the top: a module may import what stands in its own row or below.
 GATEWAY = (
     {"errors", "types"},
-    {"config", "schema", "link", "names", "guard"},
-    {"wire"},
+    {"config", "schema", "link", "names", "guard", "sweeper", "places"},
+    {"wire", "process_limits", "lease_dir", "janitor"},
     {"stdio", "http"},
     {"connection"},
     {"pool"},
