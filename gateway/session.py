@@ -61,6 +61,10 @@ class Session:
         """Whether every call to these servers ended as it should, so that a reset is enough to use them again."""
         return self._unsound.isdisjoint(servers)
 
+    def connection(self, server: str) -> Connection:
+        """What this session has to `server`, for programs that look at servers themselves."""
+        return self._connections[server]
+
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""
         return (role, server) in self._harness

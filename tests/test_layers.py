@@ -29,6 +29,7 @@ ROLLOUT = (
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "reward"},
     {"trajectory", "engines"},
+    {"doctor"},
     {"verl", "cli"},
     {"__init__"},
 )
