@@ -18,9 +18,9 @@ from gateway.lease_dir import names_lease_dir
 from gateway.session import Session
 from gateway.types import Role, Scope
 from rollout.doctor import ending
-from rollout.doctor.advice import SAFE, advise, own_scope
+from rollout.doctor.advice import advise, own_scope
 from rollout.doctor.fidelity import FindHidden, TokenCounter, examine_tools, schema_problems
-from rollout.doctor.isolation import Observation, ask, differs_between, judge, observe, survives
+from rollout.doctor.isolation import Observation, ask, differs_between, judge, mixed_up, observe, survives
 from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls
 from rollout.doctor.report import Determinism, Finding, Isolation, Latency, ServerReport
 from rollout.harness import ask as ask_harness
@@ -287,8 +287,12 @@ class _Examination:
         return Isolation(scope=found.scope, finding=Finding.LEAKS, evidence=left) if left else found
 
     def _shared_finding(self, shared: _Seen | None, own: _Seen) -> Isolation | None:
-        if shared is None or shared.isolation.finding not in SAFE:
+        if shared is None or shared.isolation.finding is Finding.LEAKS:
             return shared.isolation if shared else None
+        if shared.observation and own.observation:
+            mixed = mixed_up(shared.observation, own.observation, own.plan)
+            if mixed:
+                return Isolation(scope=shared.isolation.scope, finding=Finding.LEAKS, evidence=mixed)
         depends = ""
         if shared.observation and own.observation and shared.isolation.finding is Finding.STATELESS:
             depends = differs_between(shared.observation, own.observation, own.plan)

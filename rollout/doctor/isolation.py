@@ -45,10 +45,10 @@ class Observation:
     """Twice, a pause in between, before anything was written."""
     read_in_a: list[Answer] = field(default_factory=list[Answer])
     """Before anything was written."""
-    written_in_a: list[tuple[Answer, Answer]] = field(default_factory=list[tuple[Answer, Answer]])
-    """Twice in a row."""
+    written_in_a: list[tuple[Answer, Answer, Answer]] = field(default_factory=list[tuple[Answer, Answer, Answer]])
+    """Three times in a row: after two, what toggles would be where it was."""
     written_in_b: list[tuple[Answer, Answer]] = field(default_factory=list[tuple[Answer, Answer]])
-    """By position, though made in reverse order."""
+    """Twice in a row; by position, though made in reverse order."""
     seen_in_a: str = ""
     """How A saw what it did itself."""
     seen_in_b: str = ""
@@ -85,7 +85,7 @@ async def observe(a: Session, b: Session, plan: Plan, *, pause_s: float) -> Obse
         await anyio.sleep(pause_s)
     seen.read_in_b = [(before, await ask(b, call)) for before, call in zip(first, plan.reads, strict=True)]
     for call in plan.writes:
-        seen.written_in_a.append((await ask(a, call), await ask(a, call)))
+        seen.written_in_a.append((await ask(a, call), await ask(a, call), await ask(a, call)))
         # After each one: a later call may undo what this one did.
         seen.seen_in_a = seen.seen_in_a or await _own_change(a, plan, seen)
         seen.seen_in_b = seen.seen_in_b or await _foreign_change(b, call, plan, seen)
@@ -132,12 +132,12 @@ def judge(scope: str, plan: Plan, seen: Observation) -> Isolation:
         return finding(Finding.LEAKS, seen.seen_in_b)
     for call, mine, other in zip(plan.writes, seen.written_in_a, seen.written_in_b, strict=True):
         if _counts_on(mine, other):
-            counted = f"{call.tool} counts on from one lease to the next: {mine[1]}, then {other[0]}"
+            counted = f"{call.tool} counts on from one lease to the next: {mine[2]}, then {other[0]}"
             return finding(Finding.LEAKS, counted)
     if seen.seen_in_a:
         return finding(Finding.APART, f"{seen.seen_in_a} where it was written, and nothing changed in another lease")
     for call, mine, other in zip(plan.writes, seen.written_in_a, seen.written_in_b, strict=True):
-        if mine == other and mine[0] != mine[1]:
+        if mine[:2] == other and mine[0] != mine[1]:
             return finding(Finding.APART, f"{call.tool} began anew in each lease: {mine[0]}, {mine[1]}")
     return finding(*_unseen(plan, seen))
 
@@ -165,13 +165,13 @@ def _unseen(plan: Plan, seen: Observation) -> tuple[Finding, str]:
     if plan.withheld:
         return Finding.UNKNOWN, f"nothing showed, but {_names(plan.withheld)} may write and nobody allowed a call"
     for call, mine, other in zip(plan.writes, seen.written_in_a, seen.written_in_b, strict=True):
-        if mine != other:
+        if mine[:2] != other:
             return Finding.UNKNOWN, f"{call.tool} answered {mine[0]} in one lease and {other[0]} in another"
     return Finding.STATELESS, f"{_names([call.tool for call in plan.writes])} changed no later answer, in any lease"
 
 
-def _counts_on(mine: tuple[Answer, Answer], other: tuple[Answer, Answer]) -> bool:
-    """Whether four answers differ in one number that goes up by one."""
+def _counts_on(mine: tuple[Answer, ...], other: tuple[Answer, ...]) -> bool:
+    """Whether consecutive answers differ in numbers alone, which go up by one each time."""
     answers = [*mine, *other]
     if any(answer.refused or answer.failed for answer in answers):
         return False
@@ -201,6 +201,16 @@ def survives(shared: Observation, own: Observation, plan: Plan) -> str:
         # What differs between leases of one scope says nothing about two.
         if _fixed(shared, index) and _fixed(own, index) and before != after:
             return f"{call.tool} still reads what earlier leases wrote: {before} became {after}"
+    return ""
+
+
+def mixed_up(shared: Observation, own: Observation, plan: Plan) -> str:
+    """A write that answers two leases alike when they are kept apart, and differently when they share."""
+    for index, call in enumerate(plan.writes):
+        mine, other = shared.written_in_a[index], shared.written_in_b[index]
+        alike = own.written_in_a[index][:2] == own.written_in_b[index]
+        if alike and mine[:2] != other and not any(answer.failed for answer in (*mine, *other)):
+            return f"{call.tool} answers {mine[0]}, and another lease {other[0]}, which kept apart answers the same"
     return ""
 
 

@@ -4,8 +4,8 @@
     python state_server.py WHERE TOOLS http         over streamable HTTP, the port on the first line of stdout
 
 WHERE is `nowhere`, `process`, `session`, `trajectory` or the path of a file; TOOLS is `cell` (put, get), `counter`
-(bump), `odd` (stash, tell: names that say nothing), `pure` (add, shout) or `clock` (read_clock, which moves on
-every 10 ms, and shout).
+(bump), `toggle`, `odd` (stash, tell: names that say nothing), `pure` (add, shout) or `clock` (read_clock, which moves
+on every 10 ms, and shout).
 """
 
 import json
@@ -22,6 +22,7 @@ NOTHING = {"type": "object", "properties": {}}
 KINDS = {
     "cell": {"put": TEXT, "get": NOTHING},
     "counter": {"bump": NOTHING},
+    "toggle": {"toggle": NOTHING},
     "odd": {"stash": TEXT, "tell": NOTHING},
     "pure": {"add": NUMBERS, "shout": TEXT},
     "clock": {"read_clock": NOTHING, "shout": TEXT},
@@ -67,6 +68,9 @@ def call(name, arguments, state):
                 return f"bumped to {state.get() or 1}"
             case "read_clock":
                 return str(time.monotonic_ns() // 10_000_000)
+            case "toggle":
+                state.set("off" if state.get() == "on" else "on")
+                return state.get()
             case "add":
                 return str(arguments["a"] + arguments["b"])
             case "shout":

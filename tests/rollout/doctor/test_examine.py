@@ -71,6 +71,7 @@ def scope(report: ServerReport) -> str | None:
         pytest.param("process", "counter", {"shared": "leaks", "process": "apart"}, "process", marks=FULL),
         ("file", "counter", {"shared": "leaks", "process": "leaks"}, None),
         pytest.param("trajectory", "counter", {"shared": "apart", "process": "apart"}, "shared", marks=FULL),
+        ("process", "toggle", {"shared": "leaks", "process": "apart"}, "process"),
         ("process", "odd", {"shared": "unknown", "process": "unknown"}, "process"),
     ],
 )
