@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gateway.config import GatewayConfig, ServerConfig, parse_servers, read_mapping, validate
+from gateway.config import GatewayConfig, LeaseDirConfig, ServerConfig, parse_servers, read_mapping, validate
 from gateway.errors import ConfigError
 
 DEFAULT_ASSISTANT_TURNS = 15
@@ -133,6 +133,7 @@ class Environment(_Section):
     thinking: ThinkingConfig = ThinkingConfig()
     max_sessions: int = Field(default=64, ge=1)
     lease_timeout_s: float = Field(default=1800.0, gt=0)
+    lease_dir: LeaseDirConfig = LeaseDirConfig()
 
     @field_validator("system", mode="before")
     @classmethod
@@ -155,7 +156,12 @@ class Environment(_Section):
         return self
 
     def gateway_config(self) -> GatewayConfig:
-        return GatewayConfig(servers=self.servers, max_sessions=self.max_sessions, lease_timeout_s=self.lease_timeout_s)
+        return GatewayConfig(
+            servers=self.servers,
+            max_sessions=self.max_sessions,
+            lease_timeout_s=self.lease_timeout_s,
+            lease_dir=self.lease_dir,
+        )
 
 
 def load_environment(name: str | Path, directory: str | Path) -> Environment:

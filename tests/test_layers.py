@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[1]
 # From the bottom to the top: a module may import what stands in its own row or below.
 GATEWAY = (
     {"errors", "types"},
-    {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"},
-    {"wire"},
+    {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
+    | {"sweeper", "places"},
+    {"wire", "process_limits", "lease_dir", "janitor"},
     {"stdio", "http", "listening", "fetch"},
     {"connection"},
     {"pool", "watch"},
@@ -29,6 +30,7 @@ ROLLOUT = (
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "reward"},
     {"trajectory", "engines"},
+    {"doctor"},
     {"verl", "cli"},
     {"__init__"},
 )

@@ -70,6 +70,34 @@ def call(
 
 
 @app.command()
+def doctor(
+    file: Target,
+    server: Annotated[
+        list[str] | None, typer.Option("--server", help="Examine this server only; may be repeated.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer's directory: what the tools cost in a prompt.")
+    ] = None,
+    call: Annotated[
+        list[str] | None,
+        typer.Option("--call", metavar="[SERVER/]TOOL=JSON", help="A call that probes may make; may be repeated."),
+    ] = None,
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="Probes may call every tool, not only those annotated read-only.")
+    ] = False,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Find out whether servers can be trained against, and under which scope. Exit status 1 where one cannot."""
+    from rollout.cli.doctor import DoctorOptions, examine_file
+
+    options = DoctorOptions(
+        servers=tuple(server or ()), tokenizer=tokenizer, calls=tuple(call or ()), allow_writes=allow_writes
+    )
+    raise typer.Exit(examine_file(file, environments_dir, options, as_json=json))
+
+
+@app.command()
 def data(
     environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The parquet file to write.")],
