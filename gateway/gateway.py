@@ -69,8 +69,10 @@ class Gateway:
     async def __aenter__(self) -> Self:
         _refuse_lease_dir(self.config)
         self._places = anyio.CapacityLimiter(self.config.max_sessions)
-        # A start is mostly the child's CPU time: more at once only makes all of them miss their bound.
-        self._starts = anyio.CapacityLimiter(max(2, os.cpu_count() or 2))
+        # A start is mostly the child's CPU time: more at once only makes all of them miss their bound. By server, since
+        # one whose starts hang would keep the others from starting at all.
+        most = max(2, os.cpu_count() or 2)
+        self._starts = {server: anyio.CapacityLimiter(most) for server in self.config.servers}
         self._tasks = await anyio.create_task_group().__aenter__()
         self._watch = ToolWatch(self._tasks)
         self._tasks.start_soon(self._watch.run)
@@ -167,7 +169,7 @@ class Gateway:
         config = self.config.servers[server]
         if config.kind is not Kind.STDIO:
             return await self._open_now(server, config)
-        async with self._starts:
+        async with self._starts[server]:
             return await self._open_now(server, config)
 
     async def _open_now(self, server: str, config: ServerConfig) -> Connection:
