@@ -38,6 +38,8 @@ class CallGuard(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         delivery = DELIVERY.get() or Delivery()
+        # Compressed, fifty megabytes fit into fifty kilobytes, and it is the latter that the limit would count.
+        request.headers["accept-encoding"] = "identity"
         if request.method == "GET":
             # A stream the server may leave silent for as long as it likes.
             request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
@@ -54,9 +56,22 @@ class CallGuard(httpx2.AsyncBaseTransport):
         delivery.handed_over = True
         if request.method == "POST":
             self._note_status(response, delivery)
+            if refusal := self._refusal(response):
+                delivery.oversize, delivery.lost = True, refusal
+                await response.aclose()
+                return httpx2.Response(502, request=request)
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _GuardedBody(response.stream, delivery, self._limit)
         return response
+
+    def _refusal(self, response: httpx2.Response) -> str:
+        """Why the answer is not read at all; empty where it is."""
+        length = response.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._limit:
+            return f"the answer has {length} bytes, max_message_bytes is {self._limit}"
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            return f"the answer is encoded ({encoding[:40]}), which was not asked for"
+        return ""
 
     def _note_status(self, response: httpx2.Response, delivery: Delivery) -> None:
         if response.status_code < 400:
