@@ -47,7 +47,7 @@ test-full: lint third-party
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
 
 bench: install
-	$(BIN)/python tests/bench/call_latency.py
+	$(BIN)/mcp-rollout bench call --json
 	$(BIN)/python tests/bench/turn_cost.py
 
 clean:

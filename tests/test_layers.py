@@ -29,7 +29,8 @@ ROLLOUT = (
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "reward"},
     {"trajectory", "engines"},
-    {"verl", "cli"},
+    {"verl", "bench"},
+    {"cli"},
     {"__init__"},
 )
 HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf"}
