@@ -23,8 +23,7 @@ from rollout.bench.echo_server import create_server
 
 Call = Callable[[], Awaitable[Any]]
 
-BLOCK = 10
-"""Calls of one side before the other has its turn."""
+WARM_UP = 20
 CONCURRENT = 16
 """Callers at a time where calls per second are counted."""
 _TEXT = "x" * 100
@@ -102,16 +101,15 @@ async def _measure(
 
 
 async def _alternating(one: Call, other: Call, calls: int) -> tuple[float, float]:
-    """Medians in milliseconds over at least `calls` calls of each, in alternating blocks after one to warm up."""
-    samples: tuple[list[float], list[float]] = ([], [])
-    for block in range(1 + -(-calls // BLOCK)):
-        for call, into in zip((one, other), samples, strict=True):
-            for _ in range(BLOCK):
-                began = time.perf_counter()
-                await call()
-                if block:
-                    into.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(samples[0]), statistics.median(samples[1])
+    """Medians in milliseconds over `calls` calls of each, in pairs of which either side begins every second one."""
+    pairs: list[tuple[Call, list[float]]] = [(one, []), (other, [])]
+    for number in range(WARM_UP + calls):
+        for call, samples in pairs if number % 2 else reversed(pairs):
+            began = time.perf_counter()
+            await call()
+            if number >= WARM_UP:
+                samples.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(pairs[0][1]), statistics.median(pairs[1][1])
 
 
 async def _throughput(call: Call, calls: int) -> float:
