@@ -61,7 +61,10 @@ class CallGuard(httpx2.AsyncBaseTransport):
                 await response.aclose()
                 return httpx2.Response(502, request=request)
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _GuardedBody(response.stream, delivery, self._limit)
+            # An event stream is read as it comes. Of a document that turns out to be too long, mcp shall see nothing:
+            # it would keep what came of it, and parse that.
+            whole = response.headers.get("content-type", "").startswith("application/json")
+            response.stream = _GuardedBody(response.stream, delivery, self._limit, whole=whole)
         return response
 
     def _refusal(self, response: httpx2.Response) -> str:
@@ -90,11 +93,12 @@ class CallGuard(httpx2.AsyncBaseTransport):
 
 
 class _GuardedBody(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery, limit: int) -> None:
-        self._inner, self._delivery, self._limit = inner, delivery, limit
+    def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery, limit: int, *, whole: bool) -> None:
+        self._inner, self._delivery, self._limit, self._whole = inner, delivery, limit, whole
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
+        kept: list[bytes] = []
         try:
             async for chunk in self._inner:
                 size += len(chunk)
@@ -102,10 +106,16 @@ class _GuardedBody(httpx2.AsyncByteStream):
                     self._delivery.oversize = True
                     self._delivery.lost = f"the answer has more than max_message_bytes ({self._limit})"
                     return
-                yield chunk
+                if self._whole:
+                    kept.append(chunk)
+                else:
+                    yield chunk
         except httpx2.TransportError as error:
             # The body ends here; mcp answers the call for want of a response.
             self._delivery.lost = f"{type(error).__name__}: {error}".rstrip(": ")
+            return
+        for chunk in kept:
+            yield chunk
 
     async def aclose(self) -> None:
         await self._inner.aclose()
