@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +178,19 @@ async def test_a_shadowed_tool_is_prefixed_and_calls_go_where_their_name_says() 
         assert (await session.call("good__say", {"text": "x"})).text == "x"
 
 
-async def test_a_tool_named_like_anothers_prefix_is_refused_before_the_start() -> None:
-    with pytest.raises(ConfigError, match="good__say"):
-        async with gateway(hostile("false prefix")):
-            pass
+async def test_a_tool_named_like_anothers_prefix_is_never_called_in_its_place() -> None:
+    async with AsyncExitStack() as stack:
+        try:
+            gate = await stack.enter_async_context(gateway(hostile("false prefix")))
+        except ConfigError as error:
+            assert "good__say" in str(error)  # refused before the start
+            return
+        session = await stack.enter_async_context(lease(gate))
+        (name,) = (name for name, tool in session.tools.items() if tool.server == "good")
+        await beside(gate, lambda: anyio.lowlevel.checkpoint(), say=name)
+        theirs = [name for name, tool in session.tools.items() if tool.server == "bad" and "say" in name]
+        for name in theirs:
+            assert (await session.call(name, {"text": "x"})).text == "hostile: x"
 
 
 async def test_odd_names_hide_no_tool_and_reach_no_other_server() -> None:
