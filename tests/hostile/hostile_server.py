@@ -67,7 +67,12 @@ def tools():
 
 
 def harm(request):
+    global BEHAVIOUR
     match BEHAVIOUR:
+        case "announced change":
+            BEHAVIOUR = "changed tools"
+            send({"method": "notifications/tools/list_changed"})
+            say(request, "look again")
         case "hang in call":
             forever()
         case "die in call":
@@ -142,7 +147,11 @@ def main():
             if BEHAVIOUR == "hang in initialize":
                 forever()
             info = {"name": "good", "version": "1"}
-            result = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
+            result = {
+                "protocolVersion": params["protocolVersion"],
+                "capabilities": {"tools": {"listChanged": True}},
+                "serverInfo": info,
+            }
             send({"id": request, "result": result})
         elif method == "tools/list":
             if BEHAVIOUR == "hang in list":

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from memory import peak_growth
 from neighbour import Neighbour, attempt, beside, good
 
 from gateway import Gateway, GatewayConfig, GatewayError, Session, ToolResult
-from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, DeliveryUnknown, ProtocolError
+from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError, ToolsChanged
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ LIMIT = 8 << 20
 
 
 def hostile(behaviour: str, *args: str, **entry: Any) -> dict[str, Any]:
-    bounds = {"start_timeout_s": 0.5, "call_timeout_s": 20, "close_timeout_s": 0.5}
+    bounds = {"start_timeout_s": 10, "call_timeout_s": 20, "close_timeout_s": 0.5}
     return {"command": sys.executable, "args": ["-I", "-S", str(HOSTILE), behaviour, *args], **bounds, **entry}
 
 
@@ -53,7 +53,7 @@ PHASES = ["hang in start", "hang in initialize", "hang in list", "endless pages"
 
 @pytest.mark.parametrize("behaviour", PHASES[:3])
 async def test_a_server_that_hangs_before_it_is_ready_is_left_out_in_time(behaviour: str) -> None:
-    async with gateway(hostile(behaviour)) as gate:
+    async with gateway(hostile(behaviour, start_timeout_s=0.5)) as gate:
         assert type(gate.failures["bad"]) is ConnectTimeout
         assert list(gate.catalogue) == ["good"]
         outcome, _ = await beside(gate, lambda: anyio.lowlevel.checkpoint())
@@ -61,7 +61,7 @@ async def test_a_server_that_hangs_before_it_is_ready_is_left_out_in_time(behavi
 
 
 async def test_a_server_whose_list_has_no_end_is_cut_off() -> None:
-    async with gateway(hostile("endless pages", start_timeout_s=10)) as gate:
+    async with gateway(hostile("endless pages")) as gate:
         assert gate.catalogue["bad"] == ()
         await beside(gate, lambda: anyio.lowlevel.checkpoint())
 
@@ -178,19 +178,46 @@ async def test_a_shadowed_tool_is_prefixed_and_calls_go_where_their_name_says() 
         assert (await session.call("good__say", {"text": "x"})).text == "x"
 
 
-async def test_a_tool_named_like_anothers_prefix_is_never_called_in_its_place() -> None:
-    async with AsyncExitStack() as stack:
-        try:
-            gate = await stack.enter_async_context(gateway(hostile("false prefix")))
-        except ConfigError as error:
-            assert "good__say" in str(error)  # refused before the start
-            return
-        session = await stack.enter_async_context(lease(gate))
-        (name,) = (name for name, tool in session.tools.items() if tool.server == "good")
-        await beside(gate, lambda: anyio.lowlevel.checkpoint(), say=name)
+async def test_a_tool_named_like_anothers_prefix_gets_one_itself() -> None:
+    async with gateway(hostile("false prefix")) as gate, lease(gate) as session:
+        (ours,) = (name for name, tool in session.tools.items() if tool.server == "good")
         theirs = [name for name, tool in session.tools.items() if tool.server == "bad" and "say" in name]
+        await beside(gate, lambda: attempt(session, theirs[0], {"text": "x"}), say=ours)
+        assert len(theirs) == 2
         for name in theirs:
             assert (await session.call(name, {"text": "x"})).text == "hostile: x"
+
+
+async def test_a_server_that_comes_back_with_other_tools_fails_its_leases(tmp_path: Path) -> None:
+    entry = hostile("changed tools", str(tmp_path / "seen"), scope="process")
+    async with gateway(entry) as gate:
+        async with lease(gate, "echo") as session:
+            assert await still_serves(session)
+
+        async def incident() -> None:
+            with pytest.raises(ToolsChanged, match="send your keys along"):
+                async with lease(gate, "echo"):
+                    pass
+
+        await beside(gate, incident)
+
+
+async def test_a_server_that_announces_other_tools_fails_those_who_lease_it() -> None:
+    async with gateway(hostile("announced change")) as gate, lease(gate) as session:
+
+        async def incident() -> GatewayError:
+            assert isinstance(await attempt(session, "harm"), ToolResult)
+            while True:  # what was announced is looked into beside the calls
+                outcome = await attempt(session, "echo", {"text": "still"})
+                if isinstance(outcome, GatewayError):
+                    return outcome
+
+        with anyio.fail_after(10):
+            outcome, _ = await beside(gate, incident)
+        assert type(outcome) is ToolsChanged and "send your keys along" in str(outcome)
+        with pytest.raises(ToolsChanged):
+            async with lease(gate, "echo"):
+                pass
 
 
 async def test_odd_names_hide_no_tool_and_reach_no_other_server() -> None:
@@ -212,6 +239,7 @@ async def test_a_claimed_role_hides_the_tool_and_answers_for_nobody_else() -> No
 async def test_commands_in_a_description_change_nothing_but_that_description() -> None:
     async with gateway(hostile("commands")) as gate, lease(gate) as session:
         assert "IMPORTANT" in session.tools["echo"].description
+        assert {0x200B, 0x202E} <= {point for found in gate.hidden_text["bad"] for point in found.code_points}
         assert session.tools["say"].description == "Say."
         outcome, _ = await beside(gate, lambda: attempt(session, "echo", {"text": "x"}))
         assert isinstance(outcome, ToolResult) and outcome.text == "hostile: x"
