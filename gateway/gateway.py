@@ -78,8 +78,10 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         self._bundled = bundled(self.config)
-        # A start is mostly the child's CPU time: more at once only makes all of them miss their bound.
-        self._starts = anyio.CapacityLimiter(max(2, os.cpu_count() or 2))
+        # A start is mostly the child's CPU time: more at once only makes all of them miss their bound. By server, since
+        # one whose starts hang would keep the others from starting at all.
+        most = max(2, os.cpu_count() or 2)
+        self._starts = {server: anyio.CapacityLimiter(most) for server in self.config.servers}
         if any(entry.kind is Kind.STDIO for entry in self.config.servers.values()):
             directories = self.config.lease_dir if self._bundled else None
             self._janitor = await self._exits.enter_async_context(Janitor(directories))
@@ -249,7 +251,7 @@ class Gateway:
         config = self.config.servers[server]
         if config.kind is not Kind.STDIO or self._janitor is None:
             return await self._open_now(server, config)
-        async with self._starts:
+        async with self._starts[server]:
             mark = self._janitor.mark()
             return await self._open_now(server, placed(config, directory, **{OWNER: mark}), mark)
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom to the top: a module may import what stands in its own row or below.
 GATEWAY = (
+    {"compiled"},
     {"errors", "types"},
     {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
     | {"sweeper", "places"},
@@ -30,8 +31,8 @@ ROLLOUT = (
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "reward"},
     {"trajectory", "engines"},
-    {"doctor"},
-    {"verl", "cli"},
+    {"verl", "bench", "doctor"},
+    {"cli"},
     {"__init__"},
 )
 HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf"}
