@@ -97,9 +97,9 @@ def collect(home: Path) -> None:
 def prepare_model(home: Path, seed: int) -> None:
     """A tiny model with a tokenizer of its own, warmed up on the expert's conversations."""
     rows = read_rows(home / "sft.jsonl")
-    make_tiny_model(home / "model", corpus=map(words, rows), vocab_size=1024, layers=3, seed=seed)
+    make_tiny_model(home / "model", corpus=map(words, rows), vocab_size=1024, layers=2, seed=seed)
     torch.set_num_threads(min(2, os.cpu_count() or 1))
-    options = WarmUp(seed=seed)
+    options = WarmUp(steps=200, seed=seed)
     with bar("warm-up", options.steps) as (progress, task):
         warm_up(
             home / "model",

@@ -30,11 +30,18 @@ def prepare(context: typer.Context) -> None:
 
 
 @app.command()
-def tools(file: Target, json: AsJson = False, environments_dir: EnvironmentsDir = ENVIRONMENTS) -> None:
+def tools(
+    file: Target,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Say what the tools cost in a prompt of this model.")
+    ] = None,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
     """List the tools that servers offer, as the policy and the harness see them."""
     from rollout.cli.servers import list_tools
 
-    raise typer.Exit(list_tools(file, environments_dir, as_json=json))
+    raise typer.Exit(list_tools(file, environments_dir, tokenizer=tokenizer, as_json=json))
 
 
 @app.command("tool-config")

@@ -18,6 +18,7 @@ from gateway.config import GatewayConfig
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.hidden_text import find_hidden_in_tool
+from rollout.cli.counter import load_counter
 from rollout.cli.target import Target, load_target
 from rollout.config import Environment
 from rollout.doctor.examine import Options, examine
@@ -47,7 +48,7 @@ def examine_file(file: str, environments_dir: Path, options: DoctorOptions, *, a
         if call.server is not None and call.server not in config.servers:
             known = ", ".join(config.servers)
             raise ConfigError(f"no server {call.server!r}", key=f"--call {call.tool}", remedy=f"servers: {known}")
-    counter = _counter(options.tokenizer)
+    counter = load_counter(options.tokenizer)
     reports = anyio.run(_examine, target, config, named, options.allow_writes, counter)
     _refuse_unknown_tools(named, reports)
     fit = all(report.fit for report in reports)
@@ -96,14 +97,6 @@ def _refuse_unknown_tools(named: tuple[NamedCall, ...], reports: list[ServerRepo
         }
         if call.tool not in offered:
             raise ConfigError(f"no server has a tool {call.tool!r}", key="--call", remedy=", ".join(sorted(offered)))
-
-
-def _counter(tokenizer: str | None) -> TokenCounter | None:
-    if tokenizer is None:
-        return None
-    from rollout.verl.chat_tokens import ChatTokens
-
-    return ChatTokens(tokenizer)
 
 
 async def _examine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, cast
@@ -18,22 +19,30 @@ from gateway.errors import ConfigError, LockMismatch
 from gateway.hidden_text import Finding, plain
 from gateway.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.types import Audience, ToolDefinition
+from rollout.cli.counter import load_counter
 from rollout.cli.target import Target, load_target
+from rollout.doctor.fidelity import TokenCounter
 from rollout.startup import opened, problems
+from rollout.trace.stats import STEP
 
+_MESSAGES = 512
+"""Tokens allowed for what stands in a prompt besides tools, where no row has been written yet."""
 _NAME_WIDTH = 28
 """Columns for a tool's name; a longer one gets a line to itself, so that there is room for what it does."""
 
 
-def list_tools(file: str, environments_dir: Path, *, as_json: bool) -> int:
+def list_tools(file: str, environments_dir: Path, *, tokenizer: str | None, as_json: bool) -> int:
     """Print what servers offer. What is wrong with the others is said on standard error, and makes the status 2."""
     target = load_target(file, environments_dir)
+    counter = load_counter(tokenizer)
     found = anyio.run(_look, target)
     if as_json:
         tools = [tool for definitions in found.catalogue.values() for tool in definitions]
-        typer.echo(json.dumps([_tool_json(tool, found) for tool in tools], ensure_ascii=False))
+        typer.echo(json.dumps([_tool_json(tool, found, counter) for tool in tools], ensure_ascii=False))
     elif found.catalogue:
         _print_tools(found, target)
+        if counter is not None:
+            _print_cost(found, counter)
     for server, findings in found.hidden_text.items():
         for finding in findings:
             typer.echo(f"warning: {target.source}: servers.{server}: hidden text in {finding}", err=True)
@@ -75,6 +84,21 @@ def _print_tools(found: _Found, target: Target) -> None:
             for line in lines:
                 console.print(Text(f"{name:<{indent}}{line}"), no_wrap=True, crop=True)
                 name = ""
+
+
+def _print_cost(found: _Found, counter: TokenCounter) -> None:
+    """What the policy's tools add to every prompt, and the length that prompts have to be allowed."""
+    shown = [tool for tools in found.catalogue.values() for tool in tools if tool.audience is Audience.POLICY]
+    cost = counter.tools([tool.openai_schema() for tool in shown])
+    if cost is None:
+        raise ConfigError(
+            "the chat template shows no tools", key="--tokenizer", remedy="name a model that was trained to call tools"
+        )
+    allowed = STEP * ceil((cost + _MESSAGES) / STEP)
+    Console(highlight=False).print(
+        f"\nThe {len(shown)} tools for the policy add {cost} tokens to every prompt. With {_MESSAGES} for a system message "
+        f"and a task: data.max_prompt_length={allowed}. Rows may name fewer tools (`data --tools`)."
+    )
 
 
 def _summary(tool: ToolDefinition) -> str:
@@ -154,7 +178,7 @@ async def _call(
     return int(result.is_error)
 
 
-def _tool_json(tool: ToolDefinition, found: _Found) -> dict[str, Any]:
+def _tool_json(tool: ToolDefinition, found: _Found, counter: TokenCounter | None) -> dict[str, Any]:
     hidden = [str(finding) for finding in found.hidden_text[tool.server] if finding.of == tool.name]
     return {
         "server": tool.server,
@@ -166,4 +190,5 @@ def _tool_json(tool: ToolDefinition, found: _Found) -> dict[str, Any]:
         "input_schema": tool.input_schema,
         "hash": tool.digest if tool.audience is Audience.POLICY else None,
         "hidden_text": hidden,
+        "tokens": None if counter is None else counter.tools([tool.openai_schema()]),
     }

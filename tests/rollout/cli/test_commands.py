@@ -228,3 +228,23 @@ def test_bad_use_gives_one_message_and_status_two(arguments: list[str], said: st
     done = mcp_rollout(*arguments)
     assert done.status == 2 and "Traceback" not in done.err
     assert said in done.err.splitlines()[-1], done.err
+
+
+def test_tools_says_what_they_cost_under_a_tokenizer(servers: Path, tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "rollout.verl.cpu.tiny_model", tmp_path / "model", "--hidden", "64", "--layers", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    costs = {
+        tool["tool"]: tool["tokens"]
+        for tool in mcp_rollout("tools", servers, "--tokenizer", tmp_path / "model", "--json").json
+    }
+    assert costs["shout"] > 50
+    said = mcp_rollout("tools", servers, "--tokenizer", tmp_path / "model").out
+    assert "data.max_prompt_length=" in said
+    missing = mcp_rollout("tools", servers, "--tokenizer", tmp_path / "nothing")
+    assert (missing.status, "--tokenizer" in missing.err) == (2, True)
