@@ -9,28 +9,35 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextvars import Context
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import mcp_types as mcp
 import structlog
 from mcp import Client, MCPError
-from mcp.client.session import ClientSession
+from mcp.client.session import ClientSession, IncomingMessage
 from pydantic import ValidationError
 
 from gateway.config import Kind, ServerConfig
 from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ProtocolError, ServerUnavailable
-from gateway.http import HttpTransport
+from gateway.exchange import EXCHANGE, Exchange
+from gateway.http import Address, HttpTransport
 from gateway.link import Link
+from gateway.oauth import Authority
+from gateway.requests import Exchanges, answer_round
 from gateway.schema import check_output
+from gateway.secrets import Secrets
+from gateway.sse import SseTransport
 from gateway.stdio import StdioTransport
-from gateway.types import ToolDefinition, ToolResult
+from gateway.types import RequestKind, ToolDefinition, ToolResult
 from gateway.wire import ANSWER, DELIVERY, Answer, Delivery, failure, read_result, read_tools, sound_tools
 
 log = structlog.get_logger(__name__)
 
+Broken = TypeVar("Broken", bound=GatewayError)
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` shall connect to for a server, called once per connection."""
 
@@ -47,6 +54,14 @@ class Era:
 
     mode: str = "auto"
     discover: mcp.DiscoverResult | None = None
+    authority: Authority | None = None
+    """Holds the token for all connections to the server."""
+
+    def authority_for(self, config: ServerConfig) -> Authority | None:
+        if self.authority is None and config.client_credentials is not None:
+            assert config.url is not None
+            self.authority = Authority(Address(config.url).url, config)
+        return self.authority
 
     def learn(self, client: Client) -> None:
         self.discover = client.session.discover_result
@@ -64,6 +79,10 @@ class Connection:
     config: ServerConfig
     connect: Connect | None = None
     era: Era = field(default_factory=Era)
+    asks: frozenset[RequestKind] = frozenset()
+    """What the server may ask for within calls; declared as capabilities."""
+    patience_s: float = 0.0
+    """How long an answer to such a request may take."""
 
     tools: tuple[ToolDefinition, ...] = field(default=(), init=False)
     malformed: tuple[str, ...] = field(default=(), init=False)
@@ -79,6 +98,12 @@ class Connection:
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
+        self._exchanges = Exchanges()
+        self._by_callback = True
+        """Whether progress comes through mcp; our own transports hand it to `_hear`, where a flood costs little."""
+        self._link.hear = self._hear
+        self._secrets = Secrets(self.config)
+        self._link.clean = self._secrets.clean
 
     @property
     def alive(self) -> bool:
@@ -114,7 +139,9 @@ class Connection:
                 await self._hold(scope)
             if scope.cancelled_caught and not self._opened.is_set():
                 self._error = self._too_late() if self._abandoned is None else self._given_up(self._abandoned)
-        except (GatewayError, ConfigError) as error:
+        except GatewayError as error:
+            self._error = self._cleaned(error)
+        except ConfigError as error:
             self._error = error
         except Exception as error:  # boundary: a server, its transport or a factory; it ends this connection only
             self._error = self._cannot_start(error)
@@ -132,6 +159,7 @@ class Connection:
         async with self._client() as client:
             await self._describe(client)
             self.era.learn(client)
+            self._exchanges.declare(client.session, self.asks)
             self._session = client.session
             self._link.settled = True
             scope.deadline = math.inf
@@ -148,11 +176,41 @@ class Connection:
                     target = StdioTransport(self.server, self.config, self._link)
                 case Kind.IN_PROCESS:
                     target = build(self.config, self.server)
-                case Kind.HTTP | Kind.SSE:
-                    target = HttpTransport(self.config, self._link)
+                case Kind.HTTP:
+                    authority = self.era.authority_for(self.config)
+                    target = HttpTransport(self.config, self._link, authority=authority, patience_s=self.patience_s)
+                case Kind.SSE:
+                    target = SseTransport(self.config, self._link, self.era.authority_for(self.config))
+        self._by_callback = not isinstance(target, StdioTransport | HttpTransport | SseTransport)
         return Client(
-            target, mode=self.era.mode, prior_discover=self.era.discover, client_info=_CLIENT_INFO, cache=None
+            target,
+            mode=self.era.mode,
+            prior_discover=self.era.discover,
+            client_info=_CLIENT_INFO,
+            cache=None,
+            log_level=self.config.log_level,
+            elicitation_callback=self._exchanges.elicit if RequestKind.ELICITATION in self.asks else None,
+            sampling_callback=self._exchanges.sample if RequestKind.SAMPLING in self.asks else None,
+            message_handler=self._heard_by_mcp,
         )
+
+    async def _heard_by_mcp(self, message: IncomingMessage) -> None:
+        if isinstance(message, mcp.LoggingMessageNotification):
+            self._hear(message.method, message.params.model_dump(by_alias=True), None)
+
+    def _hear(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
+        """Note what the server says by the way on the call it belongs to; it is dropped where that cannot be told."""
+        if params is None:
+            return
+        if method == "notifications/progress":
+            exchange = self._exchanges.by_token(params.get("progressToken"))
+            if exchange is not None:
+                exchange.progress(params.get("progress"), params.get("total"), params.get("message"))
+        elif method == "notifications/message":
+            here = EXCHANGE.get() if context is None else context.get(EXCHANGE)
+            exchange = self._exchanges.find(params.get("_meta"), here)
+            if exchange is not None:
+                exchange.logged(params.get("level"), params.get("data"))
 
     async def _describe(self, client: Client) -> None:
         listed, faults = await list_tools(client.session)
@@ -173,36 +231,87 @@ class Connection:
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
         unavailable = ServerUnavailable(message, server=self.server)
         unavailable.__cause__ = error
-        return unavailable
+        return self._cleaned(unavailable)
 
     async def call(
-        self, tool: ToolDefinition, arguments: Mapping[str, Any], *, meta: Mapping[str, Any], timeout_s: float
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        meta: Mapping[str, Any],
+        timeout_s: float,
+        exchange: Exchange | None = None,
     ) -> ToolResult:
         """Send one request and wait for its result; safe from any task, and any number at a time.
 
+        Args:
+            timeout_s: Does not run while the server waits for an answer to a request of its own.
+            exchange: Answers such requests; without one they are refused.
+
         Raises:
+            RequestRefused: the server asked for something that nobody could give.
             ServerUnavailable: the request surely did not arrive.
             DeliveryUnknown: it was sent and the line broke before the answer.
             CallTimeout: it was sent and not answered within `timeout_s`.
             ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
         """
+        try:
+            result = await self._call(tool, arguments, meta, timeout_s, exchange)
+        except GatewayError as error:
+            raise self._cleaned(error) from error.__cause__
+        return self._cleaned_result(result)
+
+    def _cleaned(self, error: Broken) -> Broken:
+        """The error without the server's secrets; then without its cause too, which may quote them."""
+        message = str(error)
+        if (clean := self._secrets.clean(message)) != message:
+            error.args, error.__cause__, error.__suppress_context__ = (clean,), None, True
+        return error
+
+    def _cleaned_result(self, result: ToolResult) -> ToolResult:
+        """The result without the server's secrets: a trace would keep them, and a policy would learn them."""
+        if not self._secrets:
+            return result
+        content = tuple(replace(block, text=self._secrets.clean(block.text)) for block in result.content)
+        return replace(result, content=content, structured=self._secrets.clean_json(result.structured))
+
+    async def _call(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        timeout_s: float,
+        exchange: Exchange | None,
+    ) -> ToolResult:
         session, server, name = self._session, tool.server, tool.name
         if session is None or self._link.over.is_set():
             raise ServerUnavailable(self._link.down or "not connected", server=server, tool=name)
         delivery = Delivery()
         DELIVERY.set(delivery)
+        exchange = exchange or Exchange(server=server, tool=name)
+        exchange.clean = self._secrets.clean_json
+        outer = EXCHANGE.set(exchange)
+        progress_token = self._exchanges.open(exchange)
+        meta = {**meta, "progress_token": progress_token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | None = None
-        with anyio.move_on_after(timeout_s):
+        with anyio.move_on_after(timeout_s) as exchange.scope:
             try:
-                answer = await _ask(session, name, arguments, meta)
+                answer = await self._ask(session, name, arguments, meta, exchange, delivery)
             except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
+                if exchange.broken is not None:
+                    raise exchange.broken from error
                 outcome = failure(error, delivery, down=self._link.down, server=server, tool=name)
                 if delivery.session_over:
                     self._link.end("the server has ended the session")
                 if isinstance(outcome, GatewayError):
                     raise outcome from error
                 return outcome
+            finally:
+                self._exchanges.close(progress_token)
+                EXCHANGE.reset(outer)
+        if exchange.broken is not None:
+            raise exchange.broken
         if answer is None:
             raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool=name)
         try:
@@ -215,25 +324,45 @@ class Connection:
                 raise ProtocolError(f"off its own output schema: {fault}", server=server, tool=name)
         return result
 
+    async def _ask(
+        self,
+        session: ClientSession,
+        name: str,
+        arguments: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        exchange: Exchange,
+        delivery: Delivery,
+    ) -> mcp.CallToolResult:
+        """One `tools/call`, without the SDK's second look at the result and without its hidden `tools/list`.
 
-async def _ask(
-    session: ClientSession, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]
-) -> mcp.CallToolResult:
-    """One `tools/call`, without the SDK's second look at the result and without its hidden `tools/list`."""
-    state: str | None = None
-    for _ in range(_MAX_ROUNDS):
-        params = mcp.CallToolRequestParams(
-            name=name, arguments=dict(arguments), request_state=state, _meta=cast("Any", dict(meta))
-        )
-        answer: Answer = await session.send_request(mcp.CallToolRequest(params=params), ANSWER)
-        if isinstance(answer, mcp.CallToolResult):
-            return answer
-        if answer.input_requests:
-            kinds = ", ".join(sorted({request.method for request in answer.input_requests.values()}))
-            raise ValueError(f"the server asks for {kinds} and nothing here is set up to answer it")
-        state = answer.request_state
-        await anyio.sleep(_ROUND_S)
-    raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
+        A server that needs something first is called again with the answers, as often as it may ask.
+        """
+        state: str | None = None
+        answers: dict[str, Any] | None = None
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            exchange.progress(progress, total, message)
+
+        callback = on_progress if self._by_callback else None
+        for _ in range(_MAX_ROUNDS):
+            params = mcp.CallToolRequestParams(
+                name=name,
+                arguments=dict(arguments),
+                request_state=state,
+                input_responses=answers,
+                _meta=cast("Any", dict(meta)),
+            )
+            request = mcp.CallToolRequest(params=params)
+            answer: Answer = await session.send_request(request, ANSWER, progress_callback=callback)
+            if isinstance(answer, mcp.CallToolResult):
+                return answer
+            delivery.rounds += 1
+            state, answers = answer.request_state, None
+            if answer.input_requests:
+                answers = await answer_round(exchange, answer.input_requests)
+            else:
+                await anyio.sleep(_ROUND_S)
+        raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
 
 
 async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]:

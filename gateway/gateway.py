@@ -16,10 +16,12 @@ import structlog
 from gateway.config import GatewayConfig, Kind, ServerConfig
 from gateway.connection import Connect, Connection, Era
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.exchange import Answerer
 from gateway.names import expose
 from gateway.pool import FreshConnections, Pool, SharedConnection
+from gateway.sampling import Sampler
 from gateway.session import Session, keeps_state
-from gateway.types import Audience, Scope, ToolDefinition
+from gateway.types import Audience, RequestKind, Role, Scope, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,7 @@ class Gateway:
         self._pools: dict[str, Pool] = {}
         self._policy_tools: dict[str, ToolDefinition] = {}
         self._warned: set[str] = set()
+        self._sampling = sampling_answerer(config)
 
     async def __aenter__(self) -> Self:
         _refuse_lease_dir(self.config)
@@ -107,6 +110,7 @@ class Gateway:
             server: choose_tools(server, self.config.servers[server], connection.tools)
             for server, connection in opened.items()
         }
+        check_elicitation(self.config, chosen)
         self.catalogue = MappingProxyType(expose(chosen))
         self._policy_tools = {
             tool.exposed_name: tool
@@ -131,7 +135,8 @@ class Gateway:
             return await self._open_now(server, config)
 
     async def _open_now(self, server: str, config: ServerConfig) -> Connection:
-        connection = Connection(server, config, self._connect, self._eras[server])
+        asks, patience_s = requests_answered(self.config)
+        connection = Connection(server, config, self._connect, self._eras[server], asks=asks, patience_s=patience_s)
         self._connections.add(connection)
         self._tasks.start_soon(self._own, connection)
         try:
@@ -242,6 +247,7 @@ class Gateway:
             _connections=dict(taken),
             _reopen=reopen,
             _warned=self._warned,
+            _sampling=self._sampling,
         )
 
     def _select(self, names: Collection[str] | None) -> Mapping[str, ToolDefinition]:
@@ -315,6 +321,37 @@ def choose_tools(server: str, config: ServerConfig, tools: Collection[ToolDefini
             )
     allowed = config.tools
     return tuple(tool for tool in tools if tool.role is not None or allowed is None or tool.name in allowed)
+
+
+def sampling_answerer(config: GatewayConfig) -> Answerer | None:
+    if config.sampling is None:
+        return None
+    return Answerer(answer=Sampler(config.sampling).answer, timeout_s=config.sampling.timeout_s)
+
+
+def requests_answered(config: GatewayConfig) -> tuple[frozenset[RequestKind], float]:
+    """Which requests of servers somebody is configured to answer, and how long the slowest of them may take."""
+    bounds = {
+        kind: section.timeout_s
+        for kind, section in (
+            (RequestKind.ELICITATION, config.elicitation),
+            (RequestKind.SAMPLING, config.sampling),
+        )
+        if section is not None
+    }
+    return frozenset(bounds), max(bounds.values(), default=0.0)
+
+
+def check_elicitation(config: GatewayConfig, chosen: Mapping[str, Collection[ToolDefinition]]) -> None:
+    """Raises `ConfigError` where the server that shall answer elicitation has no tool for it."""
+    if config.elicitation is None or (server := config.elicitation.server) not in chosen:
+        return
+    if not any(tool.role is Role.ELICIT for tool in chosen[server]):
+        raise ConfigError(
+            f"{server!r} has no tool with the role elicit",
+            key="elicitation.server",
+            remedy="mark one in its _meta, or by roles: {elicit: TOOL}",
+        )
 
 
 def _refuse_lease_dir(config: GatewayConfig) -> None:

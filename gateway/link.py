@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from typing import Any
 
 import anyio
+
+Hear = Callable[[str, Mapping[str, Any] | None, Context | None], None]
+"""Takes a notification: its method, its parameters, and the context of the request it came with where there is one."""
+
+
+def deaf(method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
+    """Nobody listens."""
 
 
 class Link:
@@ -18,6 +27,9 @@ class Link:
         self.trouble = ""
         """The last fault on a line that still stands, for a start that fails without a better reason."""
         self.stderr_tail: Callable[[], str] = str
+        self.hear: Hear = deaf
+        self.clean: Callable[[str], str] = str
+        """Takes secrets out of a text."""
 
     def end(self, reason: str) -> None:
         """The line is down for good. Safe to call again and from callbacks."""
@@ -32,4 +44,4 @@ class Link:
 
     def describe(self, reason: str) -> str:
         tail = self.stderr_tail()
-        return f"{reason}; stderr ends: {tail}" if tail else reason
+        return self.clean(f"{reason}; stderr ends: {tail}" if tail else reason)

@@ -287,10 +287,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if message is None:
             self._garbage += 1
             if self._garbage == 1:
-                log.warning("stdio.garbage", server=self._name, begins=line[:80].decode("utf-8", "replace"))
+                log.warning(
+                    "stdio.garbage", server=self._name, begins=self._link.clean(line[:80].decode("utf-8", "replace"))
+                )
         elif not isinstance(message, JSONRPCNotification) or message.method == "notifications/cancelled":
-            # Nobody here listens to progress, log messages or list changes, and a flood of them would delay answers.
             self._inbox.put(message)
+        else:
+            # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
+            self._link.hear(message.method, message.params, None)
 
     def _refuse(self, line: Oversize) -> None:
         limit, answered = self._config.max_message_bytes, line.answered_id()

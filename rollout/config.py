@@ -10,7 +10,16 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gateway.config import GatewayConfig, ServerConfig, parse_servers, read_mapping, validate
+from gateway.config import (
+    ElicitationConfig,
+    GatewayConfig,
+    SamplingConfig,
+    ServerConfig,
+    expand_sampling,
+    parse_servers,
+    read_mapping,
+    validate,
+)
 from gateway.errors import ConfigError
 
 DEFAULT_ASSISTANT_TURNS = 15
@@ -110,6 +119,10 @@ class Environment(_Section):
     max_sessions: int = Field(default=64, ge=1)
     lease_timeout_s: float = Field(default=1800.0, gt=0)
 
+    elicitation: ElicitationConfig | None = None
+    sampling: SamplingConfig | None = None
+    max_requests_per_call: int = Field(default=10, ge=1)
+
     @model_validator(mode="after")
     def _references_exist(self) -> Environment:
         references = {
@@ -117,6 +130,7 @@ class Environment(_Section):
             "user.server": self.user.server if self.user else None,
             "reward.server": self.reward.server,
             "tasks.server": self.tasks.server if self.tasks else None,
+            "elicitation.server": self.elicitation.server if self.elicitation else None,
         }
         for key, server in references.items():
             if server is not None and server not in self.servers:
@@ -124,7 +138,14 @@ class Environment(_Section):
         return self
 
     def gateway_config(self) -> GatewayConfig:
-        return GatewayConfig(servers=self.servers, max_sessions=self.max_sessions, lease_timeout_s=self.lease_timeout_s)
+        return GatewayConfig(
+            servers=self.servers,
+            max_sessions=self.max_sessions,
+            lease_timeout_s=self.lease_timeout_s,
+            elicitation=self.elicitation,
+            sampling=self.sampling,
+            max_requests_per_call=self.max_requests_per_call,
+        )
 
 
 def load_environment(name: str | Path, directory: str | Path) -> Environment:
@@ -138,6 +159,7 @@ def load_environment(name: str | Path, directory: str | Path) -> Environment:
         raise _unknown(str(name), path, directory)
     raw = read_mapping(path)
     servers = parse_servers(_required_by_default(raw.pop("servers", None)), file=path)
+    raw = expand_sampling(raw, file=path)
     return validate(Environment, {"name": path.stem, **raw, "file": str(path), "servers": servers}, file=path)
 
 

@@ -55,15 +55,18 @@ async def roll_out(
     try:
         async with gateway.lease(trajectory=trace.id, task=task.task, seed=task.seed, tools=names) as session:
             trace.lease_wait_s = session.lease_wait_s
-            user = User(session, environment.user.server) if environment.user else None
-            policy = await policy_for(session)
-            mask_thinking = environment.thinking.loss is ThinkingLoss.MASK
-            with anyio.move_on_after(limits.wall_clock_s) as clock:
-                await play(trace, session, policy, tokens, user, limits, tools=tools, mask_thinking=mask_thinking)
-            if clock.cancelled_caught:
-                trace.stop_reason = StopReason.TIME_LIMIT
-            if not trace.is_withdrawn:
-                trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
+            try:
+                user = User(session, environment.user.server) if environment.user else None
+                policy = await policy_for(session)
+                mask_thinking = environment.thinking.loss is ThinkingLoss.MASK
+                with anyio.move_on_after(limits.wall_clock_s) as clock:
+                    await play(trace, session, policy, tokens, user, limits, tools=tools, mask_thinking=mask_thinking)
+                if clock.cancelled_caught:
+                    trace.stop_reason = StopReason.TIME_LIMIT
+                if not trace.is_withdrawn:
+                    trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
+            finally:
+                trace.heard.add(session.take_heard())
     except (ConfigError, GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record
         log.warning("trajectory failed", trajectory=trace.id, kind=error.kind, error=str(error))
         trace.fail(error.kind, str(error))
@@ -97,22 +100,32 @@ async def play(
     """
     schemas = [tool.openai_schema() for tool in session.tools.values()] if tools is None else tools
     await open_conversation(trace, user)
+    trace.heard.add(session.take_heard())
     trace.prompt_ids = tokens.prompt(trace.messages, schemas)
     limits.check_prompt(trace)
     while trace.stop_reason is None:
         parsed = await take_turn(trace, policy, tokens, limits, schemas, mask_thinking=mask_thinking)
         if trace.stop_reason is not None:
             return
-        if parsed.calls:
-            answers = await call_tools(trace, session, parsed.calls, limits.parallel_calls)
-            add_context(trace, answers, tokens, limits, schemas)
-        elif user is None:
-            trace.stop_reason = StopReason.ANSWERED
-        else:
-            trace.turns[-1].user = event = await user.reply(parsed.content)
-            if event.done:
-                trace.stop_reason = StopReason.USER_DONE
-            add_context(trace, [{"role": "user", "content": event.message}], tokens, limits, schemas)
+        try:
+            if parsed.calls:
+                answers = await call_tools(trace, session, parsed.calls, limits.parallel_calls)
+            elif user is None:
+                trace.stop_reason = StopReason.ANSWERED
+                return
+            else:
+                answers = [await hear_user(trace, user, parsed.content)]
+        finally:
+            trace.turns[-1].heard.add(session.take_heard())
+        add_context(trace, answers, tokens, limits, schemas)
+
+
+async def hear_user(trace: Trace, user: User, said: str) -> Message:
+    """The user's reply, recorded, as a message."""
+    trace.turns[-1].user = event = await user.reply(said)
+    if event.done:
+        trace.stop_reason = StopReason.USER_DONE
+    return {"role": "user", "content": event.message}
 
 
 async def open_conversation(trace: Trace, user: User | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gateway.types import ToolResult
+from gateway.types import Heard, ToolResult
 from rollout.task import Origin, Task
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed
 
@@ -96,6 +96,8 @@ class Turn:
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
     user: UserEvent | None = None
+    heard: Heard = field(default_factory=Heard)
+    """What servers asked for and said within this turn's calls, the user simulator's included."""
 
     @property
     def reward(self) -> float:
@@ -140,6 +142,8 @@ class Trace:
     stop_reason: StopReason | None = None
     failure: Failure | None = None
     reward: Reward | None = None
+    heard: Heard = field(default_factory=Heard)
+    """The same, within the calls before and after the turns: reset, start, score."""
     lease_wait_s: float = 0.0
     elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
