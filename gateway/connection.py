@@ -103,7 +103,7 @@ class Connection:
         """Whether progress comes through mcp; our own transports hand it to `_hear`, where a flood costs little."""
         self._link.hear = self._hear
         self._secrets = Secrets(self.config)
-        self._link.clean = self._secrets.clean
+        self._link.clean = self._clean
 
     @property
     def alive(self) -> bool:
@@ -264,16 +264,22 @@ class Connection:
     def _cleaned(self, error: Broken) -> Broken:
         """The error without the server's secrets; then without its cause too, which may quote them."""
         message = str(error)
-        if (clean := self._secrets.clean(message)) != message:
+        if (clean := self._clean(message)) != message:
             error.args, error.__cause__, error.__suppress_context__ = (clean,), None, True
         return error
 
     def _cleaned_result(self, result: ToolResult) -> ToolResult:
         """The result without the server's secrets: a trace would keep them, and a policy would learn them."""
-        if not self._secrets:
+        if not self._secrets and self.era.authority is None:
             return result
-        content = tuple(replace(block, text=self._secrets.clean(block.text)) for block in result.content)
-        return replace(result, content=content, structured=self._secrets.clean_json(result.structured))
+        content = tuple(replace(block, text=self._clean(block.text)) for block in result.content)
+        return replace(result, content=content, structured=self._clean(result.structured))
+
+    def _clean(self, value: Any) -> Any:
+        """A text or JSON value without secrets; the token in use is one of them."""
+        if self.era.authority is not None and self.era.authority.token is not None:
+            self._secrets.add(self.era.authority.token)
+        return self._secrets.clean_json(value)
 
     async def _call(
         self,
@@ -289,7 +295,7 @@ class Connection:
         delivery = Delivery()
         DELIVERY.set(delivery)
         exchange = exchange or Exchange(server=server, tool=name)
-        exchange.clean = self._secrets.clean_json
+        exchange.clean = self._clean
         outer = EXCHANGE.set(exchange)
         progress_token = self._exchanges.open(exchange)
         meta = {**meta, "progress_token": progress_token}

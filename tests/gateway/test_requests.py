@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 OLD = Path(__file__).parents[1] / "support" / "old_server.py"
-TRANSPORTS = ("in_process", "http", "http-handshake", "sse", "stdio-handshake")
+TRANSPORTS = ("in_process", "http", "http-handshake", "sse", "sse-handshake", "stdio-handshake")
 
 
 class Amount(BaseModel):
