@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -119,6 +119,11 @@ class Content:
         about = [part for part in (self.uri, self.mime_type, f"{len(self.data)} bytes" if self.data else None) if part]
         return f"[{self.kind}: {', '.join(about)}]"
 
+    @property
+    def full_text(self) -> str:
+        """The block as text, a resource with its address above what is in it."""
+        return str(self) if self.kind is ContentKind.TEXT or not self.text else f"{self}\n{self.text}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
@@ -134,8 +139,12 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """What a policy reads: the text blocks, and a line for every block that is not text."""
-        return "\n".join(block.text or str(block) for block in self.content)
+        """What a policy reads: the text blocks, a line for every block that is not text, and a resource's own text."""
+        return self.text_without(())
+
+    def text_without(self, left_out: Collection[Content]) -> str:
+        """The same, without the blocks that the policy is given in another way."""
+        return "\n".join(block.full_text for block in self.content if not any(block is seen for seen in left_out))
 
     @classmethod
     def error(cls, message: str) -> ToolResult:

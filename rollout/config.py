@@ -85,6 +85,29 @@ class LimitsConfig(_Section):
     wall_clock_s: float = Field(default=1800.0, gt=0)
 
 
+class Keep(StrEnum):
+    """Which part of a long result is kept."""
+
+    HEAD = "head"
+    TAIL = "tail"
+    BOTH = "both"
+
+
+class CutConfig(_Section):
+    """How much of a tool's result the policy reads; the trace keeps all of it."""
+
+    max_tokens: int | None = Field(default=None, ge=16)
+    """By the policy's tokenizer, the marker of the cut included; None cuts nothing."""
+    keep: Keep = Keep.BOTH
+
+
+class ResultsConfig(CutConfig):
+    """The general rule, and rules of single tools."""
+
+    tools: dict[str, CutConfig] = {}
+    """By the name that the policy knows, or a glob of it; the first that fits counts."""
+
+
 class ThinkingLoss(StrEnum):
     KEEP = "keep"
     MASK = "mask"
@@ -115,6 +138,7 @@ class Environment(_Section):
     reward: RewardConfig = RewardConfig()
     tasks: TasksConfig | None = None
     limits: LimitsConfig = LimitsConfig()
+    results: ResultsConfig = ResultsConfig()
     thinking: ThinkingConfig = ThinkingConfig()
     max_sessions: int = Field(default=64, ge=1)
     lease_timeout_s: float = Field(default=1800.0, gt=0)

@@ -14,13 +14,14 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.session import Session
 from gateway.types import ToolResult
-from rollout.config import Environment, ThinkingLoss
+from rollout.config import Environment, ResultsConfig, ThinkingLoss
 from rollout.errors import RolloutError
 from rollout.limits import Limits
+from rollout.results import show
 from rollout.reward import score
 from rollout.trace.record import StopReason, Trace, Turn
 from rollout.trace.store import TraceStore
-from rollout.types import Call, FinishReason, Message, Parsed, Policy, TokenBuilder
+from rollout.types import Call, FinishReason, Message, Parsed, Policy, Shown, TokenBuilder
 from rollout.user import User
 
 log = structlog.get_logger(__name__)
@@ -60,7 +61,17 @@ async def roll_out(
                 policy = await policy_for(session)
                 mask_thinking = environment.thinking.loss is ThinkingLoss.MASK
                 with anyio.move_on_after(limits.wall_clock_s) as clock:
-                    await play(trace, session, policy, tokens, user, limits, tools=tools, mask_thinking=mask_thinking)
+                    await play(
+                        trace,
+                        session,
+                        policy,
+                        tokens,
+                        user,
+                        limits,
+                        tools=tools,
+                        mask_thinking=mask_thinking,
+                        results=environment.results,
+                    )
                 if clock.cancelled_caught:
                     trace.stop_reason = StopReason.TIME_LIMIT
                 if not trace.is_withdrawn:
@@ -92,6 +103,7 @@ async def play(
     *,
     tools: Sequence[dict[str, Any]] | None = None,
     mask_thinking: bool = False,
+    results: ResultsConfig = ResultsConfig(),  # noqa: B008 (frozen)
 ) -> None:
     """Take turns until a stop reason is set.
 
@@ -109,7 +121,8 @@ async def play(
             return
         try:
             if parsed.calls:
-                answers = await call_tools(trace, session, parsed.calls, limits.parallel_calls)
+                show_result = partial(show, config=results, tokens=tokens)
+                answers = await call_tools(trace, session, parsed.calls, limits.parallel_calls, show_result)
             elif user is None:
                 trace.stop_reason = StopReason.ANSWERED
                 return
@@ -166,7 +179,9 @@ async def take_turn(
     return parsed
 
 
-async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], parallel_calls: int) -> list[Message]:
+async def call_tools(
+    trace: Trace, session: Session, calls: Sequence[Call], parallel_calls: int, show_result: Callable[..., Shown]
+) -> list[Message]:
     """Send the calls side by side, record them in their order, and return the messages that tell the policy.
 
     What is not sent is answered in the tool's place: a call that cannot be read, and calls beyond the limit. A
@@ -186,7 +201,8 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], para
     try:
         await side_by_side([partial(send, index) for index in sendable])
     finally:
-        messages = trace.add_calls(calls, results)
+        shown = [show_result(result, tool=call.name) for call, result in zip(calls, results, strict=True)]
+        messages = trace.add_calls(calls, results, shown)
     return messages
 
 

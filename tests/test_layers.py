@@ -28,7 +28,7 @@ ROLLOUT = (
     {"errors", "types"},
     {"config", "task", "hermes", "parquet", "startup"},
     {"harness", "tokens", "trace"},
-    {"limits", "rows", "user", "reward"},
+    {"limits", "rows", "user", "reward", "results"},
     {"trajectory", "engines"},
     {"verl", "cli"},
     {"__init__"},
