@@ -298,7 +298,8 @@ class Connection:
         exchange.clean = self._clean
         outer = EXCHANGE.set(exchange)
         progress_token = self._exchanges.open(exchange)
-        meta = {**meta, "progress_token": progress_token}
+        if not self._by_callback:
+            meta = {**meta, "progress_token": progress_token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | None = None
         with anyio.move_on_after(timeout_s) as exchange.scope:

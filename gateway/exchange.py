@@ -18,7 +18,9 @@ from gateway.types import Heard, Notification, NotificationKind, RequestKind, Se
 
 log = structlog.get_logger(__name__)
 
-LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+RANK = {level: rank for rank, level in enumerate(_LEVELS)}
+"""How grave a log message is, by the word for it."""
 _MAX_TEXT = 500
 
 
@@ -67,7 +69,7 @@ class Exchange:
         self._answerers = answerers or {}
         self._most_requests = most_requests
         self._heard = heard if heard is not None else Heard()
-        self._least = LEVELS.index(log_level)
+        self._least = RANK[log_level]
         self._requests = 0
         self._answering = 0
         self._left_s = 0.0
@@ -146,8 +148,8 @@ class Exchange:
 
     def logged(self, level: object, data: object) -> None:
         """Note a log message, unless it is below the server's `log_level`."""
-        name = level if isinstance(level, str) and level in LEVELS else "info"
-        if LEVELS.index(name) >= self._least and self._has_room():
+        name = level if isinstance(level, str) and level in RANK else "info"
+        if RANK[name] >= self._least and self._has_room():
             self._note(NotificationKind.LOG, data, level=name)
 
     def _has_room(self) -> bool:
