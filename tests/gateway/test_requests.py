@@ -13,9 +13,10 @@ from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
 from mcp_types import CreateMessageResult, SamplingMessage, TextContent
 from pydantic import BaseModel
 from serving import Model, listening, serving
+from starlette.responses import Response
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session
-from gateway.errors import CallTimeout, RequestRefused
+from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
 from gateway.types import Heard, NotificationKind, RequestKind
 
 pytestmark = [
@@ -326,3 +327,28 @@ async def test_a_flood_of_notifications_costs_a_bounded_amount_and_no_call(trans
     in_all = len(heard.notifications) + heard.more_notifications
     # Half of the log messages of the older server are below the level that is kept.
     assert in_all >= (many * 1.5 if transport == "stdio-handshake" else many)
+
+
+async def test_a_call_that_was_begun_is_not_taken_for_one_that_never_arrived() -> None:
+    """Turned away in its second round, when the server may have done something in the first."""
+    server, rounds = shop(), 0
+    app = server.streamable_http_app()
+
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal rounds
+        if scope["type"] == "http" and (b"mcp-method", b"tools/call") in scope["headers"]:
+            rounds += 1
+            if rounds == 2:
+                return await Response(status_code=429)(scope, receive, send)
+        await app(scope, receive, send)
+
+    simulator = customer({"action": "accept", "content": {"n": 1}}, [])
+    async with listening(busy) as address:
+        unused = {"factory": "unused:unused", "required": True}
+        servers = {"shop": {"url": f"{address}/mcp", "required": True}, "customer": unused}
+        config = GatewayConfig.model_validate({"servers": servers, "elicitation": {"server": "customer"}})
+        gateway = Gateway(config, connect=lambda _, name: simulator if name == "customer" else None)
+        async with gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            with pytest.raises(DeliveryUnknown, match="begun, but never finished: HTTP 429"):
+                await session.call("order", {"item": "tea"})
+    assert rounds == 2

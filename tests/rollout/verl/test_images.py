@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp.server.mcpserver import MCPServer
-from mcp_types import ImageContent, TextContent
+from galleries import gallery, png
 from worlds import environment, opened, task
 
 from gateway.session import Session
@@ -71,32 +68,6 @@ def builder_for(parts: tuple[Any, Any], *, vision: bool) -> Any:
     if vision:
         return create_continuous_token_builder(tokenizer, model_family="vldefault", processor=processor)
     return create_continuous_token_builder(tokenizer, model_family="default")
-
-
-def png(color: str, size: tuple[int, int] = (64, 40)) -> bytes:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.new("RGB", size, color).save(file, "PNG")
-    return file.getvalue()
-
-
-def gallery() -> MCPServer:
-    server = MCPServer("gallery", log_level="ERROR")
-
-    @server.tool(structured_output=False)
-    def paint(color: str) -> list[TextContent | ImageContent]:
-        """Paint."""
-        data = base64.b64encode(png(color) if color != "broken" else b"no picture").decode()
-        image = ImageContent(type="image", data=data, mime_type="image/png")
-        return [TextContent(type="text", text=f"All {color}."), image]
-
-    @server.tool(name="score", meta={"mcp-rollout/role": "score"})
-    def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
-        assert all(isinstance(message["content"], str) for message in messages)
-        return {"score": 1.0}
-
-    return server
 
 
 async def played(tmp_path: Path, parts: tuple[Any, Any], colors: list[str], *, vision: bool, most: int = 2000) -> Trace:
@@ -187,3 +158,28 @@ def test_a_picture_that_would_fill_the_memory_is_not_opened(monkeypatch: pytest.
     assert read_image(data) is not None
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert read_image(data) is None
+
+
+async def test_stock_tool_agent_gets_images_where_the_lock_says_so(tmp_path: Path, imported_verl: None) -> None:
+    from verl.experimental.agent_loop.tool_agent_loop import AgentData
+    from verl.tools.tool_registry import initialize_tools_from_config
+
+    from gateway import Gateway, load_servers
+    from gateway.tool_config import lock_entries, write_lock
+    from rollout.verl.runtime import WORKER
+
+    source, lock = tmp_path / "servers.json", tmp_path / "tools.yaml"
+    source.write_text('{"mcpServers": {"gallery": {"factory": "galleries:gallery", "required": true}}}')
+    async with Gateway(load_servers(source)) as gateway:
+        entries = lock_entries(gateway.catalogue, environment=None, source=str(source))
+    told: list[Any] = []
+    for images in (True, False):
+        entries[0]["config"]["images"] = images
+        write_lock(lock, entries)
+        (tool,) = initialize_tools_from_config(str(lock))
+        data = AgentData([], [], [], None, None, {}, "r", {})  # pyright: ignore[reportArgumentType]
+        told.append((await tool.execute("1", {"color": "red"}, agent_data=data))[0])
+        del data
+    await WORKER.close()
+    assert told[0].text == "All red." and told[0].image[0].getpixel((0, 0)) == (255, 0, 0)
+    assert told[1].text.endswith("bytes]") and told[1].image is None
