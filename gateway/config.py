@@ -113,12 +113,12 @@ class ServerConfig(_Model):
 
     command: str | None = None
     args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default={}, repr=False)
     """Added to the inherited allow-list; the only way for a secret to reach the server."""
     cwd: str | None = None
 
     url: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={}, repr=False)
     client_credentials: ClientCredentialsConfig | None = None
     transport: str | None = Field(default=None, validation_alias=AliasChoices("transport", "type"))
     """As other clients write it; only `sse` changes anything, the rest follows from `command` or `url`."""

@@ -13,6 +13,7 @@ import anyio
 import httpx2
 from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
 
@@ -25,6 +26,7 @@ from gateway.stdio import LineSplitter, Oversize, parse_line
 from gateway.wire import DELIVERY, OVERSIZE, Delivery
 
 _DATA = b"data:"
+_MOST_DRAINED = 64 << 10
 _SPARE_BYTES = 16
 """Of a line beside the message in it."""
 
@@ -59,7 +61,8 @@ class SseTransport:
         except BaseException:
             await self._stack.aclose()
             raise
-        return received, _Posts(self._client, self._link, self._endpoint)
+        timeout = httpx2.Timeout(self._config.start_timeout_s, read=self._config.call_timeout_s)
+        return received, _Posts(self._client, self._link, self._endpoint, timeout)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
@@ -78,7 +81,7 @@ class SseTransport:
         """Read events until there are no more; returns how it ended."""
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
         started = False
-        async with self._client.stream("GET", self._address.url, headers=headers) as response:
+        async with stream_within_origin(self._client, "GET", self._address.url, headers=headers) as response:
             if response.status_code != 200:
                 return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             event = ""
@@ -125,17 +128,19 @@ class SseTransport:
 class _Posts:
     """The write half. A message goes out in the context of whoever sends it."""
 
-    def __init__(self, client: httpx2.AsyncClient, link: Link, endpoint: httpx2.URL) -> None:
-        self._client, self._link, self._endpoint = client, link, endpoint
+    def __init__(self, client: httpx2.AsyncClient, link: Link, endpoint: httpx2.URL, timeout: httpx2.Timeout) -> None:
+        self._client, self._link, self._endpoint, self._timeout = client, link, endpoint, timeout
 
     async def send(self, item: SessionMessage, /) -> None:
         """Raises what mcp takes for a line that is down; what happened stands in `DELIVERY`."""
         delivery = DELIVERY.get() or Delivery()
         body = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        headers = {"content-type": "application/json"}
         try:
-            response = await self._client.post(
-                self._endpoint, content=body, headers={"content-type": "application/json"}
-            )
+            async with stream_within_origin(
+                self._client, "POST", self._endpoint, content=body, headers=headers, timeout=self._timeout
+            ) as response:
+                await _drain(response)
         except httpx2.TransportError as error:
             self._link.trouble = reason = f"{type(error).__name__}: {error}".rstrip(": ")
             if isinstance(error, (*NOT_SENT, AuthorizationFailed)):
@@ -162,3 +167,12 @@ class _Posts:
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
         pass
+
+
+async def _drain(response: httpx2.Response) -> None:
+    """Read the body, which says nothing, so that the line can be used again; a long one is not worth it."""
+    size = 0
+    async for chunk in response.aiter_bytes():
+        size += len(chunk)
+        if size > _MOST_DRAINED:
+            return
