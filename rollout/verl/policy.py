@@ -41,12 +41,11 @@ class VerlPolicy:
         params = self._params | {"max_tokens": max_tokens}
         if self._seed_key is not None:
             params[self._seed_key] = sampling_seed(self._origin, turn)
+        images = self._images()
+        beside: dict[str, Any] = {"image_data": images} if images else {}
         try:
             output = await self._client.generate(
-                request_id=self._trajectory,
-                prompt_ids=ids,
-                sampling_params=params,
-                image_data=self._images() or None,
+                request_id=self._trajectory, prompt_ids=ids, sampling_params=params, **beside
             )
         except Exception as error:  # the engine's boundary: Ray wraps whatever a server raised
             raise EngineError(f"{type(error).__name__}: {error}") from error
