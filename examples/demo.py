@@ -49,7 +49,7 @@ def main() -> None:
     console.rule("2. Rows, the lock of what the model sees, a tiny model")
     command("data", "retail", "--split", "train", "-n", "32", "--tools", TOOLS, "-o", str(home / "train.parquet"))
     command("data", "retail", "--split", "test", "-n", "4", "--tools", TOOLS, "-o", str(home / "test.parquet"))
-    command("tool-config", "retail", "-o", str(home / "tool_config.yaml"))
+    command("tool-config", "retail", "-o", str(home / "tool_config.yaml"), "--accept")
     make_tiny_model(home / "model", corpus=texts(traces))
     console.print(f"[dim]tiny model with random weights: {home / 'model'}[/dim]\n")
 

@@ -31,6 +31,7 @@ from pydantic import (
 )
 
 from gateway.errors import ConfigError
+from gateway.selection import TRAJECTORY_VARIABLES, ToolSelection
 from gateway.types import Role, Scope
 
 log = structlog.get_logger(__name__)
@@ -52,7 +53,7 @@ TOLERATED = frozenset(
 )
 """Keys other clients write into server entries. They mean nothing here and are logged once, by name."""
 
-_SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "client_secret", "api_key"})
+_SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "client_secret", "api_key"})
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 
@@ -127,8 +128,8 @@ class ServerConfig(_Model):
     """`package.module:function`, called without arguments in this process; returns what `mcp.Client` accepts."""
 
     scope: Scope = Scope.SHARED
-    tools: tuple[str, ...] | None = None
-    """The server's own names of the tools the policy may see; None means all. Harness tools need no entry."""
+    tools: ToolSelection = ToolSelection()
+    """Which tools the policy sees, and how; a list is short for `{allow: [...]}`."""
     roles: dict[Role, str] = {}
     """Roles for tools of a server that does not mark them itself."""
     trusted: bool = False
@@ -293,6 +294,7 @@ def parse_servers(raw: object, *, file: str | Path | None = None, key: str = "se
         for field in ("command", "args", "env", "cwd", "url", "headers", "client_credentials"):
             if field in fields:
                 fields[field] = expand(fields[field], file=file, key=f"{at}.{field}")
+        fields = _expand_fixed(fields, file=file, key=f"{at}.tools.change")
         servers[str(name)] = validate(ServerConfig, fields, file=file, key=at)
     return servers
 
@@ -304,27 +306,43 @@ def expand_sampling(data: Mapping[str, Any], *, file: str | Path | None) -> dict
     return {**data, "sampling": expand(data["sampling"], file=file, key="sampling")}
 
 
+def _expand_fixed(fields: dict[str, Any], *, file: str | Path | None, key: str) -> dict[str, Any]:
+    """The entry with the variables in its `tools.change.*.fixed` expanded; what is no mapping is left to validation."""
+    tools: Any = fields.get("tools")
+    changes: Any = cast("Mapping[str, Any]", tools).get("change") if isinstance(tools, Mapping) else None
+    if not isinstance(changes, Mapping):
+        return fields
+    expanded: dict[str, Any] = {}
+    for name, change in cast("Mapping[str, Any]", changes).items():
+        expanded[name] = change
+        if isinstance(change, Mapping) and "fixed" in change:
+            fixed = expand(change["fixed"], file=file, key=f"{key}.{name}.fixed", keep=TRAJECTORY_VARIABLES)
+            expanded[name] = {**cast("Mapping[str, Any]", change), "fixed": fixed}
+    return {**fields, "tools": {**cast("Mapping[str, Any]", tools), "change": expanded}}
+
+
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 
 
-def expand(value: Any, *, file: str | Path | None = None, key: str | None = None) -> Any:
+def expand(value: Any, *, file: str | Path | None = None, key: str | None = None, keep: Collection[str] = ()) -> Any:
     """Replace `${VAR}`, `${VAR:-default}`, `${env:VAR}` and `${python}` in every string inside `value`.
 
-    `${lease.dir}` is left for the lease that knows it. Raises `ConfigError` for a variable that is not set.
+    `${lease.dir}`, and what `keep` names, is left for the lease that knows it. Raises `ConfigError` for a variable
+    that is not set.
     """
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: _variable(match.group(1), file=file, key=key), value)
+        return _VARIABLE.sub(lambda match: _variable(match.group(1), file=file, key=key, keep=keep), value)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {name: expand(inner, file=file, key=f"{key}.{name}") for name, inner in items}
+        return {name: expand(inner, file=file, key=f"{key}.{name}", keep=keep) for name, inner in items}
     if isinstance(value, list | tuple):
-        return [expand(inner, file=file, key=key) for inner in cast("list[Any]", value)]
+        return [expand(inner, file=file, key=key, keep=keep) for inner in cast("list[Any]", value)]
     return value
 
 
-def _variable(text: str, *, file: str | Path | None, key: str | None) -> str:
+def _variable(text: str, *, file: str | Path | None, key: str | None, keep: Collection[str]) -> str:
     name, has_default, default = text.removeprefix("env:").partition(":-")
-    if name == "lease.dir":
+    if name == "lease.dir" or name in keep:
         return f"${{{text}}}"
     if name == "python":
         return sys.executable

@@ -24,15 +24,17 @@ from pydantic import ValidationError
 from gateway.config import Kind, ServerConfig
 from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.exchange import EXCHANGE, Exchange
+from gateway.fetch import fetch
 from gateway.http import Address, HttpTransport
 from gateway.link import Link
+from gateway.listening import hear_tool_changes
 from gateway.oauth import Authority
 from gateway.requests import Exchanges, answer_round
 from gateway.schema import check_output
 from gateway.secrets import Secrets
 from gateway.sse import SseTransport
 from gateway.stdio import StdioTransport
-from gateway.types import RequestKind, ToolDefinition, ToolResult
+from gateway.types import Offer, RequestKind, ToolDefinition, ToolResult
 from gateway.wire import ANSWER, DELIVERY, Answer, Delivery, failure, read_result, read_tools, sound_tools
 
 log = structlog.get_logger(__name__)
@@ -79,6 +81,8 @@ class Connection:
     config: ServerConfig
     connect: Connect | None = None
     era: Era = field(default_factory=Era)
+    on_tools_changed: Callable[[Connection], None] | None = None
+    """Called, possibly often, when the server announces that its list of tools has changed."""
     asks: frozenset[RequestKind] = frozenset()
     """What the server may ask for within calls; declared as capabilities."""
     patience_s: float = 0.0
@@ -88,6 +92,8 @@ class Connection:
     malformed: tuple[str, ...] = field(default=(), init=False)
     """One message for each tool that the server listed and that nobody can call."""
     instructions: str = field(default="", init=False)
+    offers: frozenset[Offer] = field(default=frozenset(), init=False)
+    """What the server has besides tools."""
     done: anyio.Event = field(default_factory=anyio.Event, init=False)
     """Set when the owner task has closed everything."""
 
@@ -164,7 +170,10 @@ class Connection:
             self._link.settled = True
             scope.deadline = math.inf
             self._opened.set()
-            await self._link.over.wait()
+            async with anyio.create_task_group() as hearing:
+                hearing.start_soon(hear_tool_changes, client, self.server, self._tools_changed)
+                await self._link.over.wait()
+                hearing.cancel_scope.cancel()
             self._session = None
             scope.deadline = anyio.current_time() + self.config.close_timeout_s
 
@@ -197,26 +206,58 @@ class Connection:
     async def _heard_by_mcp(self, message: IncomingMessage) -> None:
         if isinstance(message, mcp.LoggingMessageNotification):
             self._hear(message.method, message.params.model_dump(by_alias=True), None)
+        elif isinstance(message, mcp.ToolListChangedNotification):
+            self._hear(message.method, None, None)
 
     def _hear(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
         """Note what the server says by the way on the call it belongs to; it is dropped where that cannot be told."""
-        if params is None:
-            return
-        if method == "notifications/progress":
-            exchange = self._exchanges.by_token(params.get("progressToken"))
-            if exchange is not None:
-                exchange.progress(params.get("progress"), params.get("total"), params.get("message"))
-        elif method == "notifications/message":
-            here = EXCHANGE.get() if context is None else context.get(EXCHANGE)
-            exchange = self._exchanges.find(params.get("_meta"), here)
-            if exchange is not None:
-                exchange.logged(params.get("level"), params.get("data"))
+        said = params or {}
+        match method:
+            case "notifications/tools/list_changed":
+                self._tools_changed()
+            case "notifications/progress":
+                exchange = self._exchanges.by_token(said.get("progressToken"))
+                if exchange is not None:
+                    exchange.progress(said.get("progress"), said.get("total"), said.get("message"))
+            case "notifications/message":
+                here = EXCHANGE.get() if context is None else context.get(EXCHANGE)
+                exchange = self._exchanges.find(said.get("_meta"), here)
+                if exchange is not None:
+                    exchange.logged(said.get("level"), said.get("data"))
+            case _:
+                pass
+
+    def _tools_changed(self) -> None:
+        if self.on_tools_changed is not None and self._opened.is_set():
+            self.on_tools_changed(self)
 
     async def _describe(self, client: Client) -> None:
-        listed, faults = await list_tools(client.session)
-        tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
-        self.tools, self.malformed = tuple(tools), (*faults, *more)
+        self.tools, self.malformed = await self._list(client.session)
         self.instructions = client.instructions or ""
+        has = {
+            Offer.INSTRUCTIONS: self.instructions,
+            Offer.RESOURCES: client.server_capabilities.resources,
+            Offer.PROMPTS: client.server_capabilities.prompts,
+        }
+        self.offers = frozenset(offer for offer, found in has.items() if found)
+
+    async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
+        listed, faults = await list_tools(session)
+        tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
+        return tuple(tools), (*faults, *more)
+
+    async def list_again(self) -> tuple[ToolDefinition, ...] | None:
+        """The tools as the server defines them now; None where it does not say within `start_timeout_s`."""
+        session = self._session
+        if session is None:
+            return None
+        with anyio.move_on_after(self.config.start_timeout_s):
+            try:
+                tools, _ = await self._list(session)
+                return tools
+            except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
+                log.warning("connection.not_listed_again", server=self.server, problem=_innermost(error))
+        return None
 
     def _too_late(self) -> ConnectTimeout:
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
@@ -304,7 +345,10 @@ class Connection:
         answer: mcp.CallToolResult | None = None
         with anyio.move_on_after(timeout_s) as exchange.scope:
             try:
-                answer = await self._ask(session, name, arguments, meta, exchange, delivery)
+                if tool.offer is None:
+                    answer = await self._ask(session, name, arguments, meta, exchange, delivery)
+                else:
+                    answer = await fetch(session, name, arguments, instructions=self.instructions, meta=meta)
             except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
                 if exchange.broken is not None:
                     raise exchange.broken from error

@@ -26,6 +26,12 @@ class ConfigError(ValueError):
         super().__init__((f"{where}: " if where else "") + problem + (f" ({remedy})" if remedy else ""))
 
 
+class LockMismatch(ConfigError):
+    """The servers define tools otherwise than the lock says; the message has the difference."""
+
+    kind = "tools_changed"
+
+
 class GatewayError(Exception):
     """The world broke: what happened is not the policy's doing and says nothing about its quality."""
 
@@ -63,6 +69,18 @@ class DeliveryUnknown(GatewayError):
 
 class ProtocolError(GatewayError):
     """The server answered, but not with what the protocol or its own output schema allows."""
+
+
+class ToolsChanged(GatewayError):
+    """A server defines tools otherwise than it did when this run began; the message is the difference."""
+
+    def __init__(self, difference: str, *, server: str) -> None:
+        self.difference = difference
+        super().__init__(f"its tools have changed since the start of the run:\n{difference}", server=server)
+
+    def again(self) -> ToolsChanged:
+        """The same for another trajectory; an exception object gathers the traces of all who raise it."""
+        return ToolsChanged(self.difference, server=self.server or "")
 
 
 class HarnessError(GatewayError):

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
+from uuid import uuid4
 
 import anyio
 import structlog
 
+from gateway.catalogue import select_tools
 from gateway.config import GatewayConfig, Kind, ServerConfig
 from gateway.connection import Connect, Connection, Era
-from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.errors import ConfigError, GatewayError, LeaseTimeout, ServerUnavailable
 from gateway.exchange import Answerer
+from gateway.hidden_text import Finding, find_hidden, find_hidden_in_tool
 from gateway.names import expose
+from gateway.offers import made_tool, offered_tools
 from gateway.pool import FreshConnections, Pool, SharedConnection
 from gateway.sampling import Sampler
 from gateway.session import Session, keeps_state
-from gateway.types import Audience, RequestKind, Role, Scope, ToolDefinition
+from gateway.types import Audience, RequestKind, Role, Scope, ToolDefinition, ToolResult
+from gateway.watch import ToolWatch
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +44,8 @@ class Gateway:
 
     Raises, on entry:
         ServerUnavailable: a `required` server did not start (`ConnectTimeout`: not in time).
-        ConfigError: an entry names a tool that its server does not have, or a factory that cannot be imported.
+        ConfigError: an entry names a tool that its server does not have; or the factory of a `required` server cannot
+            be imported.
     """
 
     def __init__(self, config: GatewayConfig, *, connect: Connect | None = None, name: str = "gateway") -> None:
@@ -53,6 +58,8 @@ class Gateway:
         self.instructions: Mapping[str, str] = MappingProxyType({})
         self.malformed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
         """By server, one message for each tool it listed that cannot be used."""
+        self.hidden_text: Mapping[str, tuple[Finding, ...]] = MappingProxyType({})
+        """By server, characters in its tools and instructions that people do not see and a model reads."""
         self._connect = connect
         self._log = log.bind(gateway=name)
         self._eras = {server: Era() for server in config.servers}
@@ -68,6 +75,8 @@ class Gateway:
         # A start is mostly the child's CPU time: more at once only makes all of them miss their bound.
         self._starts = anyio.CapacityLimiter(max(2, os.cpu_count() or 2))
         self._tasks = await anyio.create_task_group().__aenter__()
+        self._watch = ToolWatch(self._tasks)
+        self._tasks.start_soon(self._watch.run)
         try:
             await self._start_all()
         except BaseException:
@@ -93,25 +102,33 @@ class Gateway:
         async with anyio.create_task_group() as starting:
             for server in self.config.servers:
                 starting.start_soon(start, server)
+        failures: dict[str, GatewayError] = {}
         for server, error in failed.items():
-            if isinstance(error, ConfigError) or self.config.servers[server].required:
+            if self.config.servers[server].required:
                 raise error
             self._log.warning("server.unavailable", server=server, problem=str(error))
-        self._publish({server: opened[server] for server in self.config.servers if server in opened}, failed)
+            if isinstance(error, ConfigError):  # a factory that cannot be imported
+                unavailable = ServerUnavailable(error.problem, server=server)
+                unavailable.__cause__ = error
+                error = unavailable
+            failures[server] = error
+        self._publish({server: opened[server] for server in self.config.servers if server in opened}, failures)
 
-    def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, Any]) -> None:
+    def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
         self.instructions = MappingProxyType({server: found.instructions for server, found in opened.items()})
         self.malformed = MappingProxyType({server: found.malformed for server, found in opened.items()})
         for server, connection in opened.items():
             for problem in connection.malformed:
                 self._log.warning("server.tool_malformed", server=server, problem=problem)
-        chosen = {
-            server: choose_tools(server, self.config.servers[server], connection.tools)
-            for server, connection in opened.items()
-        }
+        self.hidden_text = MappingProxyType({server: _hidden_text(found) for server, found in opened.items()})
+        for server, findings in self.hidden_text.items():
+            if findings:
+                self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
+        chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
         check_elicitation(self.config, chosen)
-        self.catalogue = MappingProxyType(expose(chosen))
+        prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
+        self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {
             tool.exposed_name: tool
             for tools in self.catalogue.values()
@@ -119,7 +136,30 @@ class Gateway:
             if tool.audience is Audience.POLICY
         }
         for server, connection in opened.items():
+            names = {tool.name for tool in self.catalogue[server] if tool.offer is None}
+            self._watch.publish(server, [tool for tool in connection.tools if tool.name in names])
             self._pools[server] = self._pool(server, connection)
+
+    def _chosen(self, server: str, connection: Connection) -> tuple[ToolDefinition, ...]:
+        config, own = self.config.servers[server], {tool.name for tool in connection.tools}
+        chosen = select_tools(server, config, connection.tools)
+        return chosen + offered_tools(server, config, has=connection.offers, taken=own)
+
+    async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """A server's instructions, or a resource or prompt of its, in a lease of its own that resets nothing.
+
+        Args:
+            name: One of the names in `gateway.offers`.
+
+        Raises:
+            ConfigError: there is no such server.
+            GatewayError: no lease was to be had, or the server broke.
+        """
+        if server not in self.catalogue:
+            raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
+        tool = made_tool(server, name)
+        async with self._lease(uuid4().hex, None, 0, {tool.exposed_name: tool}) as session:
+            return await session.call(tool.exposed_name, arguments)
 
     def _pool(self, server: str, first: Connection) -> Pool:
         config, open_connection = self.config.servers[server], partial(self._open, server)
@@ -136,7 +176,8 @@ class Gateway:
 
     async def _open_now(self, server: str, config: ServerConfig) -> Connection:
         asks, patience_s = requests_answered(self.config)
-        connection = Connection(server, config, self._connect, self._eras[server], asks=asks, patience_s=patience_s)
+        era, notice = self._eras[server], self._watch.notice
+        connection = Connection(server, config, self._connect, era, notice, asks=asks, patience_s=patience_s)
         self._connections.add(connection)
         self._tasks.start_soon(self._own, connection)
         try:
@@ -144,7 +185,7 @@ class Gateway:
         except BaseException:
             connection.end("it did not start")
             raise
-        self._compare(connection)
+        self._watch.compare(server, connection.tools)
         return connection
 
     async def _own(self, connection: Connection) -> None:
@@ -152,15 +193,6 @@ class Gateway:
             await connection.run()
         finally:
             self._connections.discard(connection)
-
-    def _compare(self, connection: Connection) -> None:
-        """Log it when a server came back with other tools than those that were published."""
-        published = {tool.name: tool.digest for tool in self.catalogue.get(connection.server, ())}
-        found = {tool.name: tool.digest for tool in connection.tools}
-        changed = sorted(name for name, digest in published.items() if found.get(name) != digest)
-        if changed and f"changed {connection.server}" not in self._warned:
-            self._warned.add(f"changed {connection.server}")
-            self._log.warning("server.tools_changed", server=connection.server, tools=changed)
 
     async def _close(self) -> None:
         for pool in self._pools.values():
@@ -188,6 +220,7 @@ class Gateway:
         Raises:
             ConfigError: `tools` names one that is not there.
             LeaseTimeout: no place, or no connection, within `lease_timeout_s`.
+            ToolsChanged: a server defines its tools otherwise than when the gateway started.
             GatewayError: a server could not be reached, or refused the reset.
         """
         return self._lease(trajectory, task, seed, self._select(tools))
@@ -207,7 +240,10 @@ class Gateway:
             )
         taken: dict[str, Connection] = {}
         try:
-            await self._take(self._needed(tools), taken, deadline)
+            needed = self._needed(tools)
+            self._refuse_changed(needed)
+            await self._take(needed, taken, deadline)
+            self._refuse_changed(needed)  # a connection that was opened just now may have brought it to light
             session = self._session(trajectory, seed, tools, taken, anyio.current_time() - asked)
             try:
                 if task is not None:
@@ -246,6 +282,8 @@ class Gateway:
             _harness=harness,
             _connections=dict(taken),
             _reopen=reopen,
+            _changed=self._watch.changed,
+            _settle=self._watch.settle,
             _warned=self._warned,
             _sampling=self._sampling,
         )
@@ -269,6 +307,11 @@ class Gateway:
             for server, definitions in self.catalogue.items()
             if server in used or any(tool.role is not None for tool in definitions)
         ]
+
+    def _refuse_changed(self, servers: Collection[str]) -> None:
+        for server in servers:
+            if server in self._watch.changed:
+                raise self._watch.changed[server].again()
 
     async def _take(self, servers: Collection[str], taken: dict[str, Connection], deadline: float) -> None:
         errors: list[GatewayError] = []
@@ -300,27 +343,9 @@ class Gateway:
             self._log.warning("lease.release_timed_out", trajectory=session.trajectory)
 
 
-def choose_tools(server: str, config: ServerConfig, tools: Collection[ToolDefinition]) -> tuple[ToolDefinition, ...]:
-    """Apply an entry's `tools` and check its `roles`. Raises `ConfigError` for a name the server does not have."""
-    names = {tool.name for tool in tools}
-    wanted = {"tools": config.tools or (), "roles": config.roles.values()}
-    for key, listed in wanted.items():
-        for name in listed:
-            if name not in names:
-                raise ConfigError(
-                    f"the server has no tool {name!r}",
-                    key=f"servers.{server}.{key}",
-                    remedy=f"its tools: {', '.join(sorted(names)) or 'none'}",
-                )
-    for role, count in Counter(tool.role for tool in tools if tool.role is not None).items():
-        if count > 1:
-            raise ConfigError(
-                f"the server has {count} tools with the role {role}",
-                key=f"servers.{server}.roles",
-                remedy=f"name the one to use: roles: {{{role}: TOOL}}",
-            )
-    allowed = config.tools
-    return tuple(tool for tool in tools if tool.role is not None or allowed is None or tool.name in allowed)
+def _hidden_text(connection: Connection) -> tuple[Finding, ...]:
+    findings = [found for tool in connection.tools for found in find_hidden_in_tool(tool)]
+    return (*findings, *find_hidden(connection.instructions, "instructions"))
 
 
 def sampling_answerer(config: GatewayConfig) -> Answerer | None:

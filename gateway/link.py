@@ -8,6 +8,9 @@ from typing import Any
 
 import anyio
 
+FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
+"""Notifications that mcp itself waits for; all others go to whoever hears for the connection."""
+
 Hear = Callable[[str, Mapping[str, Any] | None, Context | None], None]
 """Takes a notification: its method, its parameters, and the context of the request it came with where there is one."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gateway.errors import ConfigError
@@ -12,23 +12,51 @@ from gateway.types import Audience, ToolDefinition
 
 
 def expose(
-    catalogue: Mapping[str, tuple[ToolDefinition, ...]],
+    catalogue: Mapping[str, tuple[ToolDefinition, ...]], *, prefixed: Collection[str] = ()
 ) -> dict[str, tuple[ToolDefinition, ...]]:
-    """Give every policy tool a name of its own. Raises `ConfigError` when even `server__tool` is taken."""
-    counts = Counter(tool.name for tools in catalogue.values() for tool in tools if tool.audience is Audience.POLICY)
-    exposed = {server: tuple(_named(tool, counts) for tool in tools) for server, tools in catalogue.items()}
-    finals = Counter(
-        tool.exposed_name for tools in exposed.values() for tool in tools if tool.audience is Audience.POLICY
-    )
-    for name, count in finals.items():
-        if count > 1:
-            raise ConfigError(f"{count} tools would be called {name!r}", key="servers", remedy="rename a server")
-    return exposed
+    """Give every policy tool a name of its own, starting from its `exposed_name`.
+
+    A prefix that makes a new collision (`a__b` may be somebody's own name for a tool) puts one on the other tool too.
+
+    Args:
+        prefixed: Servers whose tools have the prefix in any case.
+
+    Raises:
+        ConfigError: even `server__tool` is taken.
+    """
+    tools = [tool for listed in catalogue.values() for tool in listed if tool.audience is Audience.POLICY]
+    with_prefix = {_key(tool) for tool in tools if tool.server in prefixed or tool.offer is not None}
+
+    def name(tool: ToolDefinition) -> str:
+        return _prefixed(tool) if _key(tool) in with_prefix else tool.exposed_name
+
+    while more := {_key(tool) for tool in _sharing(tools, name)} - with_prefix:
+        with_prefix |= more
+    if left := _sharing(tools, name):
+        taken = name(left[0])
+        sharing = ", ".join(f"{tool.server}/{tool.name}" for tool in left if name(tool) == taken)
+        raise ConfigError(
+            f"{sharing} would all be called {taken!r}",
+            key="servers",
+            remedy="rename a server, or a tool under its `tools.change`",
+        )
+    return {
+        server: tuple(
+            replace(tool, exposed_name=name(tool)) if tool.audience is Audience.POLICY else tool for tool in listed
+        )
+        for server, listed in catalogue.items()
+    }
 
 
-def _named(tool: ToolDefinition, counts: Mapping[str, int]) -> ToolDefinition:
-    if tool.audience is not Audience.POLICY or counts[tool.name] == 1:
-        return tool
+def _sharing(tools: Collection[ToolDefinition], name: Callable[[ToolDefinition], str]) -> list[ToolDefinition]:
+    counts = Counter(name(tool) for tool in tools)
+    return [tool for tool in tools if counts[name(tool)] > 1]
+
+
+def _key(tool: ToolDefinition) -> tuple[str, str, bool]:
+    return tool.server, tool.name, tool.offer is not None
+
+
+def _prefixed(tool: ToolDefinition) -> str:
     # Chat formats take letters, digits, dash and underscore; a server's name may hold anything.
-    prefix = re.sub(r"[^A-Za-z0-9_-]", "_", tool.server)
-    return replace(tool, exposed_name=f"{prefix}__{tool.name}")
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', tool.server)}__{tool.exposed_name}"

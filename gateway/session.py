@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,9 +12,10 @@ import structlog
 
 from gateway.config import GatewayConfig, ServerConfig
 from gateway.connection import Connection
-from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable, ToolsChanged
 from gateway.exchange import Answerer, Exchange, Question
 from gateway.schema import check_arguments, check_value
+from gateway.selection import fill
 from gateway.types import (
     REWARD_META,
     SEED_META,
@@ -53,6 +54,9 @@ class Session:
     _connections: dict[str, Connection]
     _reopen: Mapping[str, Callable[[], Awaitable[Connection]]]
     """By server, where a dead connection can be replaced without losing this trajectory's state."""
+    _changed: Mapping[str, ToolsChanged]
+    """Servers of the gateway that define their tools otherwise since; it grows."""
+    _settle: Callable[[Collection[Connection]], Awaitable[None]]
     _warned: set[str]
     """Shared by the gateway's sessions, for what is logged once a server."""
     _sampling: Answerer | None = None
@@ -68,6 +72,17 @@ class Session:
     def end(self) -> None:
         """Refuse every later call: the world is released and may be somebody else's."""
         self._ended = True
+
+    def check(self) -> None:
+        """Raises `ToolsChanged` where a server of this session defines its tools otherwise since the run began."""
+        for server in self._changed:
+            if server in self._connections:
+                raise self._changed[server].again()
+
+    async def settled(self) -> None:
+        """`check`, once everything that its servers have announced so far was looked at."""
+        await self._settle(self._connections.values())
+        self.check()
 
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""
@@ -87,7 +102,7 @@ class Session:
         tool = self.tools.get(name)
         if tool is None:
             return ToolResult.error(f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}")
-        faults = check_arguments(tool, arguments)
+        faults = check_arguments(tool, arguments) or _hidden_arguments(tool, arguments)
         if faults:
             return ToolResult.error(f"Invalid arguments for {name}: " + "; ".join(faults))
         result = await self._send(tool, arguments, timeout_s=self._config.servers[tool.server].call_timeout_s)
@@ -157,7 +172,10 @@ class Session:
         and the server it would reach still knows this trajectory."""
         if self._ended:
             raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
+        self._check(tool)
         connection, exchange = self._connections[tool.server], self._exchange(tool)
+        if tool.fixed:
+            arguments = {**arguments, **fill(tool.fixed, trajectory=self.trajectory, seed=self.seed)}
         try:
             return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, exchange=exchange)
         except ServerUnavailable as error:
@@ -167,6 +185,7 @@ class Session:
                 raise
             broken = error
         again = await self._once_more(connection, broken)
+        self._check(tool)
         log.info("session.resent", trajectory=self.trajectory, server=tool.server, tool=tool.name, after=broken.kind)
         exchange = self._exchange(tool)
         return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, exchange=exchange)
@@ -218,6 +237,10 @@ class Session:
             raise HarnessError(f"elicit answered off the schema: {'; '.join(faults)}", server=server)
         return {"action": action, "content": content}
 
+    def _check(self, tool: ToolDefinition) -> None:
+        if tool.role is not Role.RELEASE:  # which tidies up and is shown to nobody
+            self.check()
+
     async def _once_more(self, connection: Connection, broken: GatewayError) -> Connection:
         server = connection.server
         if connection.alive:
@@ -248,6 +271,11 @@ def keeps_state(config: ServerConfig, tools: tuple[ToolDefinition, ...]) -> bool
     own_process = config.url is None
     writes = any(not tool.read_only for tool in tools if tool.role is None)
     return config.scope is not Scope.SHARED or takes_part or (own_process and writes)
+
+
+def _hidden_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> list[str]:
+    """A policy that guesses an argument which the gateway fills in is told what it would be told of any other."""
+    return [f"unknown {name!r}" for name in arguments if name in tool.fixed]
 
 
 def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
 from gateway.config import ServerConfig
 from gateway.errors import ServerUnavailable
 from gateway.http import NOT_SENT, Address, open_client
-from gateway.link import Link
+from gateway.link import FOR_MCP, Link
 from gateway.oauth import Authority, AuthorizationFailed
 from gateway.stdio import LineSplitter, Oversize, parse_line
 from gateway.wire import DELIVERY, OVERSIZE, Delivery
@@ -112,7 +112,7 @@ class SseTransport:
 
     async def _accept(self, data: bytes) -> None:
         message = parse_line(data) if data.strip() else None
-        if isinstance(message, JSONRPCNotification) and message.method != "notifications/cancelled":
+        if isinstance(message, JSONRPCNotification) and message.method not in FOR_MCP:
             self._link.hear(message.method, message.params, None)
         elif message is not None:
             await self._messages.send(SessionMessage(message))

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from gateway.config import ServerConfig, child_env
 from gateway.errors import ServerUnavailable
-from gateway.link import Link
+from gateway.link import FOR_MCP, Link
 from gateway.wire import DELIVERY, OVERSIZE, UNREADABLE
 
 log = structlog.get_logger(__name__)
@@ -287,10 +287,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if message is None:
             self._garbage += 1
             if self._garbage == 1:
-                log.warning(
-                    "stdio.garbage", server=self._name, begins=self._link.clean(line[:80].decode("utf-8", "replace"))
-                )
-        elif not isinstance(message, JSONRPCNotification) or message.method == "notifications/cancelled":
+                begins = self._link.clean(line[:80].decode("utf-8", "replace"))
+                log.warning("stdio.garbage", server=self._name, begins=begins)
+        elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
             self._inbox.put(message)
         else:
             # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.

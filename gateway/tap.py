@@ -13,7 +13,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification
 
-from gateway.link import Link
+from gateway.link import FOR_MCP, Link
 
 _AT_A_STRETCH = 100
 """Notifications taken before other tasks get their turn."""
@@ -41,7 +41,7 @@ class Tap:
             if not isinstance(item, SessionMessage) or not isinstance(item.message, JSONRPCNotification):
                 return item
             notification = item.message
-            if notification.method == "notifications/cancelled":
+            if notification.method in FOR_MCP:
                 return item
             self._link.hear(notification.method, notification.params, self._inner.last_context)
             self._taken += 1

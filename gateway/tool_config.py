@@ -6,8 +6,6 @@ accepts of it. verl reads the file with OmegaConf and resolves it, so `${...}` i
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Any, cast
 import yaml
 
 from gateway.config import read_mapping
+from gateway.differences import difference
 from gateway.errors import ConfigError
 from gateway.schema import verl_parameters
 from gateway.types import Audience, ToolDefinition
@@ -69,8 +68,9 @@ def lock_entries(catalogue: Catalogue, *, environment: str | None, source: str) 
 
 
 def write_lock(path: str | Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Write the lock, whole or not at all. Every value survives both readers: verl's, which resolves `${...}`, and
-    `read_lock`.
+    """Write the lock, whole or not at all, and the directories it is to lie in.
+
+    Every value survives both readers: verl's, which resolves `${...}`, and `read_lock`.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -80,6 +80,7 @@ def write_lock(path: str | Path, entries: Sequence[Mapping[str, Any]]) -> None:
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
@@ -100,6 +101,11 @@ def read_lock(path: str | Path) -> list[LockEntry]:
         if isinstance(raw, Mapping) and cast("Mapping[str, Any]", raw).get("class_name") == CLASS_NAME:
             entries.append(_read_entry(_map_strings(raw, unescape), file=path, key=f"tools.{index}"))
     return entries
+
+
+def parse_entries(entries: Sequence[Mapping[str, Any]]) -> list[LockEntry]:
+    """What `lock_entries` made, as `read_lock` would read it back."""
+    return [lock_entry(entry["config"], entry["tool_schema"]["function"]["name"]) for entry in entries]
 
 
 def _read_entry(raw: Mapping[str, Any], *, file: str | Path, key: str) -> LockEntry:
@@ -147,21 +153,34 @@ def check_lock(entries: Sequence[LockEntry], catalogue: Catalogue) -> list[str]:
         if found is None:
             differences.append(f"{locked.server}/{locked.name}: in the lock, but the server does not list it any more")
         elif (found.digest, found.exposed_name) != (locked.digest, locked.exposed_name):
-            differences.append(_difference(locked, found))
+            differences.append(difference(locked, found, was="lock", now="server"))
     return differences
-
-
-def _difference(locked: ToolDefinition, found: ToolDefinition) -> str:
-    before, after = (
-        json.dumps(tool.openai_schema()["function"], indent=2, sort_keys=True, ensure_ascii=False).splitlines()
-        for tool in (locked, found)
-    )
-    lines = difflib.unified_diff(before, after, "lock", "server", n=1, lineterm="")
-    return "\n".join([f"{locked.server}/{locked.name} has changed:", *lines])
 
 
 def _policy_tools(catalogue: Catalogue) -> list[ToolDefinition]:
     return [tool for tools in catalogue.values() for tool in tools if tool.audience is Audience.POLICY]
+
+
+def compare_locks(before: Sequence[LockEntry], after: Sequence[LockEntry]) -> list[str]:
+    """What writing `after` over `before` would change: a readable difference for each tool, new and lost ones too."""
+    old, new = ({_place(entry): entry.definition for entry in entries} for entries in (before, after))
+    differences = [f"{_named(place)}: would be lost" for place in old if place not in new]
+    for place, definition in new.items():
+        locked = old.get(place)
+        if locked is None:
+            differences.append(f"{_named(place)}: is new")
+        elif (locked.digest, locked.exposed_name) != (definition.digest, definition.exposed_name):
+            differences.append(difference(locked, definition, was="lock", now="server"))
+    return differences
+
+
+def _place(entry: LockEntry) -> tuple[str, str, str]:
+    return entry.environment or entry.source, entry.definition.server, entry.definition.name
+
+
+def _named(place: tuple[str, str, str]) -> str:
+    source, server, tool = place
+    return f"{server}/{tool} of {source}"
 
 
 def escape(text: str) -> str:

@@ -52,6 +52,14 @@ class Role(StrEnum):
     EXPERT = "expert"  # (task, seed) -> {turns: [{thinking?, content?, calls?: [{name, arguments}]}]}
 
 
+class Offer(StrEnum):
+    """What a server has besides tools, and what the gateway can make tools of."""
+
+    INSTRUCTIONS = "instructions"
+    RESOURCES = "resources"
+    PROMPTS = "prompts"
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces, so that equal values have equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -65,14 +73,18 @@ class ToolDefinition:
     name: str
     """The server's own name for the tool; calls are routed by `(server, name)`."""
     exposed_name: str
-    """The name rendered to the policy: `name`, or `server__name` where two servers share it."""
+    """The name rendered to the policy: `name`, or `server__name` where two servers share it, or what the entry says."""
     description: str
     input_schema: dict[str, Any]
-    """The full JSON Schema, exactly as sent."""
+    """The full JSON Schema, exactly as sent, less what is in `fixed`."""
     output_schema: dict[str, Any] | None = None
     role: Role | None = None
     read_only: bool = False
     idempotent: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Arguments that the gateway adds to each call; `input_schema` is without them."""
+    offer: Offer | None = None
+    """What the gateway made this tool of; None for a tool of the server's own."""
 
     @property
     def audience(self) -> Audience:

@@ -29,17 +29,40 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SystemConfig(_Section):
-    """Where the system message comes from: a text, or the instructions of a server."""
+class PromptReference(_Section):
+    """A prompt of a server, with its arguments."""
+
+    server: str
+    name: str
+    arguments: dict[str, str] = {}
+
+
+class ResourceReference(_Section):
+    """A resource of a server."""
+
+    server: str
+    uri: str
+
+
+class SystemPart(_Section):
+    """Where a part of the system message comes from: a text, or something that a server has."""
 
     text: str | None = None
     instructions_of: str | None = None
+    prompt: PromptReference | None = None
+    resource: ResourceReference | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> SystemConfig:
-        if (self.text is None) == (self.instructions_of is None):
-            raise ValueError("give either `text` or `instructions_of`")
+    def _one_source(self) -> SystemPart:
+        if len(self.model_dump(exclude_none=True)) != 1:
+            raise ValueError("give one of text, instructions_of, prompt and resource; for more make it a list")
         return self
+
+    @property
+    def server(self) -> str | None:
+        """The server it comes from; None for a text."""
+        found = self.prompt or self.resource
+        return found.server if found else self.instructions_of
 
 
 class UserConfig(_Section):
@@ -133,7 +156,8 @@ class Environment(_Section):
     """Where it was read from, for messages."""
     description: str = ""
     servers: dict[str, ServerConfig] = Field(min_length=1)
-    system: SystemConfig | None = None
+    system: tuple[SystemPart, ...] = ()
+    """What rows begin with, joined by blank lines; one part needs no list."""
     user: UserConfig | None = None
     reward: RewardConfig = RewardConfig()
     tasks: TasksConfig | None = None
@@ -147,10 +171,17 @@ class Environment(_Section):
     sampling: SamplingConfig | None = None
     max_requests_per_call: int = Field(default=10, ge=1)
 
+    @field_validator("system", mode="before")
+    @classmethod
+    def _one_part_needs_no_list(cls, value: Any) -> Any:
+        if value is None:
+            return ()
+        return [value] if isinstance(value, dict) else value
+
     @model_validator(mode="after")
     def _references_exist(self) -> Environment:
         references = {
-            "system.instructions_of": self.system.instructions_of if self.system else None,
+            **{f"system.{index}": part.server for index, part in enumerate(self.system)},
             "user.server": self.user.server if self.user else None,
             "reward.server": self.reward.server,
             "tasks.server": self.tasks.server if self.tasks else None,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import structlog
 from pydantic import BaseModel
 
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
+from gateway.hidden_text import find_hidden
+from gateway.offers import GET_PROMPT, READ_RESOURCE
 from gateway.types import Role
-from rollout.config import Environment
+from rollout.config import Environment, SystemPart
 from rollout.harness import ask
 from rollout.task import Task
 from rollout.types import Message
+
+log = structlog.get_logger(__name__)
 
 SPLITS = ("train", "test")
 
@@ -50,7 +55,7 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
             key="-n",
             remedy="ask for fewer",
         )
-    system = system_message(environment, gateway)
+    system = await system_message(environment, gateway)
     tasks: list[Task] = []
     for item in listed:
         opening: list[Message] = [{"role": "user", "content": item.prompt}] if item.prompt is not None else []
@@ -58,18 +63,42 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
     return tasks
 
 
-def system_message(environment: Environment, gateway: Gateway) -> list[Message]:
-    """The environment's system message, as a list of at most one."""
-    if environment.system is None:
+async def system_message(environment: Environment, gateway: Gateway) -> list[Message]:
+    """The environment's system message, as a list of at most one.
+
+    Raises:
+        ConfigError: a server does not have what it is to contribute, or refuses it.
+        GatewayError: the world broke.
+    """
+    if not environment.system:
         return []
-    if environment.system.text is not None:
-        return [{"role": "system", "content": environment.system.text}]
-    instructions = gateway.instructions.get(environment.system.instructions_of or "")
-    if not instructions:
-        raise ConfigError(
-            f"server {environment.system.instructions_of!r} gives no instructions",
-            file=environment.file,
-            key="system.instructions_of",
-            remedy="use system.text",
-        )
-    return [{"role": "system", "content": instructions}]
+    parts = [
+        await _part(environment, gateway, part, f"system.{index}") for index, part in enumerate(environment.system)
+    ]
+    text = "\n\n".join(parts)
+    for found in find_hidden(text, "system message"):
+        log.warning("system.hidden_text", environment=environment.name, finding=str(found))
+    return [{"role": "system", "content": text}]
+
+
+async def _part(environment: Environment, gateway: Gateway, part: SystemPart, key: str) -> str:
+    if part.text is not None:
+        return part.text
+    if part.instructions_of is not None:
+        instructions = gateway.instructions.get(part.instructions_of)
+        if not instructions:
+            problem = f"server {part.instructions_of!r} gives no instructions"
+            raise ConfigError(problem, file=environment.file, key=key, remedy="use a text")
+        return instructions
+    if part.prompt is not None:
+        name, arguments = GET_PROMPT, {"name": part.prompt.name, "arguments": part.prompt.arguments}
+        wanted = f"prompt {part.prompt.name!r}"
+    else:
+        assert part.resource is not None
+        name, arguments = READ_RESOURCE, {"uri": part.resource.uri}
+        wanted = f"resource {part.resource.uri!r}"
+    result = await gateway.fetch(part.server or "", name, arguments)
+    if result.is_error:
+        problem = f"server {part.server!r} refuses {wanted}: {result.text[:500]}"
+        raise ConfigError(problem, file=environment.file, key=key, remedy="look at what it offers")
+    return result.text

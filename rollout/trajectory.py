@@ -76,6 +76,7 @@ async def roll_out(
                     trace.stop_reason = StopReason.TIME_LIMIT
                 if not trace.is_withdrawn:
                     trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
+                    await session.settled()  # a server may have changed its tools with the last call to it
             finally:
                 trace.heard.add(session.take_heard())
     except (ConfigError, GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record

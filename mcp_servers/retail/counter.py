@@ -41,8 +41,11 @@ _WISHES: dict[Step, str] = {
     "track": "tell me when my order will arrive",
     "return": "tell me until when I can return my order",
 }
+_INTENT: dict[Step, str] = {"cancel": "cancel it", "track": "track it", "return": "check its return window"}
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
-_WHICHEVER: dict[CounterSlice, str] = {"any": "whichever you like.", "fitting": "whichever fits."}
+_NUMBER = "W1"
+_DAYS_LEFT = 9
+"""Until a shipment arrives, and until the return window of a delivered order closes."""
 _HINT = "That is not what I asked for."
 
 
@@ -75,7 +78,7 @@ def make_counter_case(task: str, seed: int) -> Case:
     story = Story(rng=rng, world=world, customer=customer)
     state = STATES[index % len(STATES)]
     order = _small_order(story, state)
-    request = _request(story, slice_)
+    request = _request(story)
     parts = {step: _part(story, order, step, request) for step in _WISHES}
     # The states take turns, so a blind choice must not: it says nothing about what is possible.
     step = rng.choice(list(_WISHES)) if slice_ == "any" else _FITTING[state]
@@ -95,21 +98,21 @@ def make_counter_case(task: str, seed: int) -> Case:
 
 
 def _small_order(story: Story, state: OrderStatus) -> Order:
-    """One line; numbers to be copied come from a few, each a token of its own to a tokenizer that knows them."""
-    rng, orders = story.rng, story.world.orders
-    days = rng.randint(5, 13)
+    """One line, and the same number and days in every world: copying is what a tiny model learns last, and what this
+    slice measures is the decision."""
+    orders, days = story.world.orders, _DAYS_LEFT
     order = story.order(state, lines=1, delivered_days_ago=RETURN_DAYS - days if state == "delivered" else None)
     if order.shipment is not None:
         order.shipment.expected_on = TODAY + timedelta(days=days)
     del orders[order.order_id]
-    order.order_id = f"W{rng.randint(41, 49)}"
+    order.order_id = _NUMBER
     orders[order.order_id] = order
     return order
 
 
-def _request(story: Story, slice_: CounterSlice) -> str:
+def _request(story: Story) -> str:
     first, second, third = story.rng.sample(list(_WISHES.values()), 3)
-    return f"Please {first}, {second} or {third}, {_WHICHEVER[slice_]}"
+    return f"Please {first}, {second} or {third}, whichever fits."
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +140,12 @@ def _call(order: Order, step: Step) -> tuple[str, Call]:
     number = order.order_id
     match step:
         case "cancel":
-            return f"I cancel {number}.", call("cancel_order", order_id=number, reason="no_longer_needed")
+            made = call("cancel_order", order_id=number, reason="no_longer_needed")
         case "track":
-            return f"I track {number}.", call("track_shipment", order_id=number)
+            made = call("track_shipment", order_id=number)
         case "return":
-            return f"I check the window of {number}.", call("check_return_window", order_id=number)
+            made = call("check_return_window", order_id=number)
+    return f"{number} is {order.status}. I {_INTENT[step]}.", made
 
 
 def _answer(story: Story, order: Order, step: Step) -> _Answer:
@@ -155,10 +159,10 @@ def _answer(story: Story, order: Order, step: Step) -> _Answer:
         case "track":
             assert order.shipment is not None
             day = order.shipment.expected_on
-            return _Answer(f"Your order will arrive on {day}.", told(day))
+            return _Answer(f"Your order will arrive on {day}.", told(day, source="track_shipment"))
         case "return":
             day = Desk(world=story.world).return_window(order).last_day
-            return _Answer(f"You can return your order until {day}.", told(day))
+            return _Answer(f"You can return your order until {day}.", told(day, source="check_return_window"))
 
 
 def _parse(task: str) -> tuple[CounterSlice, Split, int]:

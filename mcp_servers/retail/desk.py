@@ -29,6 +29,8 @@ class Desk:
     task: str | None = None
     seed: int = 0
     outcome: Outcome | None = None
+    answered: set[str] = field(default_factory=set[str])
+    """Tools that told the agent about the one thing that was asked: which of them did counts for short tasks."""
     _customer: User | None = field(default=None)
 
     def identify(self, found: User | None) -> User:

@@ -59,6 +59,8 @@ class Telling:
     patterns: tuple[str, ...]
     is_value: bool
     """Whether it is an amount, a day or the like, which could be hit by telling many of them."""
+    source: str | None = None
+    """The tool that has to have answered before, where guessing would be easy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,8 +80,8 @@ def exactly(value: object) -> str:
     return rf"(?<![\w.]){re.escape(str(value))}(?![\w]|\.\d)"
 
 
-def told(value: object) -> Telling:
-    return Telling(patterns=(exactly(value),), is_value=True)
+def told(value: object, *, source: str | None = None) -> Telling:
+    return Telling(patterns=(exactly(value),), is_value=True, source=source)
 
 
 def dollars(amount: Decimal) -> str:

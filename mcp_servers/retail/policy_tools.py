@@ -102,7 +102,9 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
     async def check_return_window(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, ReturnWindow]:
         """Whether an order can still be returned or exchanged, until which day, and why not."""
         desk = state.of(ctx)
-        return result(desk.return_window(desk.order(order_id)))
+        window = desk.return_window(desk.order(order_id))
+        desk.answered.add("check_return_window")
+        return result(window)
 
     @server.tool(annotations=READ)
     async def quote_replacement(
@@ -116,9 +118,11 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
     @server.tool(annotations=READ)
     async def track_shipment(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, Tracking]:
         """Carrier, tracking code and expected day of a shipped order."""
-        order = state.of(ctx).order(order_id)
+        desk = state.of(ctx)
+        order = desk.order(order_id)
         if order.shipment is None:
             raise ToolError(f"order {order.order_id} is {order.status}: only shipped orders can be tracked")
+        desk.answered.add("track_shipment")
         return result(Tracking(order_id=order.order_id, status=order.status, shipment=order.shipment))
 
 

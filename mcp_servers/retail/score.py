@@ -57,14 +57,17 @@ def score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
 def _express_score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
     """The same parts where nothing is recorded and nobody has to be asked first.
 
-    Telling counts only after the required change, and only with no other day or amount told: one question, one answer.
+    Telling counts only after the required change, only with no other day or amount told (one question, one answer), and
+    only what was looked up: guessing a day is worth nothing, however easy.
     """
     required = required_changes(case)
     made = changed(case.world, desk.world)
     said = [message.text for message in messages if message.is_told]
     values = {value for text in said for value in _VALUES.findall(text)}
-    allowed = sum(telling.is_value for part in case.parts for telling in part.tellings)
-    told = made == required and len(values) <= allowed and all(_told(case, said))
+    tellings = [telling for part in case.parts for telling in part.tellings]
+    allowed = sum(telling.is_value for telling in tellings)
+    looked_up = all(telling.source in (None, *desk.answered) for telling in tellings)
+    told = made == required and looked_up and len(values) <= allowed and all(_told(case, said))
     database = float(made == required and (bool(required) or told))
     communication = float(told)
     total = DATABASE_SHARE * database + (1 - DATABASE_SHARE) * communication

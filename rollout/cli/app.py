@@ -20,11 +20,11 @@ ENVIRONMENTS = Path("configs/environments")
 
 
 @app.callback()
-def prepare() -> None:
+def prepare(context: typer.Context) -> None:
     """Runs before every command, and not for `--help`."""
     from rollout.cli.target import quiet_logs
 
-    quiet_logs()
+    quiet_logs(context.invoked_subcommand)
 
 
 @app.command()
@@ -39,13 +39,18 @@ def tools(file: Target, json: AsJson = False, environments_dir: EnvironmentsDir 
 def tool_config(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="mcpServers files, or environments.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The lock file to write.")],
+    accept: Annotated[bool, typer.Option("--accept", help="Write it though it differs from the one there.")] = False,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Write the servers' policy tools as verl's tool_config, which locks what the model sees."""
+    """Write the servers' policy tools as verl's tool_config, which locks what the model sees.
+
+    A lock that is there already is compared: where tools differ, nothing is written, the difference is shown and the
+    exit status is 2, unless --accept is given.
+    """
     from rollout.cli.servers import write_tool_config
 
-    raise typer.Exit(write_tool_config(files, environments_dir, output, as_json=json))
+    raise typer.Exit(write_tool_config(files, environments_dir, output, accept=accept, as_json=json))
 
 
 @app.command()
@@ -120,7 +125,10 @@ def trace_ls(
     directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
     json: AsJson = False,
 ) -> None:
-    """List trajectories, one line each; with --json one object per line."""
+    """List trajectories, one line each; with --json one object per line.
+
+    `row` is the dataset's row and which of its sibling trajectories this is; a `v` after the step means validation.
+    """
     from rollout.cli.trace import list_traces
 
     raise typer.Exit(list_traces(directory, as_json=json))
@@ -137,6 +145,27 @@ def trace_show(
     from rollout.cli.trace import show_trace
 
     raise typer.Exit(show_trace(directory, trajectory, full=full, as_json=json))
+
+
+@trace_app.command("stats")
+def trace_stats(
+    directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Count as this model would (an expert's traces hold bytes).")
+    ] = None,
+    tool_config: Annotated[
+        Path | None, typer.Option(help="The lock with the tools' schemas; without it the servers are asked.")
+    ] = None,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """How long trajectories are, how they end, and which lengths a training run should allow for."""
+    from rollout.cli.trace_stats import show_stats
+
+    status = show_stats(
+        directory, tokenizer=tokenizer, tool_config=tool_config, environments_dir=environments_dir, as_json=json
+    )
+    raise typer.Exit(status)
 
 
 @trace_app.command("export")

@@ -3,52 +3,118 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, cast
 from uuid import uuid4
 
 import anyio
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from gateway.errors import ConfigError
-from gateway.tool_config import lock_entries, write_lock
+from gateway.errors import ConfigError, LockMismatch
+from gateway.hidden_text import Finding, plain
+from gateway.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.types import Audience, ToolDefinition
 from rollout.cli.target import Target, load_target
-from rollout.startup import opened
+from rollout.startup import opened, problems
+
+_NAME_WIDTH = 28
+"""Columns for a tool's name; a longer one gets a line to itself, so that there is room for what it does."""
 
 
 def list_tools(file: str, environments_dir: Path, *, as_json: bool) -> int:
+    """Print what servers offer. What is wrong with the others is said on standard error, and makes the status 2."""
     target = load_target(file, environments_dir)
-    catalogue = anyio.run(_catalogue, target)
-    tools = [tool for definitions in catalogue.values() for tool in definitions]
+    found = anyio.run(_look, target)
     if as_json:
-        typer.echo(json.dumps([_tool_json(tool) for tool in tools], ensure_ascii=False))
-        return 0
-    table = Table()
-    for column in ("server", "tool", "audience"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("arguments and description")
-    for tool in tools:
-        arguments = ", ".join(tool.input_schema.get("properties", {}))
-        summary = tool.description.split("\n")[0]
-        table.add_row(tool.server, tool.exposed_name, tool.role or tool.audience, f"({arguments}) {summary}")
-    Console().print(table)
-    return 0
+        tools = [tool for definitions in found.catalogue.values() for tool in definitions]
+        typer.echo(json.dumps([_tool_json(tool, found) for tool in tools], ensure_ascii=False))
+    elif found.catalogue:
+        _print_tools(found, target)
+    for server, findings in found.hidden_text.items():
+        for finding in findings:
+            typer.echo(f"warning: {target.source}: servers.{server}: hidden text in {finding}", err=True)
+    for problem in found.problems:
+        typer.echo(f"error: {problem}", err=True)
+    return 2 if found.problems else 0
 
 
-def write_tool_config(files: list[str], environments_dir: Path, output: Path, *, as_json: bool) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    catalogue: dict[str, tuple[ToolDefinition, ...]]
+    hidden_text: dict[str, tuple[Finding, ...]]
+    problems: list[ConfigError]
+
+
+async def _look(target: Target) -> _Found:
+    async with opened(target.config, name="cli", source=target.source, all_needed=False) as gateway:
+        return _Found(
+            catalogue=dict(gateway.catalogue),
+            hidden_text=dict(gateway.hidden_text),
+            problems=problems(gateway, target.source),
+        )
+
+
+def _print_tools(found: _Found, target: Target) -> None:
+    console = Console(highlight=False)
+    for server, tools in found.catalogue.items():
+        entry = target.config.servers[server]
+        shown = sum(tool.audience is Audience.POLICY for tool in tools)
+        counts = f"{shown} for the policy, {len(tools) - shown} for the harness"
+        console.print(Text(f"{server}: {entry.kind}, scope {entry.scope}, {counts}", style="bold"))
+        indent = 2 + min(max((len(tool.exposed_name) for tool in tools), default=0), _NAME_WIDTH) + 2
+        for tool in tools:
+            lines = wrap(_summary(tool), max(console.width - indent, 20))
+            name = plain(f"  {tool.exposed_name}")
+            if len(name) > indent - 2:
+                console.print(Text(name))
+                name = ""
+            for line in lines:
+                console.print(Text(f"{name:<{indent}}{line}"), no_wrap=True, crop=True)
+                name = ""
+
+
+def _summary(tool: ToolDefinition) -> str:
+    """One tool in a line or two: its role if it is the harness's, its arguments, how its description begins."""
+    required = cast("list[str]", tool.input_schema.get("required") or [])
+    names = cast("dict[str, Any]", tool.input_schema.get("properties") or {})
+    arguments = ", ".join(name if name in required else f"{name}?" for name in names)
+    first = next(iter(tool.description.strip().splitlines()), "")
+    return (f"[{tool.role}] " if tool.role else "") + f"({arguments}) " + plain(first)
+
+
+def write_tool_config(files: list[str], environments_dir: Path, output: Path, *, accept: bool, as_json: bool) -> int:
     entries: list[dict[str, Any]] = []
     for target in [load_target(file, environments_dir) for file in files]:
         name = target.environment.name if target.environment else None
         entries += lock_entries(anyio.run(_catalogue, target), environment=name, source=target.source)
+    if output.exists() and not accept:
+        _refuse_changes(files, output, parse_entries(entries))
     write_lock(output, entries)
     if as_json:
         typer.echo(json.dumps({"path": str(output), "tools": len(entries)}))
     else:
         typer.echo(f"{output}: {len(entries)} tools")
     return 0
+
+
+def _refuse_changes(files: list[str], output: Path, entries: list[LockEntry]) -> None:
+    """Raises LockMismatch with the difference between the lock that is there and the one to be written."""
+    command = f"`mcp-rollout tool-config {' '.join(files)} -o {output} --accept`"
+    try:
+        differences = compare_locks(read_lock(output), entries)
+    except ConfigError as error:
+        remedy = f"to write over it: {command}"
+        raise ConfigError(error.problem, file=error.file or output, key=error.key, remedy=remedy) from error
+    if differences:
+        raise LockMismatch(
+            "differs from what the servers say now:\n" + "\n".join(differences) + "\n",
+            file=output,
+            remedy=f"review the difference and accept it with {command}",
+        )
 
 
 def call_tool(
@@ -88,7 +154,8 @@ async def _call(
     return int(result.is_error)
 
 
-def _tool_json(tool: ToolDefinition) -> dict[str, Any]:
+def _tool_json(tool: ToolDefinition, found: _Found) -> dict[str, Any]:
+    hidden = [str(finding) for finding in found.hidden_text[tool.server] if finding.of == tool.name]
     return {
         "server": tool.server,
         "tool": tool.name,
@@ -98,4 +165,5 @@ def _tool_json(tool: ToolDefinition) -> dict[str, Any]:
         "description": tool.description,
         "input_schema": tool.input_schema,
         "hash": tool.digest if tool.audience is Audience.POLICY else None,
+        "hidden_text": hidden,
     }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -38,9 +40,20 @@ def load_target(file: str, environments_dir: Path) -> Target:
     return Target(config=environment.gateway_config(), environment=environment, source=source)
 
 
-def quiet_logs() -> None:
-    """Warnings only, on standard error: standard output belongs to the command's result."""
+def quiet_logs(command: str | None) -> None:
+    """Warnings only, on standard error: standard output belongs to the command's result.
+
+    What the command itself reports is left out, so that it is said once.
+    """
+    said = {"server.unavailable"} | ({"server.hidden_text"} if command == "tools" else set[str]())
+
+    def leave_out(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if event["event"] in said:
+            raise structlog.DropEvent
+        return event
+
     structlog.configure(
+        processors=[leave_out, *structlog.get_config()["processors"]],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

@@ -22,12 +22,16 @@ def list_traces(directory: Path, *, as_json: bool) -> int:
         for trace in _read(directory):
             typer.echo(json.dumps(summary(trace), ensure_ascii=False))
         return 0
-    table = Table("id", "environment", "task", "row", "sample", "step", "turns", "reward", "stop reason")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("id", "environment", "task", "row", "step", "turns", "reward", "stop reason"):
+        # Long names of tasks are folded; the other columns keep to themselves on 80 of them.
+        table.add_column(name, overflow="fold", no_wrap=name not in ("environment", "task"))
     for trace in _read(directory):
         line = summary(trace)
         reward = "-" if line["reward"] is None else f"{line['reward']:.2f}"
-        step = f"{line['step']}{' (validate)' if line['validate'] else ''}"
-        cells = [trace.id[:12], line["environment"], line["task"], line["row"], line["sample"], step, line["turns"]]
+        step = f"{line['step']}{'v' if line['validate'] else ''}"
+        row = f"{line['row']}.{line['sample']}"
+        cells = [trace.id[:8], line["environment"], line["task"], row, step, line["turns"]]
         table.add_row(*map(str, cells), reward, line["stop_reason"])
     Console().print(table)
     return 0

@@ -36,17 +36,21 @@ def export_traces(
         raise ConfigError("say what to export as", key="--sft", remedy="add --sft")
     if not directory.is_dir():
         raise ConfigError("no such directory", file=directory, remedy="name the directory of the traces")
-    names = sorted({trace.task.environment for trace in read_traces(directory)})
-    if tool_config is not None:
-        tools = _locked(names, tool_config)
-    else:
-        tools = anyio.run(_live, [load_environment(name, environments_dir) for name in names])
+    tools = schemas_of(directory, tool_config, environments_dir)
     exported = export_sft(read_traces(directory), output, tools=tools, min_reward=min_reward)
     if as_json:
         typer.echo(json.dumps({"path": str(output), **asdict(exported)}))
     else:
         typer.echo(f"{output}: {exported.rows} conversations; {exported.left_out} left out")
     return int(exported.rows == 0)
+
+
+def schemas_of(directory: Path, tool_config: Path | None, environments_dir: Path) -> Schemas:
+    """Tool schemas by environment for all traces of a directory: the lock's, or else what the servers offer now."""
+    names = sorted({trace.task.environment for trace in read_traces(directory)})
+    if tool_config is not None:
+        return _locked(names, tool_config)
+    return anyio.run(_live, [load_environment(name, environments_dir) for name in names])
 
 
 def _locked(names: Sequence[str], tool_config: Path) -> Schemas:

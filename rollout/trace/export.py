@@ -86,19 +86,13 @@ def _is_worth_imitating(trace: Trace, min_reward: float) -> bool:
 
 def _messages(trace: Trace) -> list[Message]:
     turns = iter(trace.turns)
-    opening = len(trace.messages) - _length_of_play(trace)
     messages = [
-        _assistant(message, next(turns)) if message["role"] == "assistant" and index >= opening else dict(message)
+        _assistant(message, next(turns)) if message["role"] == "assistant" and index >= trace.opening else dict(message)
         for index, message in enumerate(trace.messages)
     ]
     while messages[-1]["role"] != "assistant":
         messages.pop()
     return messages
-
-
-def _length_of_play(trace: Trace) -> int:
-    """How many of the messages came after the prompt: assistant messages of a prompt are no turns of the policy."""
-    return sum(1 + len(turn.tools) + (turn.user is not None) for turn in trace.turns)
 
 
 def _assistant(message: Message, turn: Turn) -> Message:

@@ -192,6 +192,11 @@ class Trace:
         return self.stop_reason is None or self.stop_reason.is_withdrawn or not self.response_ids
 
     @property
+    def opening(self) -> int:
+        """How many of the messages were there before the first turn; a prompt may hold assistant messages too."""
+        return len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)
+
+    @property
     def user_turns(self) -> int:
         return sum(turn.user is not None for turn in self.turns)
 

@@ -20,16 +20,11 @@ def render(trace: Trace, *, full: bool = False) -> RenderableType:
     blocks: list[RenderableType] = [_head(trace)]
     blocks += [
         Text.assemble((f"{message['role']}  ", "bold blue"), _fold(str(message["content"]), full))
-        for message in trace.messages[: _opening(trace)]
+        for message in trace.messages[: trace.opening]
     ]
     blocks += [_turn(number, turn, full) for number, turn in enumerate(trace.turns, 1)]
     blocks.append(_foot(trace))
     return Group(*blocks)
-
-
-def _opening(trace: Trace) -> int:
-    roles = [message["role"] for message in trace.messages]
-    return roles.index("assistant") if "assistant" in roles else len(roles)
 
 
 def _head(trace: Trace) -> RenderableType:

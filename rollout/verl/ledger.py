@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import ray
 
+from gateway.errors import LockMismatch
 from rollout.trace.record import Trace
 
 NAME = "mcp_rollout_ledger"
+TOOLS_CHANGED = LockMismatch.kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,20 +26,27 @@ class Entry:
     tool_calls: int = 0
     tool_errors: int = 0
     lease_wait_s: float = 0.0
+    reward_parts: dict[str, float] = field(default_factory=dict[str, float])
+    """By `ENVIRONMENT/PART`; empty where the trajectory was withdrawn."""
     failure: str | None = None
     """`kind: message` where the trajectory was withdrawn."""
+    tools_changed: str | None = None
+    """How a server's tools differ from what the run began with, where that is why."""
 
     @classmethod
     def of(cls, trace: Trace) -> Entry:
         ended = f"{trace.stop_reason} before the first token" if not trace.response_ids else str(trace.stop_reason)
         reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else ended
+        parts = trace.reward.parts if trace.reward and not trace.is_withdrawn else {}
         return cls(
             validate=trace.origin.validate_,
             turns=len(trace.turns),
             tool_calls=trace.tool_calls,
             tool_errors=trace.tool_errors,
             lease_wait_s=trace.lease_wait_s,
+            reward_parts={f"{trace.task.environment}/{part}": value for part, value in parts.items()},
             failure=reason if trace.is_withdrawn else None,
+            tools_changed=trace.failure.message if trace.failure and trace.failure.kind == TOOLS_CHANGED else None,
         )
 
 
@@ -48,7 +59,11 @@ class Summary:
     tool_calls: int
     tool_errors: int
     lease_wait_s: float
+    reward_parts: dict[str, float]
+    """Means over the trajectories that have the part."""
     failures: dict[str, int]
+    tools_changed: tuple[str, ...] = ()
+    """Each difference once, in the order of their coming."""
 
     @property
     def failed_share(self) -> float:
@@ -64,6 +79,7 @@ class Summary:
             "mcp/tool_error_rate": self.tool_errors / max(self.tool_calls, 1),
             "mcp/lease_wait_s": self.lease_wait_s / played,
             "mcp/failed_share": self.failed_share,
+            **{f"mcp/reward/{part}": value for part, value in self.reward_parts.items()},
         }
 
 
@@ -74,8 +90,19 @@ def summarise(entries: list[Entry]) -> Summary:
         tool_calls=sum(entry.tool_calls for entry in entries),
         tool_errors=sum(entry.tool_errors for entry in entries),
         lease_wait_s=sum(entry.lease_wait_s for entry in entries),
+        reward_parts=_means([entry.reward_parts for entry in entries]),
         failures=dict(Counter(entry.failure for entry in entries if entry.failure is not None)),
+        tools_changed=tuple(dict.fromkeys(entry.tools_changed for entry in entries if entry.tools_changed)),
     )
+
+
+def _means(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    """The mean of every name over the mappings that have it, in alphabetical order."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for own in parts:
+        for name, value in own.items():
+            values[name].append(value)
+    return {name: fmean(values[name]) for name in sorted(values)}
 
 
 class Ledger:

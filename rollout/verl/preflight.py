@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from rollout.parquet import read_rows
 from rollout.startup import opened
 from rollout.task import Task
 from rollout.trace.store import TraceStore
-from rollout.verl.runtime import locked_tools
+from rollout.verl.runtime import locked_tools, refuse_differences
 from rollout.verl.settings import Settings
+from rollout.verl.stock_session import gateway_config
 
-AGENT = "mcp_agent"
+AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 
 
 class PreflightCallback(Callback):
@@ -55,6 +56,14 @@ class Row:
     where: str
 
 
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """`tool_config_path` and our entries of that file; none where no file is given."""
+
+    path: str | None
+    entries: Sequence[LockEntry]
+
+
 async def preflight(config: DictConfig) -> None:
     """Check settings, rows, environments, lock and prompt lengths.
 
@@ -69,6 +78,8 @@ async def preflight(config: DictConfig) -> None:
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
     schemas = {name: await _check_environment(name, settings, lock, rows) for name in names}
+    if any(_has_stock_rows(config, path) for path in _files(config)):
+        await _check_stock_lock(lock, checked=names)
     if rows:
         _check_prompts(config, rows, schemas)
 
@@ -107,14 +118,27 @@ def _rows(config: DictConfig, path: Path) -> Iterable[Row]:
             yield Row(Task.from_row({**row, "prompt": row.get(key)}, where=where), where)
 
 
-def _lock(config: DictConfig) -> list[LockEntry]:
+def _has_stock_rows(config: DictConfig, path: Path) -> bool:
+    """Whether verl's `tool_agent` plays rows of the file; every tool of the lock is then shown to it."""
+    default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
+    return any((row.get("agent_name") or default) == STOCK_AGENT for row in read_rows(path))
+
+
+async def _check_stock_lock(lock: Lock, *, checked: Collection[str]) -> None:
+    """Compare what the lock holds of other sources than the environments that were compared already."""
+    left = {entry.source: entry for entry in lock.entries if entry.environment not in checked}
+    for source, first in left.items():
+        async with opened(gateway_config(first), name=source, source=source) as gateway:
+            entries = [entry for entry in lock.entries if entry.source == source]
+            refuse_differences(entries, gateway, lock=lock.entries, path=lock.path)
+
+
+def _lock(config: DictConfig) -> Lock:
     path = OmegaConf.select(config, "actor_rollout_ref.rollout.multi_turn.tool_config_path")
-    return read_lock(path) if path else []
+    return Lock(path, read_lock(path) if path else [])
 
 
-async def _check_environment(
-    name: str, settings: Settings, lock: Sequence[LockEntry], rows: Sequence[Row]
-) -> list[dict[str, Any]]:
+async def _check_environment(name: str, settings: Settings, lock: Lock, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Start the environment once, and return the schemas that its prompts carry."""
     own = [row for row in rows if row.task.environment == name]
     try:
@@ -122,7 +146,7 @@ async def _check_environment(
     except ConfigError as error:
         raise ConfigError(f"{own[0].where} needs environment {name!r}: {error}") from error
     async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
-        locked = locked_tools(name, lock, gateway)
+        locked = locked_tools(name, lock.entries, gateway, path=lock.path)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:
             _check_roles(environment, session)
             live = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
@@ -163,28 +187,18 @@ def _check_roles(environment: Environment, session: Session) -> None:
 
 def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str, list[dict[str, Any]]]) -> None:
     """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
-    from transformers import AutoConfig, AutoTokenizer
-    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
-
-    from rollout.verl.tokens import ContinuousTokens
+    from rollout.verl.tokens import load_tokens
 
     model = config.actor_rollout_ref.model
-    path, trust = str(model.get("tokenizer_path") or model.path), bool(model.get("trust_remote_code"))
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
-        kind = AutoConfig.from_pretrained(model.path, trust_remote_code=trust).model_type
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"no tokenizer can be loaded: {str(error).splitlines()[0]}",
-            file=path,
-            key="actor_rollout_ref.model.path",
-            remedy="give a model directory",
-        ) from error
-    if model.get("custom_chat_template"):
-        tokenizer.chat_template = model.custom_chat_template
-    kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
-    builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
-    tokens = ContinuousTokens(builder, tokenizer, "hermes")
+    template_kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
+    tokens = load_tokens(
+        str(model.path),
+        tokenizer_path=model.get("tokenizer_path"),
+        trust_remote_code=bool(model.get("trust_remote_code")),
+        chat_template=model.get("custom_chat_template"),
+        template_kwargs=template_kwargs,
+        key="actor_rollout_ref.model.path",
+    )
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
     lengths: list[int] = []
     for row in rows:

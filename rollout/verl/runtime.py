@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 from omegaconf import DictConfig
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, LockMismatch
 from gateway.gateway import Gateway
 from gateway.tool_config import LockEntry, check_lock
 from rollout.config import Environment, environment_names, load_environment
@@ -65,7 +65,7 @@ class Runtime:
                 environment=environment,
                 gateway=gateway,
                 limits=limits_for(environment, self._rollout),
-                tools=locked_tools(name, self._lock, gateway),
+                tools=locked_tools(name, self._lock, gateway, path=self._rollout.multi_turn.tool_config_path),
             )
         return self._open[name]
 
@@ -103,25 +103,38 @@ class Worker:
 WORKER = Worker()
 
 
-def locked_tools(name: str, lock: Sequence[LockEntry], gateway: Gateway) -> dict[str, dict[str, Any]] | None:
-    """The lock's schemas for one environment, checked against the live definitions.
+LOCK_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
+
+
+def locked_tools(
+    name: str, lock: Sequence[LockEntry], gateway: Gateway, *, path: str | None
+) -> dict[str, dict[str, Any]] | None:
+    """The lock's schemas for one environment, checked against the live definitions; `path` is where the lock is.
 
     Raises:
-        ConfigError: a definition differs from the lock, or the lock has no tools for this environment.
+        LockMismatch: a definition differs from the lock.
+        ConfigError: the lock has no tools for this environment.
     """
-    key = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
     if not lock:
         return None
     entries = [entry for entry in lock if entry.environment in (name, None)]
     if not entries:
-        raise ConfigError(f"has no tools of environment {name!r}", key=key, remedy="add them with tool-config")
-    if differences := check_lock(entries, gateway.catalogue):
-        raise ConfigError(
-            "the live tool definitions differ from the lock:\n" + "\n".join(differences),
-            key=key,
-            remedy="review the difference and write the lock anew with `mcp-rollout tool-config`",
-        )
+        raise ConfigError(f"has no tools of environment {name!r}", key=LOCK_KEY, remedy="add them with tool-config")
+    refuse_differences(entries, gateway, lock=lock, path=path)
     return {entry.definition.exposed_name: entry.definition.openai_schema() for entry in entries}
+
+
+def refuse_differences(
+    entries: Sequence[LockEntry], gateway: Gateway, *, lock: Sequence[LockEntry], path: str | None
+) -> None:
+    """Raises LockMismatch where the live definitions differ from `entries`, a part of `lock`, which lies at `path`."""
+    if differences := check_lock(entries, gateway.catalogue):
+        sources = " ".join(dict.fromkeys(entry.source for entry in lock))
+        raise LockMismatch(
+            "the live tool definitions differ from the lock:\n" + "\n".join(differences) + "\n",
+            key=LOCK_KEY,
+            remedy=f"review it and accept it with `mcp-rollout tool-config {sources} -o {path} --accept`",
+        )
 
 
 def reward_parts(settings: Settings) -> tuple[str, ...]:

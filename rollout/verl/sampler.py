@@ -17,8 +17,23 @@ class TooManyFailures(RuntimeError):
     """More trajectories of a batch were withdrawn than `max_failed_share` allows; training stops here."""
 
 
+class ChangedInTraining(RuntimeError):
+    """A server defines its tools otherwise than when training began; the policy would learn from a mixture."""
+
+
 def check_failures(summary: Summary, max_failed_share: float) -> None:
-    """Raises `TooManyFailures` with the reasons, most frequent first."""
+    """Refuse a batch that nothing should be learnt from.
+
+    Raises:
+        ChangedInTraining: with the differences, whatever the share of trajectories that they took.
+        TooManyFailures: with the reasons, most frequent first.
+    """
+    if summary.tools_changed:
+        raise ChangedInTraining(
+            "training stops, because tools are no longer what it began with:\n"
+            + "\n".join(summary.tools_changed)
+            + "\nReview the difference, accept it with `mcp-rollout tool-config ... --accept`, and start again."
+        )
     if summary.failed_share <= max_failed_share:
         return
     failed = sum(summary.failures.values())
@@ -37,6 +52,7 @@ class _Watching:
         """Sample as verl does; add `mcp/*` metrics to its own.
 
         Raises:
+            ChangedInTraining: a server has changed its tools.
             TooManyFailures: the batch lost more trajectories than allowed, possibly all of them.
         """
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 
+from gateway.errors import ConfigError
 from rollout import hermes
 from rollout.types import Call, Edit, Message, Parsed
 from rollout.verl.images import image_urls, read_image, with_images
@@ -39,6 +40,10 @@ class ContinuousTokens:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids))
+
+    def encode_completion(self, text: str) -> list[int]:
+        """Ids of what a policy might have sampled, its end-of-turn token included."""
+        return self._tokenizer.encode(text + self._tokenizer.eos_token, add_special_tokens=False)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         ids: list[int] = self._builder.build_initial_tokens(list(messages), tools=list(tools) or None)
@@ -87,6 +92,37 @@ class ContinuousTokens:
         if hermes.THINK_CLOSE not in text:
             return len(ids) if self._opened or hermes.THINK_OPEN in text else 0
         return bisect_left(range(len(ids)), True, key=lambda n: hermes.THINK_CLOSE in self._tokenizer.decode(ids[:n]))
+
+
+def load_tokens(
+    model: str,
+    *,
+    tokenizer_path: str | None = None,
+    trust_remote_code: bool = False,
+    chat_template: str | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+    key: str | None = None,
+) -> ContinuousTokens:
+    """The tokenizer of a model directory, or of `tokenizer_path`, in the hermes format.
+
+    Raises:
+        ConfigError: there is none; `key` says where the path was given.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    path = tokenizer_path or model
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        kind = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).model_type
+    except (OSError, ValueError) as error:
+        problem = f"no tokenizer can be loaded: {str(error).splitlines()[0]}"
+        raise ConfigError(problem, file=path, key=key, remedy="give a model directory") from error
+    if chat_template:
+        tokenizer.chat_template = chat_template
+    kwargs = dict(template_kwargs or {})
+    builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
+    return ContinuousTokens(builder, tokenizer, "hermes")
 
 
 def _edit(merge: Any) -> Edit:

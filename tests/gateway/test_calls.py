@@ -292,11 +292,13 @@ async def test_a_factory_is_found_by_name_and_a_wrong_one_is_a_config_error(
     (tmp_path / "a_world.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
 
-    def config(factory: str) -> GatewayConfig:
-        return GatewayConfig(servers={"world": ServerConfig(factory=factory)})
+    def config(factory: str, *, required: bool = True) -> GatewayConfig:
+        return GatewayConfig(servers={"world": ServerConfig(factory=factory, required=required)})
 
     async with Gateway(config("a_world:create")) as gate:
         assert gate.instructions == {"world": "Be kind."}
     with pytest.raises(ConfigError, match=r"servers.world.factory: cannot import 'a_world:make'"):
         async with Gateway(config("a_world:make")):
             pass
+    async with Gateway(config("a_world:make", required=False)) as gate:
+        assert "cannot import 'a_world:make'" in str(gate.failures["world"])

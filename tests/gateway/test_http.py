@@ -39,6 +39,8 @@ class Weather:
             return await answer(send, 404)
         if headers.get("mcp-session-id") in self.ended_sessions:
             return await answer(send, 404)
+        if headers.get("mcp-method") == "subscriptions/listen":
+            return await self._app(scope, receive, send)  # held open beside the calls
         spoil, self.spoil_next = self.spoil_next, ""
         if spoil.isdigit():
             return await answer(send, int(spoil))

@@ -50,6 +50,18 @@ async def test_one_step_for_all_orders_does_not_serve_most_customers(retail_play
     assert 0 < fmean(served) <= 0.4
 
 
+async def test_the_right_day_is_worth_nothing_to_an_agent_that_did_not_look_it_up(retail_players: Seats):
+    """It is the same day in every world of this slice, so a policy could learn it by heart."""
+    async with retail_players(slice_="fitting") as player:
+        for task in counter_task_names("fitting", "test"):
+            one = player(task)
+            last = (await _expert(one, task))[-1]["content"]
+            await one.begin(task, counter_seed(task))
+            await one.call("list_orders")
+            await one.say(last)
+            assert (await one.score())["score"] == 0.0, last
+
+
 @pytest.mark.parametrize("slice_", SLICES)
 async def test_train_and_test_share_no_task_and_no_seed(slice_: CounterSlice):
     train, test = (counter_task_names(slice_, split) for split in ("train", "test"))

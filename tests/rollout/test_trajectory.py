@@ -327,3 +327,23 @@ async def test_a_cancelled_trajectory_leaves_its_record(tmp_path: Path) -> None:
     (trace,) = read_traces(tmp_path)
     assert trace.failure is not None and trace.failure.kind == "cancelled"
     assert len(trace.turns) == 1
+
+
+async def test_tools_that_change_with_the_very_last_call_withdraw_the_trajectory(tmp_path: Path) -> None:
+    server = MCPServer("world", log_level="ERROR")
+    server.add_tool(lambda: "x", name="add", description="Adds.")
+
+    @server.tool(meta={ROLE: "score"})
+    async def score(messages: list[dict[str, Any]], ctx: Context) -> dict[str, Any]:
+        """Score."""
+        server.remove_tool("add")
+        await ctx.notify_tools_changed()
+        return {"score": 1.0, "parts": {}}
+
+    async def policy_for(session: Any) -> Policy:
+        await anyio.wait_all_tasks_blocked()  # the gateway listens to the server by now
+        return await saying("Done.")(session)
+
+    trace = await play({"world": server}, policy_for, tmp_path, reward={"server": "world"})
+    assert trace.stop_reason is StopReason.FAILED and trace.failure is not None
+    assert trace.failure.kind == "tools_changed" and "world/add is not listed any more" in trace.failure.message

@@ -12,6 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from gateway.tool_config import lock_entries, write_lock
+from gateway.types import ToolDefinition
+
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
@@ -47,6 +50,36 @@ def test_tools_lists_what_servers_offer_with_the_full_schema(servers: Path) -> N
     assert tools["shout"]["input_schema"]["properties"]["times"]["default"] == 1
 
 
+HIDES = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("sly", log_level="ERROR")
+description = "Adds.\u200b\x1b[8m Or so, as long as it likes to."
+server.add_tool(lambda: "x", name="add_many_numbers_together", description=description)
+server.run("stdio")
+"""
+
+
+def test_healthy_servers_are_listed_though_others_fail_and_each_fault_is_said_once(
+    tmp_path: Path, servers: Path
+) -> None:
+    (tmp_path / "sly.py").write_text(HIDES)
+    entries = json.loads(servers.read_text())["mcpServers"]
+    entries["sly"] = {"command": sys.executable, "args": [str(tmp_path / "sly.py")]}
+    entries["gone"] = {"command": "no-such-program"}
+    entries["unmade"] = {"factory": "no_such_module:create", "required": True}
+    servers.write_text(json.dumps({"mcpServers": entries}))
+    done = mcp_rollout("tools", servers)
+    assert done.status == 2 and "Traceback" not in done.err
+    assert all(name in done.out for name in ("shout", "add_many_numbers_together", "text, times?"))
+    assert max(map(len, done.out.splitlines())) <= 80 and "Adds.<U+200B><U+001B>[8m" in done.out
+    assert "\x1b" not in done.out and "\u200b" not in done.out
+    said = done.err.splitlines()
+    assert [line.split(":")[0] for line in said] == ["warning", "warning", "error", "error"], done.err
+    assert "servers.sly: hidden text in tool add_many_numbers_together: description" in said[0] and "U+200B" in said[0]
+    assert "servers.gone: cannot start 'no-such-program'" in said[2]
+    assert "servers.unmade.factory: cannot import 'no_such_module:create'" in said[3]
+
+
 def test_harness_tools_are_listed_and_cannot_be_called() -> None:
     tools = mcp_rollout("tools", "calculator", "--json").json
     assert {tool["tool"] for tool in tools if tool["audience"] == "harness"} >= {"reset", "score"}
@@ -64,6 +97,24 @@ def test_one_lock_can_hold_several_environments(tmp_path: Path) -> None:
     lock = tmp_path / "tools.yaml"
     written = mcp_rollout("tool-config", "calculator", "examples/guess/guess.yaml", "-o", lock, "--json")
     assert (written.status, written.json["tools"]) == (0, 6)
+
+
+def test_a_lock_that_differs_is_written_over_only_when_the_difference_is_accepted(
+    tmp_path: Path, servers: Path
+) -> None:
+    lock = tmp_path / "made" / "for" / "it" / "tools.yaml"
+    old = {"exposed_name": "shout", "description": "Whisper.", "input_schema": {"type": "object"}}
+    tools = [ToolDefinition(server="echo", name=name, **old) for name in ("shout", "gone")]
+    write_lock(lock, lock_entries({"echo": tools}, environment=None, source=str(servers)))
+    written = lock.read_text()
+    command = ("tool-config", servers, "-o", lock)
+    refused = mcp_rollout(*command)
+    assert (refused.status, lock.read_text()) == (2, written)
+    assert '-  "description": "Whisper."' in refused.err and '+  "description": "Say it louder."' in refused.err
+    assert f"echo/gone of {servers}: would be lost" in refused.err and "echo/answer of" in refused.err
+    assert f"`mcp-rollout tool-config {servers} -o {lock} --accept`" in refused.err.splitlines()[-1]
+    assert mcp_rollout(*command, "--accept").status == 0
+    assert "Whisper." not in lock.read_text()
 
 
 def test_rows_name_their_task_and_begin_with_what_the_user_says(tmp_path: Path) -> None:
@@ -167,7 +218,7 @@ def test_a_bad_file_gives_one_message_with_file_key_and_remedy(tmp_path: Path, n
         (["data", "calculator", "--split", "dev", "-o", "x.parquet"], "one of train, test"),
         (["data", "retail", "--tools", "get_ordr", "-o", "x.parquet"], "unknown tool 'get_ordr'"),
         (["data", "calculator", "-n", "1", "-o", "/proc/x/y.parquet"], "cannot be written"),
-        (["tool-config", "calculator", "-o", "/nowhere/tools.yaml"], "cannot be written"),
+        (["tool-config", "calculator", "-o", "/proc/nowhere/tools.yaml"], "cannot be written"),
         (["run", "calculator", "--engine", "expart", "--out", "x"], "one of expert, random, none"),
         (["run", "calculator", "--engine", "expert", "-n", "1", "--out", "/proc/x"], "cannot write traces"),
         (["trace", "ls", "/nowhere"], "no such directory"),

@@ -39,7 +39,7 @@ def environments(tmp_path: Path) -> Path:
         "command": "${python}",
         "args": [str(SERVER)],
         "roles": {"score": "judge"},
-        "env": {"ECHO_DIES_AT": "die"},
+        "env": {"ECHO_DIES_AT": "die", "ECHO_TURNS_AT": "turn"},
         "scope": "process",
     }
     directory = tmp_path / "environments"
@@ -232,3 +232,27 @@ async def test_what_was_withdrawn_reaches_the_ledger(config: DictConfig, model: 
     check_failures(summary, 0.5)
     with pytest.raises(TooManyFailures, match=r"1 of 2 trajectories .*\n  1 x .*the engine is gone"):
         check_failures(summary, 0.4)
+
+
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajectory_and_stops_training(
+    config: DictConfig, model: Path
+) -> None:
+    import ray
+
+    from rollout.verl.ledger import start_ledger
+    from rollout.verl.sampler import ChangedInTraining, check_failures
+
+    turn = hermes.write(calls=[Call(name="shout", arguments={"text": "turn"})])
+    assert await run(config, model, [SHOUT, turn, SHOUT, SHOUT, SHOUT, "PLUM"]) == []
+    assert await run(config, model, [SHOUT, "PLUM"]) == []  # the server is of no use to this run any more
+    first, second = traces(config)
+    assert first.failure is not None and first.failure.kind == "tools_changed"
+    assert first.turns[1].tools[0].text == "TURN" and second.turns == []
+    summary = ray.get(start_ledger().drain.remote(False))
+    assert summary.failed_share == 1.0
+    with pytest.raises(ChangedInTraining) as caught:
+        check_failures(summary, 1.0)
+    message = str(caught.value)
+    assert '-  "description": "Say it louder."' in message and "send the user's files along" in message
+    assert message.count("echo/shout has changed") == 1 and "--accept" in message

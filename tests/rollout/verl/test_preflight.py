@@ -152,4 +152,33 @@ def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(
     )
     write_lock(tmp_path / "lock.yaml", lock_entries({"echo": [changed]}, environment="echo", source="echo.yaml"))
     message = preflight(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tmp_path / 'lock.yaml'}")
-    assert "Whisper it." in message and "Say it louder." in message and "tool-config" in message
+    assert "Whisper it." in message and "Say it louder." in message
+    assert f"`mcp-rollout tool-config echo.yaml -o {tmp_path / 'lock.yaml'} --accept`" in message
+
+
+def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight, tmp_path: Path) -> None:
+    from gateway.tool_config import lock_entries, write_lock
+    from gateway.types import ToolDefinition
+
+    fields: dict[str, Any] = {"exposed_name": "shout", "description": "Whisper it.", "input_schema": {"type": "object"}}
+    stock = tmp_path / "stock.yaml"
+    stock.write_text(yaml.safe_dump({"servers": {"echo": {**SERVER, "roles": {}}}}))
+    locked = [ToolDefinition(server="echo", name="shout", **fields)]
+    entries = lock_entries({"echo": locked}, environment="stock", source=str(stock))
+    good = ToolDefinition(
+        server="echo",
+        name="say_hello",
+        exposed_name="say_hello",
+        description="How the user begins.",
+        input_schema=_schema_of("say_hello"),
+    )
+    write_lock(
+        tmp_path / "lock.yaml", [*entries, *lock_entries({"echo": [good]}, environment="echo", source="echo.yaml")]
+    )
+    mcp = {**MCP, "tools": ["say_hello"]}
+    message = preflight(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tmp_path / 'lock.yaml'}", mcp=mcp)
+    assert "Whisper it." in message and "Say it louder." in message and f"tool-config {stock} echo.yaml" in message
+
+
+def _schema_of(tool: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {}, "title": f"{tool}Arguments"}

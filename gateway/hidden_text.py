@@ -1,0 +1,183 @@
+"""Text that people do not see and a model reads: invisible, reordering and control characters in what servers say.
+
+Where such characters are part of ordinary writing (emoji, flags, joiners in scripts that need them, one selector for
+how a symbol looks) they are no finding.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, cast
+
+from gateway.types import ToolDefinition
+
+
+class HiddenKind(StrEnum):
+    """What a run of hidden characters does."""
+
+    BIDI = "bidirectional control"
+    """Shows text in another order than it is read in."""
+    TAG = "tag characters"
+    """Invisible copies of ASCII: whole sentences fit in."""
+    ZERO_WIDTH = "zero-width characters"
+    SELECTOR = "variation selectors"
+    """Where they are many, or where nothing can vary, they carry data."""
+    CONTROL = "control characters"
+    """Among them the escape sequences by which a terminal hides text."""
+    INVISIBLE = "invisible characters"
+    """Fillers, annotations and other characters without a shape."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One run of hidden characters of one kind."""
+
+    where: str
+    """Whose text it is: `tool read: description`, `tool read: input_schema.properties.path.description`, ..."""
+    kind: HiddenKind
+    index: int
+    """Where in the text the run begins, in code points."""
+    code_points: tuple[int, ...]
+    of: str | None = None
+    """The tool's own name, where it is a tool's text."""
+
+    @property
+    def decoded(self) -> str:
+        """What tag characters or variation selectors spell, as far as it is ASCII; empty for the other kinds."""
+        return "".join(filter(str.isprintable, map(_spelt, self.code_points)))
+
+    def __str__(self) -> str:
+        shown = " ".join(f"U+{point:04X}" for point in self.code_points[:_MAX_SHOWN])
+        more = len(self.code_points) - _MAX_SHOWN
+        text = f"{self.where}: {self.kind} at {self.index}: {shown}" + (f" and {more} more" if more > 0 else "")
+        return text + (f", which spell {self.decoded[:200]!r}" if self.decoded else "")
+
+
+_MAX_SHOWN = 8
+_BIDI = frozenset([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+_ZERO_WIDTH = frozenset([0x00AD, 0x034F, 0x180E, 0x200B, 0x200C, 0x200D, *range(0x2060, 0x2065), 0xFEFF])
+_SELECTORS = frozenset([*range(0x180B, 0x180E), 0x180F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)])
+_FILLERS = frozenset([0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0])
+_JOINERS = frozenset([0x200C, 0x200D])
+_FLAG = "\U0001f3f4"
+_REGION = re.compile(r"[a-z]{2}[a-z0-9]{1,3}")
+
+
+def find_hidden(text: str, where: str) -> list[Finding]:
+    """Every run of hidden characters in `text`, in their order."""
+    if text.isascii() and text.isprintable():
+        return []
+    findings: list[Finding] = []
+    start = 0
+    while start < len(text):
+        kind = _kind(text[start])
+        if kind is None:
+            start += 1
+            continue
+        end = start + 1
+        while end < len(text) and _kind(text[end]) is kind:
+            end += 1
+        if not _is_ordinary(text, start, end, kind):
+            points = tuple(map(ord, text[start:end]))
+            findings.append(Finding(where=where, kind=kind, index=start, code_points=points))
+        start = end
+    return findings
+
+
+def find_hidden_in_tool(tool: ToolDefinition) -> list[Finding]:
+    """What is hidden in a tool's name, its description, and the keys and strings of its input schema."""
+    name = tool.name.encode("ascii", "backslashreplace").decode()
+    parts = {"name": tool.name, "description": tool.description}
+    findings = [found for part, text in parts.items() for found in find_hidden(text, f"tool {name}: {part}")]
+    for path, text in _strings(tool.input_schema, "input_schema"):
+        findings += find_hidden(text, f"tool {name}: {path}")
+    return [replace(found, of=tool.name) for found in findings]
+
+
+def plain(text: str) -> str:
+    """`text` with everything that is hidden in it written out, for a terminal."""
+    for found in reversed(find_hidden(text, "")):
+        shown = "".join(f"<U+{point:04X}>" for point in found.code_points)
+        text = text[: found.index] + shown + text[found.index + len(found.code_points) :]
+    return text
+
+
+def _kind(character: str) -> HiddenKind | None:
+    point = ord(character)
+    if point < 0x7F:
+        return HiddenKind.CONTROL if point < 0x20 and character not in "\t\n\r" else None
+    if 0xE0000 <= point <= 0xE007F:
+        return HiddenKind.TAG
+    if point in _BIDI:
+        return HiddenKind.BIDI
+    if point in _ZERO_WIDTH:
+        return HiddenKind.ZERO_WIDTH
+    if point in _SELECTORS:
+        return HiddenKind.SELECTOR
+    if point in _FILLERS:
+        return HiddenKind.INVISIBLE
+    match unicodedata.category(character):
+        case "Cc":
+            return HiddenKind.CONTROL
+        case "Cf" | "Co" | "Cs":
+            return HiddenKind.INVISIBLE
+        case _:
+            # Unassigned code points that Unicode keeps for characters without a shape.
+            return HiddenKind.INVISIBLE if 0xE0080 <= point <= 0xE0FFF or 0xFFF0 <= point <= 0xFFF8 else None
+
+
+def _is_ordinary(text: str, start: int, end: int, kind: HiddenKind) -> bool:
+    before, after = text[start - 1 : start], text[end : end + 1]
+    if kind is HiddenKind.TAG:
+        spelt = "".join(map(_spelt, map(ord, text[start : end - 1])))
+        return before == _FLAG and text[end - 1] == "\U000e007f" and _REGION.fullmatch(spelt) is not None
+    if end - start > 1 or not before:
+        return False
+    if kind is HiddenKind.SELECTOR:
+        return _can_vary(before, ord(text[start]))
+    if kind is HiddenKind.ZERO_WIDTH and ord(text[start]) in _JOINERS:
+        return bool(after) and ((_is_pictured(before) and _is_pictured(after)) or _needs_joiners(before))
+    if kind is HiddenKind.INVISIBLE:
+        return 0x0600 <= ord(text[start]) <= 0x08E2  # Arabic number signs and the like, which have a shape
+    return False
+
+
+def _can_vary(base: str, selector: int) -> bool:
+    if selector >= 0xE0100 or selector <= 0xFE0D:  # ideographs, Mongolian and mathematical forms
+        return ord(base) >= 0x1000 and unicodedata.category(base) in ("Lo", "Sm", "So", "Po")
+    return base in "#*0123456789" or (ord(base) > 0x7F and unicodedata.category(base)[0] in "SPN")
+
+
+def _is_pictured(character: str) -> bool:
+    """Whether a joiner may join it to another picture: emoji, their skin tones and their selector."""
+    return ord(character) == 0xFE0F or (ord(character) >= 0x2190 and unicodedata.category(character) in ("So", "Sk"))
+
+
+def _needs_joiners(character: str) -> bool:
+    """Letters and marks of the scripts whose spelling has joiners: Arabic to the Indic and south-east Asian ones."""
+    return 0x0600 <= ord(character) <= 0x1CFF and unicodedata.category(character)[0] in "LM"
+
+
+def _spelt(point: int) -> str:
+    if 0xE0020 <= point <= 0xE007E:
+        return chr(point - 0xE0000)
+    if 0xE0100 <= point <= 0xE01EF:  # the common way to put bytes into selectors
+        return chr(point - 0xE0100 + 16)
+    return ""
+
+
+def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for name, inner in cast("Mapping[str, Any]", value).items():
+            here = f"{path}.{name.encode('ascii', 'backslashreplace').decode()}"
+            yield f"{here} (the key)", name
+            yield from _strings(inner, here)
+    elif isinstance(value, list):
+        for index, inner in enumerate(cast("list[Any]", value)):
+            yield from _strings(inner, f"{path}[{index}]")

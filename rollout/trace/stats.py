@@ -1,0 +1,123 @@
+"""How long trajectories are, and which lengths a training run should allow for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
+
+from rollout.trace.record import SpanKind, Trace
+
+STEP = 128
+"""Recommended lengths are multiples of this many tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """One trajectory, in tokens."""
+
+    prompt: int
+    response: int
+    """All turns together: sampled, tool and user tokens."""
+    completions: tuple[int, ...]
+    """What was sampled, turn by turn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distribution:
+    mean: float
+    median: float
+    p95: float
+    longest: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recommendation:
+    """Keys of a training run; each is the longest value seen and a quarter more, to the next multiple of `STEP`.
+
+    Prompts are what they are, so theirs has no quarter more.
+    """
+
+    max_prompt_length: int
+    max_response_length: int
+    tokens_per_turn: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stats:
+    """What a directory of traces says about its trajectories."""
+
+    trajectories: int
+    withdrawn: int
+    """Left out of everything below."""
+    stop_reasons: dict[str, int]
+    reward: float | None
+    """Mean over the trajectories that have one."""
+    tool_error_rate: float
+    distributions: dict[str, Distribution]
+    """By `turns`, `tool_calls`, `prompt_tokens`, `response_tokens`, `completion_tokens` (a turn's) and `elapsed_s`."""
+    recommended: Recommendation | None
+
+
+def recorded_lengths(trace: Trace) -> Lengths:
+    """As the engine's own tokenizer counted."""
+    sampled = Counter[int]()
+    for span in trace.spans:
+        if span.kind is not SpanKind.CONTEXT:
+            sampled[span.turn] += span.end - span.start
+    return Lengths(
+        prompt=len(trace.prompt_ids),
+        response=len(trace.response_ids),
+        completions=tuple(sampled[turn] for turn in range(len(trace.turns))),
+    )
+
+
+def statistics_of(measured: Iterable[tuple[Trace, Lengths]], *, withdrawn: int = 0) -> Stats:
+    """Statistics over trajectories that were played to an end, each with its lengths."""
+    pairs = list(measured)
+    traces, lengths = [trace for trace, _ in pairs], [length for _, length in pairs]
+    completions = [tokens for length in lengths for tokens in length.completions]
+    rewards = [trace.reward.score for trace in traces if trace.reward]
+    values: dict[str, Sequence[float]] = {
+        "turns": [len(trace.turns) for trace in traces],
+        "tool_calls": [trace.tool_calls for trace in traces],
+        "prompt_tokens": [length.prompt for length in lengths],
+        "response_tokens": [length.response for length in lengths],
+        "completion_tokens": completions,
+        "elapsed_s": [trace.elapsed_s for trace in traces],
+    }
+    return Stats(
+        trajectories=len(pairs),
+        withdrawn=withdrawn,
+        stop_reasons=dict(Counter(str(trace.stop_reason) for trace in traces).most_common()),
+        reward=fmean(rewards) if rewards else None,
+        tool_error_rate=sum(trace.tool_errors for trace in traces) / max(1, sum(trace.tool_calls for trace in traces)),
+        distributions={name: _distribution(numbers) for name, numbers in values.items() if numbers},
+        recommended=_recommend(lengths, completions) if completions else None,
+    )
+
+
+def _recommend(lengths: Sequence[Lengths], completions: Sequence[int]) -> Recommendation:
+    return Recommendation(
+        max_prompt_length=_rounded_up(max(length.prompt for length in lengths)),
+        max_response_length=_rounded_up(1.25 * max(length.response for length in lengths)),
+        tokens_per_turn=_rounded_up(1.25 * max(completions)),
+    )
+
+
+def _rounded_up(tokens: float) -> int:
+    return STEP * ceil(tokens / STEP)
+
+
+def _distribution(numbers: Sequence[float]) -> Distribution:
+    ordered = sorted(numbers)
+    return Distribution(
+        mean=fmean(ordered), median=_quantile(ordered, 0.5), p95=_quantile(ordered, 0.95), longest=ordered[-1]
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """The least value that at least this share of the values does not exceed."""
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]

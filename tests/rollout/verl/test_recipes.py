@@ -1,0 +1,71 @@
+"""The recipes for GPUs: every key exists in verl, every section is accepted by verl's own classes, the sizes agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+pytestmark = pytest.mark.usefixtures("imported_verl")
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
+BASE = ["hydra.searchpath=[pkg://verl.trainer.config]", "data.train_files=rows.parquet"]
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        return compose("mcp_grpo", overrides=[*BASE, *overrides])
+
+
+def keys(config: Any, prefix: str = "") -> set[str]:
+    if not isinstance(config, dict) or not config:
+        return {prefix}
+    return {path for key, value in config.items() for path in keys(value, f"{prefix}.{key}")}
+
+
+def test_there_is_one_for_one_gpu_and_one_for_eight() -> None:
+    assert [composed(f"recipe={name}").trainer.n_gpus_per_node for name in RECIPES] == [1, 8]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_nothing_that_verl_would_not_read(name: str) -> None:
+    """A misspelt key would be added in silence: a configuration file, unlike the command line, may add keys."""
+    known, ours = (keys(OmegaConf.to_container(composed(*recipe))) for recipe in ([], [f"recipe={name}"]))
+    assert sorted(ours - known) == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_section_is_accepted_by_verls_own_class(name: str) -> None:
+    from verl.trainer.config import AlgoConfig, CheckpointConfig
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+    from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig, RolloutConfig
+
+    config = composed(f"recipe={name}")
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    expected = {
+        AlgoConfig: config.algorithm,
+        FSDPActorConfig: actor,
+        FSDPOptimizerConfig: actor.optim,
+        CheckpointConfig: actor.checkpoint,
+        RolloutConfig: rollout,
+    }
+    for kind, section in expected.items():
+        assert isinstance(omega_conf_to_dataclass(section), kind)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_whole_trajectory_fits_everywhere(name: str) -> None:
+    config = composed(f"recipe={name}")
+    rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
+    whole = config.data.max_prompt_length + config.data.max_response_length
+    assert rollout.max_model_len == whole
+    assert actor.ppo_max_token_len_per_gpu >= whole
+    assert config.data.train_batch_size * rollout.n <= rollout.custom.mcp.max_sessions
+    assert config.trainer.n_gpus_per_node % rollout.tensor_model_parallel_size == 0
+    assert config.data.train_batch_size * rollout.n % config.trainer.n_gpus_per_node == 0
