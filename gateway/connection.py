@@ -94,6 +94,9 @@ class Connection:
     instructions: str = field(default="", init=False)
     offers: frozenset[Offer] = field(default=frozenset(), init=False)
     """What the server has besides tools."""
+    protocol_version: str = field(default="", init=False)
+    start_s: float = field(default=0.0, init=False)
+    """From the start of `run` until calls could be sent."""
     done: anyio.Event = field(default_factory=anyio.Event, init=False)
     """Set when the owner task has closed everything."""
 
@@ -115,6 +118,16 @@ class Connection:
     def alive(self) -> bool:
         """Whether a request can be sent."""
         return self._session is not None and not self._link.over.is_set()
+
+    @property
+    def exhausted(self) -> str:
+        """What the server used up, where a limit of its entry ended it; empty where none did."""
+        return self._link.exhausted
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, where it is one of ours."""
+        return self._link.pid
 
     def end(self, reason: str = "the connection was closed") -> None:
         """Ask the owner task to close the connection; returns at once, `done` tells when it is closed."""
@@ -139,10 +152,11 @@ class Connection:
 
     async def run(self) -> None:
         """The owner task: start it once, in a task group that outlives the connection. It raises only cancellation."""
-        self._scope.deadline = anyio.current_time() + self.config.start_timeout_s
+        began = anyio.current_time()
+        self._scope.deadline = began + self.config.start_timeout_s
         try:
             with self._scope as scope:
-                await self._hold(scope)
+                await self._hold(scope, began)
             if scope.cancelled_caught and not self._opened.is_set():
                 self._error = self._too_late() if self._abandoned is None else self._given_up(self._abandoned)
         except GatewayError as error:
@@ -161,9 +175,11 @@ class Connection:
             self._opened.set()
             self.done.set()
 
-    async def _hold(self, scope: anyio.CancelScope) -> None:
+    async def _hold(self, scope: anyio.CancelScope, began: float) -> None:
         async with self._client() as client:
             await self._describe(client)
+            self.protocol_version = client.protocol_version
+            self.start_s = anyio.current_time() - began
             self.era.learn(client)
             self._exchanges.declare(client.session, self.asks)
             self._session = client.session
@@ -375,6 +391,23 @@ class Connection:
                 raise ProtocolError(f"off its own output schema: {fault}", server=server, tool=name)
         return result
 
+    async def list_raw(self, *, timeout_s: float) -> list[Any]:
+        """The server's tools as it sends them, read by nobody. Raises what `call` raises."""
+        session, server = self._session, self.server
+        if session is None or self._link.over.is_set():
+            raise ServerUnavailable(self._link.down or "not connected", server=server)
+        delivery = Delivery()
+        DELIVERY.set(delivery)
+        with anyio.move_on_after(timeout_s):
+            try:
+                return await raw_tools(session)
+            except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
+                outcome = failure(error, delivery, down=self._link.down, server=server, tool="tools/list")
+                if isinstance(outcome, GatewayError):
+                    raise outcome from error
+                raise ProtocolError(outcome.text, server=server, tool="tools/list") from error
+        raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool="tools/list")
+
     async def _ask(
         self,
         session: ClientSession,
@@ -416,6 +449,19 @@ class Connection:
         raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
 
 
+async def raw_tools(session: ClientSession) -> list[Any]:
+    """All pages of `tools/list`, not parsed beyond JSON."""
+    tools: list[Any] = []
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        page = await _raw_page(session, cursor)
+        listed, cursor = page.get("tools"), page.get("nextCursor")
+        tools += cast("list[Any]", listed) if isinstance(listed, list) else []
+        if not isinstance(cursor, str):
+            break
+    return tools
+
+
 async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]:
     """All pages of the server's tools; a malformed tool costs itself only and is reported."""
     tools: list[mcp.Tool] = []
@@ -444,19 +490,23 @@ async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]
 async def _list_leniently(
     session: ClientSession, cursor: str | None
 ) -> tuple[Sequence[mcp.Tool], list[str], str | None]:
-    # mcp parses a page as a whole; below that there is only the private request path.
-    data: dict[str, Any] = {"method": "tools/list", "params": {"cursor": cursor} if cursor else {}}
-    options: dict[str, Any] = {}
-    session._stamp(data, cast("Any", options))  # pyright: ignore[reportPrivateUsage]
-    raw = await session._dispatcher.send_raw_request(  # pyright: ignore[reportPrivateUsage]
-        "tools/list", data["params"], cast("Any", options)
-    )
+    raw = await _raw_page(session, cursor)
     tools, faults = sound_tools(raw, session.protocol_version or "2025-11-25")
     page = mcp.ListToolsResult(tools=list(tools))
     # So that annotations which travel in HTTP headers are known for these tools too.
     session._absorb_tool_listing(page, complete=False)  # pyright: ignore[reportPrivateUsage]
     cursor_out = raw.get("nextCursor")
     return page.tools, faults, cursor_out if isinstance(cursor_out, str) else None
+
+
+async def _raw_page(session: ClientSession, cursor: str | None) -> dict[str, Any]:
+    # mcp parses a page as a whole; below that there is only the private request path.
+    data: dict[str, Any] = {"method": "tools/list", "params": {"cursor": cursor} if cursor else {}}
+    options: dict[str, Any] = {}
+    session._stamp(data, cast("Any", options))  # pyright: ignore[reportPrivateUsage]
+    return await session._dispatcher.send_raw_request(  # pyright: ignore[reportPrivateUsage]
+        "tools/list", data["params"], cast("Any", options)
+    )
 
 
 def build(config: ServerConfig, server: str) -> Any:

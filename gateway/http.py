@@ -34,6 +34,8 @@ class CallGuard(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         delivery = DELIVERY.get() or Delivery()
+        # Compressed, fifty megabytes fit into fifty kilobytes, and it is the latter that the limit would count.
+        request.headers["accept-encoding"] = "identity"
         if request.method == "GET":
             # A stream the server may leave silent for as long as it likes.
             request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
@@ -51,9 +53,25 @@ class CallGuard(httpx2.AsyncBaseTransport):
         delivery.handed_over = True
         if request.method == "POST":
             self._note_status(response, delivery)
+            if refusal := self._refusal(response):
+                delivery.oversize, delivery.lost = True, refusal
+                await response.aclose()
+                return httpx2.Response(502, request=request)
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _GuardedBody(response.stream, delivery, self._limit)
+            # An event stream is read as it comes. Of a document that turns out to be too long, mcp shall see nothing:
+            # it would keep what came of it, and parse that.
+            whole = response.headers.get("content-type", "").startswith("application/json")
+            response.stream = _GuardedBody(response.stream, delivery, self._limit, whole=whole)
         return response
+
+    def _refusal(self, response: httpx2.Response) -> str:
+        """Why the answer is not read at all; empty where it is."""
+        length = response.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._limit:
+            return f"the answer has {length} bytes, max_message_bytes is {self._limit}"
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            return f"the answer is encoded ({encoding[:40]}), which was not asked for"
+        return ""
 
     def _note_status(self, response: httpx2.Response, delivery: Delivery) -> None:
         if response.status_code < 400:
@@ -72,11 +90,12 @@ class CallGuard(httpx2.AsyncBaseTransport):
 
 
 class _GuardedBody(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery, limit: int) -> None:
-        self._inner, self._delivery, self._limit = inner, delivery, limit
+    def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery, limit: int, *, whole: bool) -> None:
+        self._inner, self._delivery, self._limit, self._whole = inner, delivery, limit, whole
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
+        kept: list[bytes] = []
         try:
             async for chunk in self._inner:
                 size += len(chunk)
@@ -84,10 +103,16 @@ class _GuardedBody(httpx2.AsyncByteStream):
                     self._delivery.oversize = True
                     self._delivery.lost = f"the answer has more than max_message_bytes ({self._limit})"
                     return
-                yield chunk
+                if self._whole:
+                    kept.append(chunk)
+                else:
+                    yield chunk
         except httpx2.TransportError as error:
             # The body ends here; mcp answers the call for want of a response.
             self._delivery.lost = f"{type(error).__name__}: {error}".rstrip(": ")
+            return
+        for chunk in kept:
+            yield chunk
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -27,6 +27,10 @@ class Link:
         self.settled = False
         """Whether the handshake is done; a transport owes no courtesy to a server that never finished it."""
         self.reason = ""
+        self.exhausted = ""
+        """What the server used up, where a limit of its entry ended it."""
+        self.pid: int | None = None
+        """The server's process, where it is one of ours."""
         self.trouble = ""
         """The last fault on a line that still stands, for a start that fails without a better reason."""
         self.stderr_tail: Callable[[], str] = str

@@ -1,14 +1,15 @@
 """Which connection a session gets: decided in plain functions, then opened, warmed or closed.
 
-Under scope `shared` all sessions get the same one; under `session` and `process` each gets one that nobody used before
-and that nobody uses after.
+Under scope `shared` all sessions get the same one; under `session` and `process` each gets one that nobody else uses
+at the same time, and that nobody used before unless its server is reset in between.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import anyio
 import structlog
@@ -26,22 +27,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 """Between attempts to reconnect to a server that is down."""
 
 
-class Pool(Protocol):
-    """The connections to one server."""
-
-    async def take(self) -> Connection:
-        """A connection for one session. Raises `ServerUnavailable`."""
-        ...
-
-    def give_back(self, connection: Connection) -> None:
-        """The session is over. Does not wait."""
-        ...
-
-    def close(self) -> None:
-        """The gateway is closing: start nothing more."""
-        ...
-
-
 class SharedConnection:
     """One connection for all sessions, opened again when it is needed and has died."""
 
@@ -54,6 +39,7 @@ class SharedConnection:
         self._not_before = 0.0
 
     async def take(self) -> Connection:
+        """The connection. Raises `ServerUnavailable`."""
         if self._current.alive:
             return self._current
         seen = self._attempts
@@ -80,55 +66,146 @@ class SharedConnection:
         log.info("pool.reconnected", server=self._current.server)
         return self._current
 
-    def give_back(self, connection: Connection) -> None:
-        pass
 
-    def close(self) -> None:
-        pass
+@dataclass(eq=False)
+class Bundle:
+    """Connections that one session has to itself, with the directory they share if they name one."""
+
+    connections: Mapping[str, Connection]
+    directory: Path | None = None
+    leases: int = 0
+    """How often it was given out."""
+
+    @property
+    def alive(self) -> bool:
+        return all(connection.alive for connection in self.connections.values())
 
 
-class FreshConnections:
-    """A connection of its own for every session, from a stock of warm ones where there is any."""
+class BundlePool:
+    """A bundle of its own for every session, from a stock of warm ones where there is any.
 
-    def __init__(self, open_connection: Open, first: Connection, *, tasks: TaskGroup, min_ready: int) -> None:
-        self._open, self._tasks, self._min_ready = open_connection, tasks, min_ready
+    Args:
+        servers: Whose connections make a bundle.
+        open_bundle: Opens one; raises what `Connection.started` raises.
+        discard: Closes one and returns when nothing of it is left.
+        first: The one that is open already.
+        min_ready: Bundles kept warm.
+        most: Bundles at a time, opening and closing ones included; None means any number.
+        leases_each: How often a bundle is given out before it is closed.
+    """
+
+    def __init__(
+        self,
+        servers: tuple[str, ...],
+        *,
+        open_bundle: Callable[[], Awaitable[Bundle]],
+        discard: Callable[[Bundle], Awaitable[None]],
+        first: Bundle,
+        tasks: TaskGroup,
+        min_ready: int = 0,
+        most: int | None = None,
+        leases_each: int = 1,
+    ) -> None:
+        self.servers, self.most = servers, most
+        self._open, self._discard, self._tasks = open_bundle, discard, tasks
+        self._min_ready, self._leases_each = min_ready, leases_each
         self._ready = deque([first])
-        self._warming = 0
+        self._used: deque[Bundle] = deque()
+        self._live, self._warming = 1, 0
+        self._change = anyio.Event()
         self._closing = False
         self.refill()
 
-    async def take(self) -> Connection:
-        ready = self._pick()
-        self.refill()
-        return ready if ready is not None else await self._open()
+    @property
+    def name(self) -> str:
+        return " and ".join(self.servers)
 
-    def give_back(self, connection: Connection) -> None:
-        connection.end("its session is over")
+    async def take(self, *, reset: bool) -> Bundle:
+        """A bundle for one session.
+
+        Args:
+            reset: Whether its servers will be reset, so that one that was used before will do.
+
+        Raises:
+            GatewayError: a server of it could not be started.
+        """
+        while True:
+            bundle = self._pick(reset)
+            if bundle is None and (self.most is None or self._live < self.most):
+                self._live += 1
+                bundle = await self._opened()
+            if bundle is not None:
+                bundle.leases += 1
+                self.refill()
+                return bundle
+            if self._used:
+                self._retire(self._used.popleft())
+            await self._change.wait()
+
+    def give_back(self, bundle: Bundle, *, sound: bool) -> None:
+        """The session is over. `sound`: nothing went wrong with the bundle. Does not wait."""
+        if sound and bundle.alive and bundle.leases < self._leases_each and not self._closing:
+            self._used.append(bundle)
+            self._changed()
+        else:
+            self._retire(bundle)
         self.refill()
 
     def close(self) -> None:
+        """The gateway is closing: start nothing more."""
         self._closing = True
 
-    def _pick(self) -> Connection | None:
-        while self._ready:
-            connection = self._ready.popleft()
-            if connection.alive:
-                return connection
+    def _pick(self, reset: bool) -> Bundle | None:
+        for stock in (self._used, self._ready) if reset else (self._ready,):
+            while stock:
+                bundle = stock.popleft()
+                if bundle.alive:
+                    return bundle
+                self._retire(bundle)
         return None
+
+    async def _opened(self) -> Bundle:
+        """Open the bundle that `_live` counts already."""
+        try:
+            return await self._open()
+        except BaseException:
+            self._live -= 1
+            self._changed()
+            raise
+
+    def _retire(self, bundle: Bundle) -> None:
+        for connection in bundle.connections.values():
+            connection.end("its session is over")
+        if not self._closing:
+            self._tasks.start_soon(self._clear, bundle)
+
+    async def _clear(self, bundle: Bundle) -> None:
+        await self._discard(bundle)
+        self._live -= 1
+        self._changed()
+        self.refill()
+
+    def _changed(self) -> None:
+        self._change.set()
+        self._change = anyio.Event()
 
     def refill(self) -> None:
         """Start what is missing from the stock, in the background."""
-        missing = 0 if self._closing else self._min_ready - len(self._ready) - self._warming
+        missing = 0 if self._closing else self._min_ready - len(self._ready) - len(self._used) - self._warming
+        if self.most is not None:
+            missing = min(missing, self.most - self._live)
         for _ in range(missing):
             self._warming += 1
+            self._live += 1
             self._tasks.start_soon(self._warm)
 
     async def _warm(self) -> None:
         try:
-            self._ready.append(await self._open())
+            self._ready.append(await self._opened())
         except GatewayError as error:
             # The session that finds the stock empty tries for itself and gets to know.
             if not self._closing:
                 log.warning("pool.warming_failed", server=error.server, problem=str(error))
         finally:
             self._warming -= 1
+            self._changed()

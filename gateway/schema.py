@@ -10,13 +10,14 @@ from functools import lru_cache
 from typing import Any, cast
 
 import structlog
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from gateway.compiled import Fits, compile_schema, matches
 from gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
@@ -66,7 +67,10 @@ def schema_fault(schema: Mapping[str, Any]) -> str | None:
 
 
 def _errors(schema: Mapping[str, Any], value: object, *, subject: str) -> list[ValidationError]:
-    validator = _compiled(_Same(schema))
+    key = _Same(schema)
+    if _surely_fits(key, value):
+        return []
+    validator = _compiled(key)
     if validator is None:
         return []
     try:
@@ -91,6 +95,24 @@ class _Same:
         return isinstance(other, _Same) and self.schema is other.schema
 
 
+def _surely_fits(key: _Same, value: object) -> bool:
+    test = _test(key)
+    try:
+        return test is not None and test(value)
+    except ValueError:
+        return False
+
+
+@lru_cache(maxsize=4096)
+def _test(key: _Same) -> Fits | None:
+    return compile_schema(key.schema)
+
+
+def _check_pattern(_: object, pattern: Any, instance: Any, __: object) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not matches(pattern, instance):
+        yield ValidationError(f"{_shown(instance)} does not match {_shown(pattern)}")
+
+
 @lru_cache(maxsize=4096)
 def _compiled(key: _Same) -> Validator | None:
     """Compiling costs some sixty times what validating does; None for a schema that is not valid."""
@@ -98,7 +120,15 @@ def _compiled(key: _Same) -> Validator | None:
     if schema_fault(schema) is not None:
         return None
     # An empty registry: a `$ref` resolves within its document or not at all, never over the network.
-    return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+    dialect = _with_own_patterns(validator_for(schema, default=Draft202012Validator))
+    return dialect(schema, registry=Registry())
+
+
+@lru_cache(maxsize=16)
+def _with_own_patterns(dialect: type[Validator]) -> type[Validator]:
+    # A pattern is the server's, and Python's `re` may take for ever over one.
+    own = {"pattern": _check_pattern}
+    return cast("type[Validator]", validators.extend(dialect, own))  # pyright: ignore[reportUnknownMemberType]
 
 
 def _messages(errors: Iterable[ValidationError]) -> Iterator[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -60,6 +61,10 @@ class Session:
     _warned: set[str]
     """Shared by the gateway's sessions, for what is logged once a server."""
     _sampling: Answerer | None = None
+    lease_dir: Path | None = None
+    """The directory that servers name as `${lease.dir}`; it lasts as long as the lease."""
+    _alone: frozenset[str] = frozenset()
+    """Servers whose processes served no other trajectory."""
 
     def __post_init__(self) -> None:
         self._meta = {TRAJECTORY_META: self.trajectory, SEED_META: self.seed}
@@ -68,6 +73,7 @@ class Session:
         self._eliciting = anyio.Lock()
         self._answerers = self._who_answers()
         self._ended = False
+        self._unsound: set[str] = set()
 
     def end(self) -> None:
         """Refuse every later call: the world is released and may be somebody else's."""
@@ -83,6 +89,14 @@ class Session:
         """`check`, once everything that its servers have announced so far was looked at."""
         await self._settle(self._connections.values())
         self.check()
+
+    def sound(self, servers: Iterable[str]) -> bool:
+        """Whether every call to these servers ended as it should, so that a reset is enough to use them again."""
+        return self._unsound.isdisjoint(servers)
+
+    def connection(self, server: str) -> Connection:
+        """What this session has to `server`, for programs that look at servers themselves."""
+        return self._connections[server]
 
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""
@@ -105,7 +119,14 @@ class Session:
         faults = check_arguments(tool, arguments) or _hidden_arguments(tool, arguments)
         if faults:
             return ToolResult.error(f"Invalid arguments for {name}: " + "; ".join(faults))
-        result = await self._send(tool, arguments, timeout_s=self._config.servers[tool.server].call_timeout_s)
+        try:
+            result = await self._send(tool, arguments, timeout_s=self._config.servers[tool.server].call_timeout_s)
+        except (DeliveryUnknown, ServerUnavailable):
+            exhausted = self._connections[tool.server].exhausted
+            if not exhausted or tool.server not in self._alone or self._ended:
+                raise
+            # The policy's own doing, in a process of its own: it may read what it did and go on without that server.
+            return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. What it held is lost.")
         if REWARD_META in result.meta and not self._config.servers[tool.server].trusted:
             self._warn_once(tool.server)
         return result
@@ -124,9 +145,11 @@ class Session:
             raise HarnessError(f"has no {role} tool", server=server)
         result = await self._send(tool, _known_arguments(tool, arguments), timeout_s=self._bound(role, server))
         if result.is_error:
+            self._unsound.add(server)
             raise HarnessError(f"{role} was refused: {result.text[:500]}", server=server, tool=tool.name)
         structured = _answer(result)
         if structured is None and role not in _SILENT:
+            self._unsound.add(server)
             raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name)
         return replace(result, structured=structured or {})
 
@@ -168,6 +191,15 @@ class Session:
                 return self._config.servers[server].call_timeout_s
 
     async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
+        try:
+            return await self._send_at_most_twice(tool, arguments, timeout_s)
+        except BaseException:
+            self._unsound.add(tool.server)  # cancelled, too: the server may still be at work
+            raise
+
+    async def _send_at_most_twice(
+        self, tool: ToolDefinition, arguments: Mapping[str, Any], timeout_s: float
+    ) -> ToolResult:
         """One request, and at most one more: when the first surely did not arrive, or may arrive twice without harm,
         and the server it would reach still knows this trajectory."""
         if self._ended:

@@ -30,6 +30,7 @@ from pydantic import ValidationError
 from gateway.config import ServerConfig, child_env
 from gateway.errors import ServerUnavailable
 from gateway.link import FOR_MCP, Link
+from gateway.process_limits import exhausted, rlimits
 from gateway.wire import DELIVERY, OVERSIZE, UNREADABLE
 
 log = structlog.get_logger(__name__)
@@ -248,7 +249,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             )
         except (OSError, ValueError) as error:
             raise ServerUnavailable(f"cannot start {self._config.label!r}: {error}", server=self._name) from error
-        self._process = process
+        self._process, self._link.pid = process, process.get_pid()
         self._inbox.reader = cast("asyncio.ReadTransport", process.get_pipe_transport(1))
         self._outbox.pipe = cast("asyncio.WriteTransport", process.get_pipe_transport(0))
         return self._inbox, self._outbox
@@ -269,7 +270,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             raise ServerUnavailable(f"cannot start {command!r}: no such program", server=self._name)
         argv = [command, *self._config.args]
         if sys.platform == "linux":
-            argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *argv]
+            argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), rlimits(self._config), *argv]
         return argv, env
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -321,8 +322,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
     def _end(self) -> None:
         if self._last_words is not None:
             self._last_words.cancel()
+        self._note_exhaustion()
         self._link.end(self._how_it_ended())
         self._inbox.close()
+
+    def _note_exhaustion(self) -> None:
+        status = self._process.get_returncode() if self._process is not None else None
+        if status is not None and not self._link.over.is_set():
+            self._link.exhausted = exhausted(self._config, status, bytes(self._stderr))
 
     def _how_it_ended(self) -> str:
         status = self._process.get_returncode() if self._process is not None else None

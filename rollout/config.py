@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from gateway.config import (
     ElicitationConfig,
     GatewayConfig,
+    LeaseDirConfig,
     SamplingConfig,
     ServerConfig,
     expand_sampling,
@@ -166,6 +167,7 @@ class Environment(_Section):
     thinking: ThinkingConfig = ThinkingConfig()
     max_sessions: int = Field(default=64, ge=1)
     lease_timeout_s: float = Field(default=1800.0, gt=0)
+    lease_dir: LeaseDirConfig = LeaseDirConfig()
 
     elicitation: ElicitationConfig | None = None
     sampling: SamplingConfig | None = None
@@ -200,6 +202,7 @@ class Environment(_Section):
             elicitation=self.elicitation,
             sampling=self.sampling,
             max_requests_per_call=self.max_requests_per_call,
+            lease_dir=self.lease_dir,
         )
 
 

@@ -13,22 +13,11 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom to the top: a module may import what stands in its own row or below.
 GATEWAY = (
+    {"compiled"},
     {"errors", "types"},
-    {
-        "config",
-        "schema",
-        "link",
-        "names",
-        "guard",
-        "selection",
-        "catalogue",
-        "differences",
-        "hidden_text",
-        "offers",
-        "tls",
-        "exchange",
-    },
-    {"wire", "secrets", "sampling", "oauth", "tap"},
+    {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
+    | {"sweeper", "places", "tls", "exchange"},
+    {"wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
     {"stdio", "http", "listening", "fetch", "requests"},
     {"sse"},
     {"connection"},
@@ -43,7 +32,8 @@ ROLLOUT = (
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "reward", "results"},
     {"trajectory", "engines"},
-    {"verl", "cli"},
+    {"verl", "bench", "doctor"},
+    {"cli"},
     {"__init__"},
 )
 HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf"}

@@ -11,6 +11,8 @@ import typer
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 trace_app = typer.Typer(no_args_is_help=True, help="Read recorded trajectories.")
 app.add_typer(trace_app, name="trace")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure what the gateway costs on this machine.")
+app.add_typer(bench_app, name="bench")
 app.info.help = "Train tool-using models against MCP servers: look at servers, make rows, roll out, read traces."
 
 Target = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
@@ -67,6 +69,34 @@ def call(
     from rollout.cli.servers import call_tool
 
     raise typer.Exit(call_tool(file, environments_dir, tool, arguments, task=task, seed=seed, as_json=json))
+
+
+@app.command()
+def doctor(
+    file: Target,
+    server: Annotated[
+        list[str] | None, typer.Option("--server", help="Examine this server only; may be repeated.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer's directory: what the tools cost in a prompt.")
+    ] = None,
+    call: Annotated[
+        list[str] | None,
+        typer.Option("--call", metavar="[SERVER/]TOOL=JSON", help="A call that probes may make; may be repeated."),
+    ] = None,
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="Probes may call every tool, not only those annotated read-only.")
+    ] = False,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Find out whether servers can be trained against, and under which scope. Exit status 1 where one cannot."""
+    from rollout.cli.doctor import DoctorOptions, examine_file
+
+    options = DoctorOptions(
+        servers=tuple(server or ()), tokenizer=tokenizer, calls=tuple(call or ()), allow_writes=allow_writes
+    )
+    raise typer.Exit(examine_file(file, environments_dir, options, as_json=json))
 
 
 @app.command()
@@ -193,6 +223,31 @@ def trace_export(
         as_json=json,
     )
     raise typer.Exit(status)
+
+
+@bench_app.command("call")
+def bench_call(
+    calls: Annotated[int, typer.Option(min=10, help="Calls per transport, of each side.")] = 400,
+    connects: Annotated[int, typer.Option(min=1, help="Calls with a connection of their own, per transport.")] = 16,
+    json: AsJson = False,
+) -> None:
+    """A call through the gateway beside the SDK's own client, and beside connecting for each call."""
+    from rollout.cli.bench import bench_calls
+
+    raise typer.Exit(bench_calls(calls, connects, as_json=json))
+
+
+@bench_app.command("lease")
+def bench_lease(
+    file: Target,
+    leases: Annotated[int, typer.Option("-n", min=2, help="How many leases.")] = 50,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """A lease of these servers, reset included: the first, and those after it."""
+    from rollout.cli.bench import bench_leases
+
+    raise typer.Exit(bench_leases(file, environments_dir, leases, as_json=json))
 
 
 def main() -> None:

@@ -71,9 +71,17 @@ class Settings(BaseModel):
         overrides: dict[str, Any] = {"max_sessions": sessions, "lease_timeout_s": self.lease_timeout_s}
         limits: dict[str, Any] = {"wall_clock_s": self.wall_clock_s, "tokens_per_turn": self.tokens_per_turn}
         thinking = self.thinking.model_dump()
+        # Maxima are a node's, like the sessions.
+        servers = {
+            name: entry.model_copy(update={"max_processes": max(1, entry.max_processes // workers_per_node)})
+            if entry.max_processes is not None
+            else entry
+            for name, entry in environment.servers.items()
+        }
         return environment.model_copy(
             update=_given(overrides)
             | {
+                "servers": servers,
                 "limits": environment.limits.model_copy(update=_given(limits)),
                 "thinking": environment.thinking.model_copy(update=_given(thinking)),
             }

@@ -44,6 +44,13 @@ TOOLS = {
     "large": tool("large"),
     "surrogate": tool("surrogate"),
     "grandchild": tool("grandchild"),
+    "daemon": tool("daemon"),
+    "burn": tool("burn"),
+    "hoard": tool("hoard"),
+    "abort": tool("abort"),
+    "write_file": tool("write_file", TEXT),
+    "list_files": tool("list_files", read_only=True),
+    "cwd": tool("cwd", read_only=True),
     "environment": tool("environment"),
     "refuse": tool("refuse"),
     "reward": tool("reward"),
@@ -119,6 +126,34 @@ def call(name, arguments, meta, request_id):
             return text("lone \ud800 surrogate")
         case "grandchild":
             return text(subprocess.Popen(["sleep", "600"]).pid)
+        case "daemon":
+            # It leaves the process group and the session, closes the pipes and ignores what is polite.
+            program = "trap '' TERM HUP; sleep 600"
+            quiet = subprocess.DEVNULL
+            return text(
+                subprocess.Popen(
+                    ["sh", "-c", program], start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet
+                ).pid
+            )
+        case "burn":
+            while True:
+                pass
+        case "hoard":
+            try:
+                STORE["hoard"] = bytearray(1 << 30)
+            except MemoryError:
+                return text("MemoryError", isError=True)
+            return text("hoarded")
+        case "abort":
+            os.abort()
+        case "write_file":
+            with open(arguments["text"], "w") as file:
+                file.write(arguments["text"])
+            return text("written")
+        case "list_files":
+            return text(" ".join(sorted(os.listdir())))
+        case "cwd":
+            return text(os.getcwd())
         case "environment":
             return text(json.dumps(dict(os.environ)))
         case "refuse":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway import ConfigError, GatewayConfig, Scope, ServerConfig, load_servers
+from gateway import ConfigError, Scope, ServerConfig, load_servers
 from gateway.config import Kind, child_env, expand, validate
 
 
@@ -69,6 +69,14 @@ BAD: list[tuple[Any, str, str, str]] = [
     ({"mcpServers": {"w": {**WORLD, "call_timeout_s": 0}}}, "mcpServers.w.call_timeout_s", "greater than 0", "correct"),
     ({"mcpServers": {"w": {**WORLD, "args": "-m x"}}}, "mcpServers.w.args", "tuple", "correct"),
     ({"mcpServers": {"w": {**WORLD, "min_ready": 1}}}, "mcpServers.w", "min_ready needs scope: process", "correct"),
+    ({"mcpServers": {"w": {**WORLD, "max_processes": 1}}}, "mcpServers.w", "max_processes needs scope", "correct"),
+    (
+        {"mcpServers": {"w": {**WORLD, "scope": "process", "min_ready": 2, "max_processes": 1}}},
+        "mcpServers.w",
+        "min_ready is more than max_processes",
+        "correct",
+    ),
+    ({"mcpServers": {"w": {"url": "http://x", "max_cpu_s": 1}}}, "mcpServers.w", "need a command", "correct"),
     ({"mcpServers": {"w": {**WORLD, "roles": {"rset": "x"}}}}, "mcpServers.w.roles.rset", "'reset'", "correct"),
     ({"mcpServers": {"w": {"url": "example.com"}}}, "mcpServers.w", "http:// or https://", "correct"),
     ({"mcpServers": {"w": {"factory": "a.b"}}}, "mcpServers.w.factory", "package.module:function", "correct"),
@@ -119,17 +127,3 @@ def test_variables_are_expanded_wherever_they_stand(monkeypatch: pytest.MonkeyPa
 def test_a_child_inherits_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", {"PATH": "p", "LC_ALL": "C", "HF_TOKEN": "s", "HTTPS_PROXY": "u:p@h"})
     assert child_env({"OWN": "o"}) == {"PATH": "p", "LC_ALL": "C", "OWN": "o"}
-
-
-def test_a_server_directory_of_a_lease_is_refused_as_long_as_there_is_none() -> None:
-    from anyio import run
-
-    from gateway import Gateway
-
-    async def start() -> None:
-        config = GatewayConfig.model_validate({"servers": {"w": {"command": "x", "args": ["${lease.dir}"]}}})
-        async with Gateway(config):
-            pass
-
-    with pytest.raises(ConfigError, match=r"servers.w: \${lease.dir} is not supported yet"):
-        run(start)

@@ -117,3 +117,11 @@ def test_a_property_is_folded_to_type_description_and_enum(schema: Any, folded: 
 
 def test_a_schema_without_properties_gets_empty_ones() -> None:
     assert verl_parameters({"type": "object"}) == {"type": "object", "properties": {}, "required": []}
+
+
+def test_a_pattern_of_the_servers_cannot_hold_up_the_process() -> None:
+    # Python's own regular expressions would take years for this one.
+    schema = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a|aa)+$"}}}
+    assert check_arguments(tool(schema), {"text": "a" * 80}) == []
+    (fault,) = check_arguments(tool(schema), {"text": "a" * 80 + "!"})
+    assert fault.startswith("text: ") and "does not match" in fault

@@ -1,0 +1,49 @@
+"""From what the probes found to a scope and its reason."""
+
+from __future__ import annotations
+
+from gateway.config import ServerConfig
+from gateway.lease_dir import LEASE_DIR, names_lease_dir
+from gateway.types import Scope
+from rollout.doctor.report import Advice, Finding, Isolation
+
+SAFE = frozenset({Finding.APART, Finding.STATELESS})
+
+
+def own_scope(config: ServerConfig) -> Scope:
+    """The scope that keeps most apart: a process of its own where there can be one."""
+    return Scope.SESSION if config.url is not None else Scope.PROCESS
+
+
+def advise(config: ServerConfig, shared: Isolation | None, own: Isolation, *, modern: bool) -> Advice:
+    """The weakest scope that is safe by what was found; where nothing is known, the strongest one.
+
+    Args:
+        shared: What was found under scope `shared`; None where the server cannot be shared.
+        own: What was found under `own_scope`.
+        modern: Whether the protocol is one without sessions.
+    """
+    strongest = own_scope(config)
+    if own.finding is Finding.LEAKS:
+        return Advice(scope=None, reason=f"{_how_to_part(config)}; {own.evidence}")
+    if shared is None:
+        return Advice(scope=strongest, reason=f"it names {LEASE_DIR}, a directory for each lease; {own.evidence}")
+    if shared.finding in SAFE:
+        return Advice(scope=Scope.SHARED, reason=shared.evidence)
+    if shared.finding is Finding.LEAKS:
+        proven = "" if own.finding is Finding.APART else " (and nothing proves that this is enough)"
+        return Advice(scope=strongest, reason=f"shared, it leaks: {shared.evidence}{proven}")
+    caution = "; without sessions in its protocol, that is a connection and no more" if modern and config.url else ""
+    reason = f"the safe choice, since sharing is not proven safe: {shared.evidence}{caution}"
+    return Advice(scope=strongest, reason=reason)
+
+
+def _how_to_part(config: ServerConfig) -> str:
+    if config.url is not None:
+        return (
+            "its sessions share state: start it with a command under scope: process, or let it key its state by the "
+            'trajectory in _meta["mcp-rollout/trajectory"]'
+        )
+    if names_lease_dir(config):
+        return f"its processes share state in spite of {LEASE_DIR}: find what else it writes to"
+    return f"its processes share state, on disk or elsewhere: give it a directory for each lease with {LEASE_DIR}"

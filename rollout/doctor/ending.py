@@ -1,0 +1,75 @@
+"""A server that hangs, and one that is killed: does a call end in time, and is there a working server after it?
+
+Signals go to the server's process group, which it leads: a server behind `npx` or `uvx` is a child of what we started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import anyio
+import anyio.lowlevel
+
+from gateway.connection import Connection
+from gateway.errors import CallTimeout, GatewayError
+from rollout.doctor.report import Behaviour
+
+NOT_OURS = Behaviour(well=None, said="not tried: the process is not ours to stop")
+IN_PROCESS = Behaviour(well=None, said="not tried: it runs inside the trainer, and a hang there hangs the trainer")
+
+
+async def hang(connection: Connection, *, timeout_s: float) -> Behaviour:
+    """Stop the process (SIGSTOP), ask it something, let it go on and ask again."""
+    pid = connection.pid
+    assert pid is not None
+    try:
+        os.killpg(pid, signal.SIGSTOP)
+    except ProcessLookupError:
+        return Behaviour(well=False, said="it had already ended")
+    try:
+        await connection.list_raw(timeout_s=timeout_s)
+        said = "it answered although it was stopped: another process answers for it, or it was not stopped"
+        return Behaviour(well=None, said=said)
+    except CallTimeout:
+        pass
+    except GatewayError as error:
+        return Behaviour(well=False, said=f"stopped, it failed with: {error}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGCONT)
+    try:
+        await connection.list_raw(timeout_s=5 * timeout_s)
+    except GatewayError as error:
+        return Behaviour(well=False, said=f"a call ended after {timeout_s:g} s, but afterwards: {error}")
+    return Behaviour(well=True, said=f"a call ended after {timeout_s:g} s; resumed, it answered again")
+
+
+async def kill(connection: Connection, *, timeout_s: float) -> Behaviour:
+    """Kill the process (SIGKILL) while it owes an answer."""
+    pid = connection.pid
+    assert pid is not None
+    failure: GatewayError | None = None
+    began = anyio.current_time()
+
+    async def owe() -> None:
+        nonlocal failure
+        try:
+            await connection.list_raw(timeout_s=timeout_s)
+        except GatewayError as error:
+            failure = error
+
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGSTOP)  # so that it cannot answer before it dies
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(owe)
+        await anyio.lowlevel.checkpoint()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    after = anyio.current_time() - began
+    if failure is None:
+        return Behaviour(well=None, said="it answered although it was killed: another process answers for it")
+    if isinstance(failure, CallTimeout):
+        return Behaviour(well=False, said=f"its death was not noticed within {timeout_s:g} s")
+    return Behaviour(well=True, said=f"its call failed at once ({after:.2f} s) and said why")

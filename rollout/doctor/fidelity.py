@@ -1,0 +1,94 @@
+"""Whether a tool reaches the chat template as its server sent it, and what it costs there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from gateway.schema import schema_fault
+from gateway.tool_config import lock_entries, read_lock, write_lock
+from gateway.types import Audience, ToolDefinition, canonical_json
+from rollout.doctor.report import ToolReport
+
+
+class TokenCounter(Protocol):
+    """What a tokenizer makes of tools."""
+
+    def text(self, text: str) -> int:
+        """Tokens of a text."""
+        ...
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> int | None:
+        """Tokens that these tools add to a prompt; None where the chat template does not render tools."""
+        ...
+
+
+FindHidden = Callable[[ToolDefinition], Sequence[str]]
+"""What people do not see in a definition: one message per finding."""
+
+
+def examine_tools(
+    raw: Sequence[Any],
+    tools: Sequence[ToolDefinition],
+    exposed: Mapping[str, ToolDefinition],
+    *,
+    counter: TokenCounter | None,
+    find_hidden: FindHidden | None,
+) -> tuple[ToolReport, ...]:
+    """Compare what was sent with what was read.
+
+    Args:
+        raw: The server's own listing, read by nobody.
+        tools: The same tools as the gateway reads them.
+        exposed: By the server's name, what the policy is shown of them; others are the harness's or left out.
+    """
+    sent = {tool["name"]: tool for tool in raw if isinstance(tool, Mapping) and "name" in tool}
+    rendered = _through_the_lock(tools)
+    reports: list[ToolReport] = []
+    for tool in tools:
+        shown = exposed.get(tool.name)
+        audience = tool.audience if tool.audience is Audience.HARNESS or shown is not None else "left out"
+        final = shown or tool
+        difference = "" if tool.role else _difference(sent.get(tool.name), rendered.get(tool.name, tool))
+        reports.append(
+            ToolReport(
+                tool=tool.name,
+                name=final.exposed_name,
+                audience=str(audience),
+                read_only=tool.read_only,
+                faithful=not difference,
+                difference=difference,
+                tokens=counter.text(canonical_json(final.openai_schema())) if counter and not tool.role else None,
+                hidden=tuple(find_hidden(tool)) if find_hidden is not None else (),
+            )
+        )
+    return tuple(reports)
+
+
+def _through_the_lock(tools: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
+    """The tools as they come back out of the file that verl is given."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "tools.yaml"
+        write_lock(path, lock_entries({"server": tuple(tools)}, environment=None, source="doctor"))
+        return {entry.definition.name: entry.definition for entry in read_lock(path)}
+
+
+def _difference(sent: Mapping[str, Any] | None, shown: ToolDefinition) -> str:
+    if sent is None:
+        return "the server does not list it under this name"
+    pairs = {
+        "input schema": (sent.get("inputSchema"), shown.input_schema),
+        "description": (sent.get("description") or "", shown.description),
+    }
+    for what, (before, after) in pairs.items():
+        if canonical_json(before) != canonical_json(after):
+            return f"{what}: sent {canonical_json(before)[:200]}, shown {canonical_json(after)[:200]}"
+    return ""
+
+
+def schema_problems(tools: Sequence[ToolDefinition]) -> list[str]:
+    """Policy tools whose input schema is no valid JSON Schema: nothing can be checked against it."""
+    faults = {tool.name: schema_fault(cast("Mapping[str, Any]", tool.input_schema)) for tool in tools if not tool.role}
+    return [f"{name}: its input schema is not valid JSON Schema: {fault}" for name, fault in faults.items() if fault]

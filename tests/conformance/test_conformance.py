@@ -1,0 +1,58 @@
+"""The protocol's official conformance suite against the gateway as a client, in both eras."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import pytest
+from conformance_client import play
+from third_party import NODE, PLACE
+
+from gateway import GatewayConfig
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+SUITE = PLACE / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+RELAY = Path(__file__).with_name("relay.py")
+ELICITATION = {"elicitation-sep1034-client-defaults", "sep-2322-client-request-state"}
+UNANSWERED = set[str]() if "elicitation" in GatewayConfig.model_fields else ELICITATION
+"""Scenarios that fail because nobody answers a server's requests."""
+
+
+async def answer(stream: anyio.abc.SocketStream) -> None:
+    async with stream:
+        told = b""
+        while not told.endswith(b"\n"):
+            told += await stream.receive()
+        given = json.loads(told)
+        await play(given["scenario"], given["url"], given["context"])
+        await stream.send(b"done\n")
+
+
+async def results(revision: str, place: Path) -> dict[str, list[str]]:
+    """By scenario, the checks that failed."""
+    assert SUITE.is_file(), f"{SUITE} is missing: run `make third-party`"
+    address, found = place / "s", place / "results"
+    command = f"{sys.executable} -I -S {RELAY} {address}"
+    argv = [NODE, str(SUITE), "client", "--suite", "all", "--spec-version", revision, "--timeout", "60000"]
+    async with await anyio.create_unix_listener(address) as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        await anyio.run_process([*argv, "--command", command, "-o", str(found)], check=False, stderr=subprocess.STDOUT)
+        tasks.cancel_scope.cancel()
+    scenarios: dict[str, list[str]] = {}
+    for file in found.rglob("checks.json"):
+        scenario = file.parent.relative_to(found).as_posix().rsplit(f"-{file.parent.name[-24:]}", 1)[0]
+        checks = json.loads(file.read_text())
+        scenarios[scenario] = [check["id"] for check in checks if check["status"] not in ("SUCCESS", "INFO", "SKIPPED")]
+    return scenarios
+
+
+@pytest.mark.parametrize(("revision", "count"), [("2025-11-25", 19), ("2026-07-28", 33)])
+async def test_every_scenario_of_the_suite_passes(revision: str, count: int, tmp_path: Path) -> None:
+    scenarios = await results(revision, tmp_path)
+    assert len(scenarios) == count
+    failed = {scenario: checks for scenario, checks in scenarios.items() if checks and scenario not in UNANSWERED}
+    assert failed == {}

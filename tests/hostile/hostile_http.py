@@ -1,0 +1,138 @@
+"""A handshake-era server over streamable HTTP that does one wrong thing.
+
+`python -I -S hostile_http.py BEHAVIOUR [URL]` prints its port. `harm` does the wrong thing, `echo` is as it should be.
+In a process of its own, so that what it sends does not count as the gateway's memory.
+"""
+
+import gzip
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+BEHAVIOUR, *REST = sys.argv[1:]
+MEGABYTE = b"x" * (1 << 20)
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+def answer(request, text):
+    return {"jsonrpc": "2.0", "id": request, "result": {"content": [{"type": "text", "text": text}]}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def begin(self, kind, length=None, status=200, **headers):
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        if length is None:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        else:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def reply(self, message, status=200, **headers):
+        body = json.dumps(message).encode()
+        self.begin("application/json", len(body), status, **headers)
+        self.wfile.write(body)
+
+    def event(self, message):
+        self.wfile.write(b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n")
+
+    def do_GET(self):
+        self.begin("text/plain", 0, 405)
+
+    do_DELETE = do_GET
+
+    def do_POST(self):
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        method, request = message.get("method"), message.get("id")
+        if request is None:
+            self.begin("text/plain", 0, 202)
+        elif method == "initialize":
+            version, info = message["params"]["protocolVersion"], {"name": "bad", "version": "1"}
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            self.reply({"jsonrpc": "2.0", "id": request, "result": result})
+        elif method == "tools/list":
+            if BEHAVIOUR == "hang in list":
+                threading.Event().wait()
+            listed = [{"name": name, "inputSchema": {"type": "object"}} for name in ("echo", "harm")]
+            self.reply({"jsonrpc": "2.0", "id": request, "result": {"tools": listed}})
+        elif method == "tools/call" and message["params"]["name"] == "harm":
+            try:
+                self.harm(request)
+            except OSError:
+                self.close_connection = True  # the gateway has had enough
+        elif method == "tools/call":
+            self.reply(answer(request, "hostile"))
+        else:
+            self.reply({"jsonrpc": "2.0", "id": request, "error": {"code": -32601, "message": "?"}})
+
+    def harm(self, request):
+        match BEHAVIOUR:
+            case "hang in call":
+                threading.Event().wait()
+            case "drip":
+                self.begin("text/event-stream")
+                while not threading.Event().wait(0.05):
+                    self.wfile.write(b":\n")
+            case "large answer" | "large answer, unannounced" | "large error":
+                status = 500 if BEHAVIOUR == "large error" else 200
+                head, tail = json.dumps(answer(request, "@")).encode().split(b"@")
+                length = len(head) + 50 * len(MEGABYTE) + len(tail)
+                self.begin("application/json", None if "unannounced" in BEHAVIOUR else length, status)
+                self.wfile.write(head)
+                for _ in range(50):
+                    self.wfile.write(MEGABYTE)
+                self.wfile.write(tail)
+            case "large event" | "endless event":
+                self.begin("text/event-stream")
+                head, tail = json.dumps(answer(request, "@")).encode().split(b"@")
+                self.wfile.write(b"event: message\ndata: " + head)
+                for _ in range(50):
+                    self.wfile.write(MEGABYTE)
+                if BEHAVIOUR == "endless event":
+                    threading.Event().wait()
+                self.wfile.write(tail + b"\n\n")
+            case "many events":
+                self.begin("text/event-stream")
+                for _ in range(50):
+                    self.wfile.write((b": " + b"x" * 1020 + b"\n\n") * 1024)
+                self.event(answer(request, "after 50 MB"))
+            case "compressed answer":
+                head, tail = json.dumps(answer(request, "@")).encode().split(b"@")
+                body = gzip.compress(head + MEGABYTE * 50 + tail)
+                self.begin("application/json", len(body), Content_Encoding="gzip")
+                self.wfile.write(body)
+            case "20,000 notifications":
+                self.begin("text/event-stream")
+                for number in range(20_000):
+                    params = {"progressToken": request, "progress": number, "message": "x" * 100}
+                    self.event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+                self.event(answer(request, "after 20,000"))
+            case "redirect":
+                self.begin("text/plain", 0, 307, Location=REST[0])
+            case "garbage":
+                body = b"\x00\xff{]}"
+                self.begin("application/json", len(body))
+                self.wfile.write(body)
+            case "garbage event":
+                self.begin("text/event-stream")
+                self.wfile.write(b"data: {]}\n\ndata\n\xff\xff\n\n")
+            case "web page":
+                self.begin("text/html", 4)
+                self.wfile.write(b"<p>!")
+            case "nothing":
+                self.begin("application/json", 0)
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server.daemon_threads = True
+print(server.server_address[1], flush=True)  # noqa: T201
+server.serve_forever()

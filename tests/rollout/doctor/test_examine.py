@@ -1,0 +1,211 @@
+"""The doctor against servers that keep their state in the four places where servers keep it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import GatewayConfig
+from gateway.types import ToolDefinition
+from rollout.doctor.examine import Options, examine
+from rollout.doctor.plan import NamedCall
+from rollout.doctor.report import Finding, Latency, ServerReport
+
+pytestmark = pytest.mark.anyio
+FULL = pytest.mark.full
+SUPPORT = Path(__file__).parents[2] / "support"
+SERVER = str(SUPPORT / "state_server.py")
+MINI = str(Path(__file__).parents[2] / "gateway" / "mini_server.py")
+ISOLATED = ("-I", "-S")
+
+
+def stdio(where: str, tools: str, **more: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [*ISOLATED, SERVER, where, tools], **more}
+
+
+def mini(*tools: str, **more: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [*ISOLATED, MINI, *tools], **more}
+
+
+@contextmanager
+def served(where: str, tools: str) -> Iterator[dict[str, Any]]:
+    argv = [sys.executable, *ISOLATED, SERVER, where, tools, "http"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield {"url": f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"}
+        finally:
+            process.kill()
+
+
+async def report_on(entry: dict[str, Any], **options: Any) -> ServerReport:
+    config = GatewayConfig.model_validate({"servers": {"world": entry}})
+    given: dict[str, Any] = {"hang_timeout_s": 0.2, "pause_s": 0.02} | options
+    (report,) = await examine(config, Options(**given))
+    return report
+
+
+def findings(report: ServerReport) -> dict[str, Finding]:
+    return {found.scope: found.finding for found in report.isolation}
+
+
+def scope(report: ServerReport) -> str | None:
+    assert report.advice is not None, report.problems
+    return report.advice.scope
+
+
+@pytest.mark.parametrize(
+    ("where", "tools", "found", "advised"),
+    [
+        ("nowhere", "pure", {"shared": "stateless", "process": "stateless"}, "shared"),
+        ("trajectory", "cell", {"shared": "apart", "process": "apart"}, "shared"),
+        ("process", "cell", {"shared": "leaks", "process": "apart"}, "process"),
+        ("session", "cell", {"shared": "leaks", "process": "apart"}, "process"),
+        ("file", "cell", {"shared": "leaks", "process": "leaks"}, None),
+        pytest.param("process", "counter", {"shared": "leaks", "process": "apart"}, "process", marks=FULL),
+        ("file", "counter", {"shared": "leaks", "process": "leaks"}, None),
+        pytest.param("trajectory", "counter", {"shared": "apart", "process": "apart"}, "shared", marks=FULL),
+        ("process", "toggle", {"shared": "leaks", "process": "apart"}, "process"),
+        ("process", "odd", {"shared": "unknown", "process": "unknown"}, "process"),
+    ],
+)
+async def test_a_stdio_servers_state_is_found_where_it_is(
+    tmp_path: Path, where: str, tools: str, found: dict[str, str], advised: str | None
+) -> None:
+    report = await report_on(stdio(str(tmp_path / "state") if where == "file" else where, tools), allow_writes=True)
+    assert (findings(report), scope(report), report.fit) == (found, advised, advised is not None), report
+
+
+@pytest.mark.parametrize(
+    ("where", "tools", "found", "advised"),
+    [
+        ("nowhere", "pure", {"shared": "stateless", "session": "stateless"}, "shared"),
+        pytest.param("trajectory", "cell", {"shared": "apart", "session": "apart"}, "shared", marks=FULL),
+        ("session", "cell", {"shared": "leaks", "session": "apart"}, "session"),
+        ("process", "cell", {"shared": "leaks", "session": "leaks"}, None),
+        ("file", "cell", {"shared": "leaks", "session": "leaks"}, None),
+    ],
+)
+async def test_an_http_servers_state_is_found_where_it_is(
+    tmp_path: Path, where: str, tools: str, found: dict[str, str], advised: str | None
+) -> None:
+    with served(str(tmp_path / "state") if where == "file" else where, tools) as entry:
+        report = await report_on(entry, allow_writes=True)
+    assert (findings(report), scope(report), report.fit) == (found, advised, advised is not None), report
+    assert report.hung is not None and report.hung.well is None and "not ours" in report.hung.said
+
+
+async def test_a_second_visit_finds_the_same_as_the_first(tmp_path: Path) -> None:
+    entry = stdio(str(tmp_path / "state"), "cell")
+    first, second = await report_on(entry, allow_writes=True), await report_on(entry, allow_writes=True)
+    assert findings(first) == findings(second) == {"shared": "leaks", "process": "leaks"}
+
+
+async def test_a_file_in_the_directory_of_a_lease_is_nobody_elses() -> None:
+    report = await report_on(stdio("${lease.dir}/state", "cell", scope="process"), allow_writes=True)
+    assert (findings(report), scope(report), report.fit) == ({"process": "apart"}, "process", True)
+
+
+async def test_without_leave_nothing_is_called_that_may_write(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    report = await report_on(stdio(str(state), "cell"))
+    assert not state.exists() and report.withheld == ("put",)
+    assert scope(report) == "process" and "--allow-writes" in str(report.advice)
+
+
+async def test_a_named_call_may_be_made_with_the_arguments_given(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    report = await report_on(
+        stdio(str(state), "cell"), named=(NamedCall(server=None, tool="put", arguments={"text": "by name {word}"}),)
+    )
+    assert state.read_text().startswith("by name probe")
+    assert findings(report) == {"shared": "leaks", "process": "leaks"}
+
+
+async def test_a_scope_that_the_file_asks_for_and_that_leaks_is_unfit() -> None:
+    asked = await report_on(stdio("process", "cell", scope="shared"), allow_writes=True)
+    assert not asked.fit and "scope: shared lets trajectories see each other" in asked.problems[0]
+    assert (await report_on(stdio("process", "cell", scope="session"), allow_writes=True)).fit
+
+
+async def test_a_clock_that_moves_on_is_no_leak(tmp_path: Path) -> None:
+    report = await report_on(stdio("nowhere", "clock"), allow_writes=True)
+    assert Finding.LEAKS not in findings(report).values() and report.fit
+    assert report.determinism is not None and report.determinism.differing == ("read_clock",)
+
+
+async def test_what_differs_between_fresh_leases_is_named() -> None:
+    report = await report_on(mini("pid", "echo"))
+    assert report.determinism is not None
+    assert (report.determinism.called, report.determinism.differing) == (("pid", "echo"), ("pid",))
+
+
+async def test_a_server_that_hangs_or_dies_is_found_to_end_its_calls_in_time() -> None:
+    report = await report_on(mini("echo"))
+    assert report.hung is not None and report.hung.well and "ended after 0.2 s" in report.hung.said
+    assert report.killed is not None and report.killed.well
+    assert report.start is not None and report.start.n >= 3 and report.call is not None and report.call.n == 20
+    assert (report.protocol_version, report.era, report.called) == ("2025-11-25", "handshake", "echo")
+
+
+async def test_a_tool_that_hangs_costs_a_bounded_time() -> None:
+    report = await report_on(mini("hang", "echo"), allow_writes=True, call_timeout_s=0.2, probe_timeout_s=1.0)
+    assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit
+
+
+async def test_servers_that_fail_are_reports_among_the_others() -> None:
+    servers = {
+        "gone": {"command": "no-such-program"},
+        "crash": mini("crash"),
+        "mute": mini("mute", start_timeout_s=0.5),
+        "empty": mini(),
+        "malformed": mini("malformed"),
+        "well": mini("echo", "malformed"),
+    }
+    config = GatewayConfig.model_validate({"servers": servers})
+    reports = await examine(config, Options(hang_timeout_s=0.2))
+    assert [report.server for report in reports] == list(servers)
+    assert [report.fit for report in reports] == [False] * 5 + [True]
+    said = {report.server: " ".join(report.problems) for report in reports}
+    assert "no such program" in said["gone"] and "secret_sauce" in said["crash"] and "0.5 s" in said["mute"]
+    assert "no tools" in said["empty"] and "no tools that can be used" in said["malformed"]
+    assert "malformed" in reports[-1].malformed[0]
+
+
+async def test_hidden_characters_are_reported_where_somebody_looks_for_them() -> None:
+    def find(tool: ToolDefinition) -> list[str]:
+        return ["a tag character"] if tool.name == "echo" else []
+
+    report = await report_on(mini("echo", "get"), find_hidden=find)
+    assert [tool.hidden for tool in report.tools] == [("a tag character",), ()]
+    assert "echo: a tag character" in report.notes
+
+
+@FULL
+async def test_servers_with_a_harness_are_reset_to_one_of_their_own_tasks() -> None:
+    entry = {"command": sys.executable, "args": ["-m", "mcp_servers.calculator"]}
+    report = await report_on(entry, allow_writes=True)
+    assert report.fit and scope(report) == "shared", report
+    assert report.determinism is not None and report.determinism.differing == ()
+
+
+async def test_every_schema_reaches_the_template_as_it_was_sent() -> None:
+    entry = {"command": sys.executable, "args": [str(SUPPORT / "schema_server.py")]}
+    report = await report_on(entry)
+    assert [(tool.tool, tool.faithful, tool.difference) for tool in report.tools] == [
+        ("awkward", True, ""),
+        ("dollar", True, ""),
+    ]
+
+
+def test_a_latency_is_the_median_and_the_largest_of_few() -> None:
+    assert Latency.of([]) is None
+    assert Latency.of([3.0, 1.0, 2.0]) == Latency(median_s=2.0, p95_s=3.0, n=3)
+    hundred = Latency.of([float(number) for number in range(1, 101)])
+    assert hundred is not None and hundred.p95_s == 95.0
