@@ -1,155 +1,101 @@
-"""The whole path in one sitting: expert rollouts on `retail` over stdio servers, then GRPO with verl on this CPU.
+"""A policy gets better at using MCP tools because verl's GRPO trained it: the whole story on this CPU.
 
-Run it with `make demo`. Every step is a command that you can type yourself; the demo prints each one. The model is tiny
-and its weights are random: what is shown is that the path works, not that anything is learnt.
+    python examples/demo.py [--seed 0] [--steps 40] [--control] [--out DIR]
+
+Every step is a command that you can type yourself; each one is printed. `--control` trains with a learning rate of
+zero: its curve must stay flat.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
-import shlex
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from counter.curve import chart, picture
+from counter.experiment import ENDS, Experiment, Result, learn
+from counter.shell import command, console
+from rich.columns import Columns
+from rich.panel import Panel
 from rich.table import Table
 
-from rollout.tokens import ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
-from rollout.verl.cpu.tiny_model import make_tiny_model
+from rollout.trace.view import render
 
 ROOT = Path(__file__).resolve().parent.parent
-EXPERT_ROWS, STEPS = 6, 3
-# A few tools keep the prompts short enough for two cores.
-TOOLS = "find_user_by_email,find_user_by_name_zip,get_order,cancel_order,record_outcome"
-PATIENCE_S = 1800.0
-console = Console(highlight=False)
+EXPERT_ROWS = 6
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = _arguments(arguments)
     os.chdir(ROOT)
-    home = Path("outputs", "demo", time.strftime("%Y%m%d-%H%M%S"))
-    home.mkdir(parents=True)
+    name = "control" if given.control else "demo"
+    home = given.out or Path("outputs", name, time.strftime("%Y%m%d-%H%M%S"))
+    home.mkdir(parents=True, exist_ok=True)
+    experiment = Experiment(home=home, seed=given.seed, steps=given.steps)
 
-    console.rule("1. The expert plays retail, over MCP")
-    command("run", "retail", "--engine", "expert", "-n", str(EXPERT_ROWS), "--out", str(home / "expert"))
-    traces = list(read_traces(home / "expert"))
-    assert [trace.reward.score for trace in traces if trace.reward] == [1.0] * EXPERT_ROWS
-    longest = max(traces, key=lambda trace: len(trace.turns))
-    assert len(longest.turns) == 15
-    command("trace", "show", str(home / "expert"), longest.id[:12])
-
-    console.rule("2. Rows, the lock of what the model sees, a tiny model")
-    command("data", "retail", "--split", "train", "-n", "32", "--tools", TOOLS, "-o", str(home / "train.parquet"))
-    command("data", "retail", "--split", "test", "-n", "4", "--tools", TOOLS, "-o", str(home / "test.parquet"))
-    command("tool-config", "retail", "-o", str(home / "tool_config.yaml"), "--accept")
-    make_tiny_model(home / "model", corpus=texts(traces))
-    console.print(f"[dim]tiny model with random weights: {home / 'model'}[/dim]\n")
-
-    console.rule("3. GRPO with verl, over the same servers")
-    metrics = train(home)
-    report(metrics)
-    assert len(metrics) == STEPS and all(step["mcp/failed_share"] == 0 for step in metrics)
-    console.print(
-        f"\neverything lies in [bold]{home}[/bold]: traces of the expert in expert/, of training in train/traces/"
-    )
-    console.print(f"read them with [bold].venv/bin/mcp-rollout trace ls {home / 'train' / 'traces'}[/bold]")
+    if given.control:
+        console.rule("The same experiment with a learning rate of zero")
+        experiment = replace(experiment, learning_rate=0.0)
+    else:
+        console.rule("1. An expert plays all of `retail`, over MCP: 18 tools, a customer, up to 15 turns")
+        show_expert(home)
+        console.rule("2. A short slice of it: an expert to imitate, a tiny model to warm up, GRPO with verl")
+    result = learn(experiment)
+    console.rule("What was learnt" if not given.control else "Nothing may have been learnt")
+    show(result, home)
 
 
-def command(*arguments: str) -> None:
-    """Run `mcp-rollout` as a user would."""
-    console.print(f"[bold green]$ mcp-rollout {shlex.join(arguments)}[/bold green]")
-    subprocess.run([Path(sys.executable).with_name("mcp-rollout"), *arguments], check=True)
-    console.print()
+def show_expert(home: Path) -> None:
+    """A whole trajectory of 15 turns, thinking included."""
+    command("run", "retail", "--engine", "expert", "-n", str(EXPERT_ROWS), "--out", home / "retail")
+    longest = max(read_traces(home / "retail"), key=lambda trace: len(trace.turns))
+    command("trace", "show", home / "retail", longest.id[:12])
 
 
-def texts(traces: Sequence[Trace]) -> list[str]:
-    """What the tokenizer learns its vocabulary from."""
-    tokens = ByteTokens()
-    return [tokens.decode(trace.context) for trace in traces]
-
-
-def train(home: Path) -> list[dict[str, Any]]:
-    """verl's own entry point, followed through its `file` logger; its output goes to a file."""
-    overrides = {
-        "engine": "cpu",
-        "data.train_files": home / "train.parquet",
-        "data.val_files": home / "test.parquet",
-        "data.train_batch_size": 4,
-        "data.max_prompt_length": 3072,
-        "data.max_response_length": 384,
-        "actor_rollout_ref.model.path": home / "model",
-        "actor_rollout_ref.rollout.n": 2,
-        "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "tool_config.yaml",
-        "trainer.default_local_dir": home / "train",
-        "trainer.total_training_steps": STEPS,
-        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home.absolute() / "train",
-        "hydra.run.dir": home / "hydra",
-    }
-    arguments = ["--config-dir", "configs", "--config-name", "mcp_grpo"]
-    arguments += [f"{key}={value}" for key, value in overrides.items()]
-    console.print("[bold green]$ VERL_PLATFORM=cpu python -m verl.trainer.main_ppo " + " \\\n    ".join(arguments))
-    log = home / "train.log"
-    logged = home / "train" / "mcp_rollout" / "mcp_grpo.jsonl"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "verl.trainer.main_ppo", *arguments],
-            env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            follow(process, lambda: len(steps(logged)))
-        finally:
-            process.terminate()
-    if process.returncode:
-        console.print(log.read_text(errors="replace")[-3000:], markup=False)
-        raise SystemExit(f"error: verl ended with status {process.returncode}; its whole output is in {log}")
-    return steps(logged)
-
-
-def follow(process: subprocess.Popen[bytes], done: Callable[[], int]) -> None:
-    """Show the steps as they come, until the process ends."""
-    deadline = time.monotonic() + PATIENCE_S
-    count = TextColumn("{task.completed}/{task.total} steps")
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("Ray, verl and the model start (about a minute)", total=STEPS)
-        while process.poll() is None and time.monotonic() < deadline:
-            if finished := done():
-                progress.update(bar, completed=finished, description="GRPO")
-            time.sleep(0.5)
-        progress.update(bar, completed=done())
-
-
-def steps(logged: Path) -> list[dict[str, Any]]:
-    """Metrics by training step, as far as they are written."""
-    if not logged.is_file():
-        return []
-    lines = [json.loads(line) for line in logged.read_text().splitlines() if line.endswith("}")]
-    return [line["data"] for line in lines if line["step"] > 0]
-
-
-def report(metrics: Sequence[dict[str, Any]]) -> None:
-    columns = {
-        "reward": "critic/score/mean",
-        "turns": "mcp/turns",
-        "tool errors": "mcp/tool_error_rate",
-        "failed": "mcp/failed_share",
-        "engine vs trainer": "training/rollout_probs_diff_mean",
-        "seconds": "timing_s/step",
-    }
-    table = Table("step", *columns, title="GRPO on a random model: the path, not the result")
-    for number, step in enumerate(metrics, 1):
-        table.add_row(str(number), *(f"{step[key]:.3g}" for key in columns.values()))
+def show(result: Result, home: Path) -> None:
+    console.print(chart(result.curve))
+    before, after = result.held_out
+    table = Table("mean reward", "before", "after", "change")
+    for what, earlier, later in ((f"training, {ENDS} steps", result.first, result.last), ("held out", before, after)):
+        table.add_row(what, f"{earlier:.3f}", f"{later:.3f}", f"{later - earlier:+.3f}")
     console.print(table)
+    show_one_order(result)
+    picture(result.curve, held_out=result.held_out, path=home / "curve.png")
+    console.print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.seconds.items()))
+    console.print(f"everything lies in [bold]{home}[/bold]: curve.png, result.json, the expert's traces in expert/,")
+    console.print("the training's in train/traces/, the model that it began with in model/, verl's output in train.log")
+    console.print(f"read on with [bold].venv/bin/mcp-rollout trace ls {home / 'train' / 'traces'}[/bold]")
+
+
+def show_one_order(result: Result) -> None:
+    """The first held-out order that went wrong before and well after, side by side, and how many did what."""
+    pairs = list(zip(result.before, result.after, strict=True))
+    better = [(old, new) for old, new in pairs if _score(old) < _score(new)]
+    worse = sum(_score(old) > _score(new) for old, new in pairs)
+    console.print(f"of {len(pairs)} held-out orders {len(better)} went better than before and {worse} went worse")
+    if better:
+        old, new = better[0]
+        width = max(60, console.width // 2 - 2)
+        sides = [Panel(render(old), title="before", width=width), Panel(render(new), title="after", width=width)]
+        console.print(Columns(sides))
+
+
+def _score(trace: Trace) -> float:
+    return trace.reward.score if trace.reward else 0.0
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, help="of the model, the warm-up and the order of the rows")
+    parser.add_argument("--steps", type=int, default=Experiment.steps, help="GRPO steps (default: %(default)s)")
+    parser.add_argument("--control", action="store_true", help="train with a learning rate of zero")
+    parser.add_argument("--out", type=Path, help="directory to write (default: a new one in outputs)")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

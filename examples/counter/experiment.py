@@ -1,0 +1,134 @@
+"""Warm up a tiny model on expert traces, then let GRPO decide what the expert left open.
+
+The expert plays the slice `any` of the retail counter, where any step will do, and chooses blindly; the tiny model
+learns from it to call tools in the right form and to read the order's state, and nothing about which step fits. GRPO
+then trains it on the slice `fitting`, where the order's state decides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from counter.grpo import logged_steps, train
+from counter.shell import bar, command
+
+from rollout.trace.record import Trace
+from rollout.trace.store import read_traces
+from rollout.verl.cpu.tiny_model import make_tiny_model
+from rollout.verl.warmup import WarmUp, read_rows, warm_up
+
+ENDS = 5
+"""Steps at each end of the curve that are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    home: Path
+    seed: int = 0
+    """Of the model, the warm-up and the order of the rows; sampling follows from rows and steps."""
+    steps: int = 40
+    learning_rate: float = 3e-4
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What an experiment came to; a reward is between 0 and 1."""
+
+    curve: list[float]
+    """Mean training reward of each step."""
+    before: list[Trace]
+    """Held-out trajectories before the first step, in the order of the rows."""
+    after: list[Trace]
+    """The same rows after the last step."""
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def first(self) -> float:
+        return statistics.fmean(self.curve[:ENDS])
+
+    @property
+    def last(self) -> float:
+        return statistics.fmean(self.curve[-ENDS:])
+
+    @property
+    def held_out(self) -> tuple[float, float]:
+        return mean_reward(self.before), mean_reward(self.after)
+
+
+def learn(experiment: Experiment) -> Result:
+    """Collect, warm up, train. Everything lies in the experiment's home afterwards, `result.json` among it."""
+    home, seconds = experiment.home, dict[str, float]()
+    with timed(seconds, "expert traces"):
+        collect(home)
+    with timed(seconds, "warm-up"):
+        prepare_model(home, experiment.seed)
+    with timed(seconds, "GRPO"):
+        train(home, seed=experiment.seed, steps=experiment.steps, learning_rate=experiment.learning_rate)
+    validations = [trace for trace in read_traces(home / "train" / "traces") if trace.origin.validate_]
+    steps = sorted({trace.origin.step for trace in validations})
+    before, after = (_rows([trace for trace in validations if trace.origin.step == at]) for at in (steps[0], steps[-1]))
+    curve = [step["critic/score/mean"] for step in logged_steps(home)]
+    result = Result(curve=curve, before=before, after=after, seconds=seconds)
+    record = {"seed": experiment.seed, "learning_rate": experiment.learning_rate, "curve": curve, "seconds": seconds}
+    record |= {"first": result.first, "last": result.last, "held_out": result.held_out}
+    (home / "result.json").write_text(json.dumps(record, indent=2))
+    return result
+
+
+def collect(home: Path) -> None:
+    """Expert traces for the warm-up, rows for GRPO, and the lock of what the model sees."""
+    command("run", "retail_any", "--engine", "expert", "--split", "train", "--out", home / "expert")
+    command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
+    for split in ("train", "test"):
+        command("data", "retail_fitting", "--split", split, "-o", home / f"{split}.parquet")
+    command("tool-config", "retail_fitting", "-o", home / "tool_config.yaml")
+
+
+def prepare_model(home: Path, seed: int) -> None:
+    """A tiny model with a tokenizer of its own, warmed up on the expert's conversations."""
+    rows = read_rows(home / "sft.jsonl")
+    make_tiny_model(home / "model", corpus=map(words, rows), vocab_size=1024, layers=3, seed=seed)
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    options = WarmUp(seed=seed)
+    with bar("warm-up", options.steps) as (progress, task):
+        warm_up(
+            home / "model",
+            home / "sft.jsonl",
+            options,
+            progress=lambda step, loss: progress.update(task, completed=step, description=f"warm-up, loss {loss:.3f}"),
+        )
+
+
+def words(row: dict[str, Any]) -> str:
+    """A conversation's text for the tokenizer to learn from, digits left out: each is a token of its own."""
+    texts = [json.dumps(row["tools"], ensure_ascii=False)]
+    for message in row["messages"]:
+        texts += [message["content"], message.get("reasoning_content", "")]
+        texts += [json.dumps(call["function"], ensure_ascii=False) for call in message.get("tool_calls", ())]
+        texts += [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+    return re.sub(r"\d", "", "\n".join(texts))
+
+
+def mean_reward(traces: Sequence[Trace]) -> float:
+    return statistics.fmean(trace.reward.score for trace in traces if trace.reward)
+
+
+@contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    seconds[name] = time.monotonic() - began
+
+
+def _rows(traces: list[Trace]) -> list[Trace]:
+    return sorted(traces, key=lambda trace: trace.origin.row)

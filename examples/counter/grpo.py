@@ -1,0 +1,90 @@
+"""verl's own entry point on the counter, followed through its `file` logger."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from counter.shell import bar, console
+
+PATIENCE_S = 3600.0
+
+
+def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
+    """GRPO on the rows, the lock and the model in `home`; verl's output goes to `home/train.log`.
+
+    Validation on held-out rows comes before the first step and after the last, sampled as in training.
+
+    Raises:
+        SystemExit: verl ended with an error; the end of its output was shown.
+    """
+    overrides = {
+        "engine": "cpu",
+        "data.train_files": home / "train.parquet",
+        "data.val_files": home / "test.parquet",
+        "data.seed": seed,
+        "data.train_batch_size": 8,
+        "data.max_prompt_length": 448,
+        "data.max_response_length": 272,
+        "actor_rollout_ref.model.path": home / "model",
+        "actor_rollout_ref.actor.optim.lr": learning_rate,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 16,
+        "actor_rollout_ref.rollout.n": 8,
+        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "tool_config.yaml",
+        "actor_rollout_ref.rollout.val_kwargs.do_sample": True,
+        "actor_rollout_ref.rollout.val_kwargs.temperature": 1.0,
+        "trainer.val_before_train": True,
+        "trainer.test_freq": steps,
+        "trainer.default_local_dir": home / "train",
+        "trainer.total_epochs": 1000,
+        "trainer.total_training_steps": steps,
+        # While one process computes, the others wait.
+        "ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS": "'2'",
+        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home.absolute() / "train",
+        "hydra.run.dir": home / "hydra",
+    }
+    arguments = ["--config-dir", "configs", "--config-name", "mcp_grpo"]
+    arguments += [f"{key}={value}" for key, value in overrides.items()]
+    console.print("[bold green]$ VERL_PLATFORM=cpu python -m verl.trainer.main_ppo " + " \\\n    ".join(arguments))
+    log = home / "train.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "verl.trainer.main_ppo", *arguments],
+            env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            _follow(process, home, steps)
+        finally:
+            process.terminate()
+    if process.wait(timeout=60):
+        console.print(log.read_text(errors="replace")[-3000:], markup=False)
+        raise SystemExit(f"error: verl ended with status {process.returncode}; its whole output is in {log}")
+
+
+def logged_steps(home: Path) -> list[dict[str, Any]]:
+    """verl's metrics by training step, as far as they are written."""
+    logged = home / "train" / "mcp_rollout" / "mcp_grpo.jsonl"
+    if not logged.is_file():
+        return []
+    lines = [json.loads(line) for line in logged.read_text().splitlines() if line.endswith("}")]
+    return [line["data"] for line in lines if "critic/score/mean" in line["data"]]
+
+
+def _follow(process: subprocess.Popen[bytes], home: Path, steps: int) -> None:
+    """Show the steps and their reward as they come, until the process ends."""
+    deadline = time.monotonic() + PATIENCE_S
+    with bar("Ray, verl and the model start (about a minute)", steps) as (progress, task):
+        while process.poll() is None and time.monotonic() < deadline:
+            if done := logged_steps(home):
+                reward = f"GRPO, reward {done[-1]['critic/score/mean']:.2f}"
+                progress.update(task, completed=len(done), description=reward)
+            time.sleep(0.5)
+        progress.update(task, completed=len(logged_steps(home)))

@@ -1,0 +1,183 @@
+# pyright: basic
+"""Supervised warm-up of a small model on exported conversations, in plain torch.
+
+For models that fill a GPU use verl's own SFT trainer, which reads the same rows. This one is for a model that learns a
+format within minutes on two cores: the beginning that all conversations share (system message and tool schemas, most of
+their tokens) goes through the model once a step instead of once a conversation.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Cache,
+    DynamicCache,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from gateway.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmUp:
+    """How to train. The same values, rows and number of threads give the same model."""
+
+    steps: int = 400
+    batch_size: int = 16
+    learning_rate: float = 3e-3
+    """At its highest: it rises over the first 20 steps and falls over the last 70 percent."""
+    context_weight: float = 0.1
+    """What predicting a token that nobody sampled counts, against 1 for a token of the assistant. Tool results repeat
+    what the assistant has to copy, so a little of it teaches copying."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A row as the rollout would have seen it."""
+
+    ids: list[int]
+    sampled: list[bool]  # [len(ids)]
+    """Which tokens the assistant wrote, its end-of-turn token included."""
+
+
+def warm_up(
+    model_dir: str | Path, data: str | Path, options: WarmUp, *, progress: Callable[[int, float], None] | None = None
+) -> float:
+    """Train the model in `model_dir`, in place, on the rows that `trace export --sft` wrote to `data`.
+
+    Args:
+        progress: called after each step with its number from 1 and its loss, in nats a token.
+
+    Returns:
+        The last step's loss.
+
+    Raises:
+        ConfigError: `data` has fewer rows than a batch.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    conversations = [tokenize(tokenizer, row) for row in read_rows(data)]
+    if len(conversations) < options.batch_size:
+        raise ConfigError(f"has {len(conversations)} rows, a batch takes {options.batch_size}", file=data)
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
+    loss = _train(model, conversations, options, progress or (lambda _step, _loss: None))
+    model.save_pretrained(model_dir)
+    return loss
+
+
+def read_rows(data: str | Path) -> list[dict[str, Any]]:
+    """The rows of an export.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    try:
+        lines = Path(data).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise ConfigError("no such file", file=data, remedy="write it with `mcp-rollout trace export --sft`") from error
+    return [json.loads(line) for line in lines]
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> Conversation:
+    """Token by token what a rollout of this conversation has: what was sampled is encoded apart from its context."""
+    ids: list[int] = []
+    sampled: list[bool] = []
+    done = ""
+    for index, message in enumerate(row["messages"]):
+        if message["role"] != "assistant":
+            continue
+        asked = _render(tokenizer, row, index, generate=True)
+        answered = _render(tokenizer, row, index + 1, generate=False)
+        if not asked.startswith(done) or not answered.startswith(asked):
+            raise ConfigError("rewrites earlier turns, so no rollout would see what is trained on", key="chat_template")
+        end = answered.rindex(str(tokenizer.eos_token)) + len(str(tokenizer.eos_token))
+        for text, is_sampled in ((asked[len(done) :], False), (answered[len(asked) : end], True)):
+            piece = tokenizer.encode(text, add_special_tokens=False)
+            ids += piece
+            sampled += [is_sampled] * len(piece)
+        done = answered[:end]
+    return Conversation(ids, sampled)
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], count: int, *, generate: bool) -> str:
+    messages, tools = row["messages"][:count], row["tools"]
+    return str(
+        tokenizer.apply_chat_template(messages, tools=tools or None, add_generation_prompt=generate, tokenize=False)
+    )
+
+
+def _train(
+    model: PreTrainedModel,
+    conversations: Sequence[Conversation],
+    options: WarmUp,
+    progress: Callable[[int, float], None],
+) -> float:
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    # The last shared token stays with each conversation: it is the one that predicts the first of its own.
+    shared = _common_prefix([conversation.ids for conversation in conversations]) - 1
+    prefix = torch.tensor([conversations[0].ids[:shared]])
+    rng = random.Random(options.seed)
+    value = float("nan")
+    for step in range(options.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = options.learning_rate * _schedule(step, options.steps)
+        batch = rng.sample(conversations, options.batch_size)
+        past = model(input_ids=prefix, use_cache=True, logits_to_keep=1).past_key_values
+        terms = [_loss(model, past, part, options.context_weight) for part in _by_length(batch)]
+        loss = torch.stack([total for total, _ in terms]).sum() / sum(weight for _, weight in terms)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        value = loss.item()
+        progress(step + 1, value)
+    return value
+
+
+def _common_prefix(sequences: Sequence[list[int]]) -> int:
+    first, last = min(sequences), max(sequences)
+    return next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+
+
+def _schedule(step: int, steps: int) -> float:
+    return min((step + 1) / 20, 1.0, (1 - step / steps) / 0.7)
+
+
+def _by_length(batch: Sequence[Conversation]) -> Iterator[list[Conversation]]:
+    """The batch in two parts, cut where padding becomes least."""
+    ordered = sorted(batch, key=lambda conversation: len(conversation.ids))
+    longest = len(ordered[-1].ids)
+    cut = max(range(1, len(ordered)), key=lambda cut: cut * (longest - len(ordered[cut - 1].ids)))
+    yield ordered[:cut]
+    yield ordered[cut:]
+
+
+def _loss(
+    model: PreTrainedModel, past: Cache, part: Sequence[Conversation], context_weight: float
+) -> tuple[torch.Tensor, float]:
+    """Weighted sum of the negative log-likelihoods after the shared prefix `past`, and the sum of the weights."""
+    shared = past.get_seq_length()
+    length = max(len(conversation.ids) for conversation in part) - shared
+    ids = torch.zeros(len(part), length, dtype=torch.long)
+    weights = torch.zeros(len(part), length)
+    for row, conversation in enumerate(part):
+        own, sampled = conversation.ids[shared:], conversation.sampled[shared:]
+        ids[row, : len(own)] = torch.tensor(own)
+        weights[row, : len(own)] = torch.tensor([1.0 if written else context_weight for written in sampled])
+    # Expanded, not copied: the gradients of all conversations meet in the one prefix.
+    layers: list[Any] = past.layers
+    copies = [tuple(kept.expand(len(part), -1, -1, -1) for kept in (layer.keys, layer.values)) for layer in layers]
+    logits = model(input_ids=ids[:, :-1], past_key_values=DynamicCache(copies), use_cache=True).logits
+    losses = cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+    return (losses * weights[:, 1:]).sum(), float(weights[:, 1:].sum())
