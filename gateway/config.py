@@ -15,11 +15,20 @@ import sys
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_args
 
 import structlog
 import yaml
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from gateway.errors import ConfigError
 from gateway.selection import TRAJECTORY_VARIABLES, ToolSelection
@@ -44,7 +53,8 @@ TOLERATED = frozenset(
 )
 """Keys other clients write into server entries. They mean nothing here and are logged once, by name."""
 
-_SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed"})
+_SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "client_secret", "api_key"})
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 
 class Kind(StrEnum):
@@ -60,17 +70,57 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
 
 
+class ElicitationConfig(_Model):
+    """Who answers what servers ask the user within a call."""
+
+    server: str
+    """The server whose tool with the role `elicit` answers."""
+    timeout_s: Seconds = 60
+
+
+class SamplingConfig(_Model):
+    """Which model answers servers that ask for a completion: an OpenAI-compatible endpoint."""
+
+    url: str
+    """The base, as in `https://api.example.com/v1`; `/chat/completions` is added."""
+    model: str
+    api_key: SecretStr | None = None
+    timeout_s: Seconds = 60
+    max_tokens: int = Field(default=4096, ge=1)
+    """The most tokens a server may ask for at a time."""
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        if not re.match(r"https?://[^/]+", value):
+            raise ValueError("url must begin with http:// or https:// and name a host")
+        return value.rstrip("/")
+
+
+class ClientCredentialsConfig(_Model):
+    """OAuth client credentials for a server behind a url."""
+
+    issuer: str
+    """The authorization server; credentials go nowhere else."""
+    client_id: str
+    client_secret: SecretStr
+    scope: str | None = None
+    """Space-separated scopes."""
+    method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+
+
 class ServerConfig(_Model):
     """One server: exactly one of `command`, `url` and `factory`, and what holds for all three."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default={}, repr=False)
     """Added to the inherited allow-list; the only way for a secret to reach the server."""
     cwd: str | None = None
 
     url: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={}, repr=False)
+    client_credentials: ClientCredentialsConfig | None = None
     transport: str | None = Field(default=None, validation_alias=AliasChoices("transport", "type"))
     """As other clients write it; only `sse` changes anything, the rest follows from `command` or `url`."""
 
@@ -104,6 +154,9 @@ class ServerConfig(_Model):
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)
     """Seconds of CPU time for each process of the server, over its whole life (RLIMIT_CPU)."""
+
+    log_level: LogLevel = "info"
+    """The server's log messages from this level on are kept in the trace."""
 
     @property
     def kind(self) -> Kind:
@@ -151,6 +204,8 @@ class ServerConfig(_Model):
             raise ValueError(f"a server needs exactly one of command, url and factory; found {found}")
         if self.url is not None and not re.match(r"https?://[^/]+", self.url):
             raise ValueError("url must begin with http:// or https:// and name a host")
+        if self.client_credentials is not None and self.url is None:
+            raise ValueError("client_credentials needs a url")
         for key in ("min_ready", "max_processes", "leases_per_process"):
             if key in self.model_fields_set and self.scope is not Scope.PROCESS:
                 raise ValueError(f"{key} needs scope: process")
@@ -189,6 +244,17 @@ class GatewayConfig(_Model):
     release_timeout_s: Seconds = 10
     lease_dir: LeaseDirConfig = LeaseDirConfig()
 
+    elicitation: ElicitationConfig | None = None
+    sampling: SamplingConfig | None = None
+    max_requests_per_call: int = Field(default=10, ge=1)
+    """How often a server may ask for elicitation or sampling within one call."""
+
+    @model_validator(mode="after")
+    def _elicitation_names_a_server(self) -> Self:
+        if self.elicitation is not None and self.elicitation.server not in self.servers:
+            raise ValueError(f"elicitation.server names {self.elicitation.server!r}, which is not one of the servers")
+        return self
+
 
 def load_servers(path: str | Path) -> GatewayConfig:
     """Read an `mcpServers` file: JSON or YAML, with VS Code's `servers` or our own top-level keys as well.
@@ -206,6 +272,7 @@ def load_servers(path: str | Path) -> GatewayConfig:
     # A desktop client's whole settings file is fine here; in a file of our own an unknown key is a mistake.
     foreign = {"$schema", "inputs"} if key == "servers" else data.keys() - GatewayConfig.model_fields.keys()
     data = {name: value for name, value in data.items() if name not in foreign}
+    data = expand_sampling(data, file=path)
     return validate(GatewayConfig, {**data, "servers": servers}, file=path)
 
 
@@ -252,12 +319,19 @@ def parse_servers(raw: object, *, file: str | Path | None = None, key: str = "se
         fields = dict(cast("Mapping[str, Any]", entry))
         if fields.get("disabled") is True:
             continue
-        for field in ("command", "args", "env", "cwd", "url", "headers"):
+        for field in ("command", "args", "env", "cwd", "url", "headers", "client_credentials"):
             if field in fields:
                 fields[field] = expand(fields[field], file=file, key=f"{at}.{field}")
         fields = _expand_fixed(fields, file=file, key=f"{at}.tools.change")
         servers[str(name)] = validate(ServerConfig, fields, file=file, key=at)
     return servers
+
+
+def expand_sampling(data: Mapping[str, Any], *, file: str | Path | None) -> dict[str, Any]:
+    """A file's top level with the variables in `sampling` replaced. Raises `ConfigError` for one that is not set."""
+    if "sampling" not in data:
+        return dict(data)
+    return {**data, "sampling": expand(data["sampling"], file=file, key="sampling")}
 
 
 def _expand_fixed(fields: dict[str, Any], *, file: str | Path | None, key: str) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import mcp_types as mcp
@@ -23,17 +23,23 @@ from pydantic import ValidationError
 
 from gateway.config import Kind, ServerConfig
 from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ProtocolError, ServerUnavailable
+from gateway.exchange import EXCHANGE, Exchange
 from gateway.fetch import fetch
-from gateway.http import HttpTransport
+from gateway.http import Address, HttpTransport
 from gateway.link import Link
 from gateway.listening import hear_tool_changes
+from gateway.oauth import Authority
+from gateway.requests import Exchanges, answer_round
 from gateway.schema import check_output
+from gateway.secrets import Secrets
+from gateway.sse import SseTransport
 from gateway.stdio import StdioTransport
-from gateway.types import Offer, ToolDefinition, ToolResult
+from gateway.types import Offer, RequestKind, ToolDefinition, ToolResult
 from gateway.wire import ANSWER, DELIVERY, Answer, Delivery, failure, read_result, read_tools, sound_tools
 
 log = structlog.get_logger(__name__)
 
+Broken = TypeVar("Broken", bound=GatewayError)
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` shall connect to for a server, called once per connection."""
 
@@ -50,6 +56,14 @@ class Era:
 
     mode: str = "auto"
     discover: mcp.DiscoverResult | None = None
+    authority: Authority | None = None
+    """Holds the token for all connections to the server."""
+
+    def authority_for(self, config: ServerConfig) -> Authority | None:
+        if self.authority is None and config.client_credentials is not None:
+            assert config.url is not None
+            self.authority = Authority(Address(config.url).url, config)
+        return self.authority
 
     def learn(self, client: Client) -> None:
         self.discover = client.session.discover_result
@@ -69,6 +83,10 @@ class Connection:
     era: Era = field(default_factory=Era)
     on_tools_changed: Callable[[Connection], None] | None = None
     """Called, possibly often, when the server announces that its list of tools has changed."""
+    asks: frozenset[RequestKind] = frozenset()
+    """What the server may ask for within calls; declared as capabilities."""
+    patience_s: float = 0.0
+    """How long an answer to such a request may take."""
 
     tools: tuple[ToolDefinition, ...] = field(default=(), init=False)
     malformed: tuple[str, ...] = field(default=(), init=False)
@@ -89,7 +107,12 @@ class Connection:
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
+        self._exchanges = Exchanges()
+        self._by_callback = True
+        """Whether progress comes through mcp; our own transports hand it to `_hear`, where a flood costs little."""
         self._link.hear = self._hear
+        self._secrets = Secrets(self.config)
+        self._link.clean = self._clean
 
     @property
     def alive(self) -> bool:
@@ -136,7 +159,9 @@ class Connection:
                 await self._hold(scope, began)
             if scope.cancelled_caught and not self._opened.is_set():
                 self._error = self._too_late() if self._abandoned is None else self._given_up(self._abandoned)
-        except (GatewayError, ConfigError) as error:
+        except GatewayError as error:
+            self._error = self._cleaned(error)
+        except ConfigError as error:
             self._error = error
         except Exception as error:  # boundary: a server, its transport or a factory; it ends this connection only
             self._error = self._cannot_start(error)
@@ -156,6 +181,7 @@ class Connection:
             self.protocol_version = client.protocol_version
             self.start_s = anyio.current_time() - began
             self.era.learn(client)
+            self._exchanges.declare(client.session, self.asks)
             self._session = client.session
             self._link.settled = True
             scope.deadline = math.inf
@@ -175,24 +201,47 @@ class Connection:
                     target = StdioTransport(self.server, self.config, self._link)
                 case Kind.IN_PROCESS:
                     target = build(self.config, self.server)
-                case Kind.HTTP | Kind.SSE:
-                    target = HttpTransport(self.config, self._link)
+                case Kind.HTTP:
+                    authority = self.era.authority_for(self.config)
+                    target = HttpTransport(self.config, self._link, authority=authority, patience_s=self.patience_s)
+                case Kind.SSE:
+                    target = SseTransport(self.config, self._link, self.era.authority_for(self.config))
+        self._by_callback = not isinstance(target, StdioTransport | HttpTransport | SseTransport)
         return Client(
             target,
             mode=self.era.mode,
             prior_discover=self.era.discover,
             client_info=_CLIENT_INFO,
             cache=None,
+            log_level=self.config.log_level,
+            elicitation_callback=self._exchanges.elicit if RequestKind.ELICITATION in self.asks else None,
+            sampling_callback=self._exchanges.sample if RequestKind.SAMPLING in self.asks else None,
             message_handler=self._heard_by_mcp,
         )
 
     async def _heard_by_mcp(self, message: IncomingMessage) -> None:
-        if isinstance(message, mcp.ToolListChangedNotification):
+        if isinstance(message, mcp.LoggingMessageNotification):
+            self._hear(message.method, message.params.model_dump(by_alias=True), None)
+        elif isinstance(message, mcp.ToolListChangedNotification):
             self._hear(message.method, None, None)
 
     def _hear(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
-        if method == "notifications/tools/list_changed":
-            self._tools_changed()
+        """Note what the server says by the way on the call it belongs to; it is dropped where that cannot be told."""
+        said = params or {}
+        match method:
+            case "notifications/tools/list_changed":
+                self._tools_changed()
+            case "notifications/progress":
+                exchange = self._exchanges.by_token(said.get("progressToken"))
+                if exchange is not None:
+                    exchange.progress(said.get("progress"), said.get("total"), said.get("message"))
+            case "notifications/message":
+                here = EXCHANGE.get() if context is None else context.get(EXCHANGE)
+                exchange = self._exchanges.find(said.get("_meta"), here)
+                if exchange is not None:
+                    exchange.logged(said.get("level"), said.get("data"))
+            case _:
+                pass
 
     def _tools_changed(self) -> None:
         if self.on_tools_changed is not None and self._opened.is_set():
@@ -239,39 +288,97 @@ class Connection:
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
         unavailable = ServerUnavailable(message, server=self.server)
         unavailable.__cause__ = error
-        return unavailable
+        return self._cleaned(unavailable)
 
     async def call(
-        self, tool: ToolDefinition, arguments: Mapping[str, Any], *, meta: Mapping[str, Any], timeout_s: float
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        meta: Mapping[str, Any],
+        timeout_s: float,
+        exchange: Exchange | None = None,
     ) -> ToolResult:
         """Send one request and wait for its result; safe from any task, and any number at a time.
 
+        Args:
+            timeout_s: Does not run while the server waits for an answer to a request of its own.
+            exchange: Answers such requests; without one they are refused.
+
         Raises:
+            RequestRefused: the server asked for something that nobody could give.
             ServerUnavailable: the request surely did not arrive.
             DeliveryUnknown: it was sent and the line broke before the answer.
             CallTimeout: it was sent and not answered within `timeout_s`.
             ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
         """
+        try:
+            result = await self._call(tool, arguments, meta, timeout_s, exchange)
+        except GatewayError as error:
+            raise self._cleaned(error) from error.__cause__
+        return self._cleaned_result(result)
+
+    def _cleaned(self, error: Broken) -> Broken:
+        """The error without the server's secrets; then without its cause too, which may quote them."""
+        message = str(error)
+        if (clean := self._clean(message)) != message:
+            error.args, error.__cause__, error.__suppress_context__ = (clean,), None, True
+        return error
+
+    def _cleaned_result(self, result: ToolResult) -> ToolResult:
+        """The result without the server's secrets: a trace would keep them, and a policy would learn them."""
+        if not self._secrets and self.era.authority is None:
+            return result
+        content = tuple(replace(block, text=self._clean(block.text)) for block in result.content)
+        return replace(result, content=content, structured=self._clean(result.structured))
+
+    def _clean(self, value: Any) -> Any:
+        """A text or JSON value without secrets; the token in use is one of them."""
+        if self.era.authority is not None and self.era.authority.token is not None:
+            self._secrets.add(self.era.authority.token)
+        return self._secrets.clean_json(value)
+
+    async def _call(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        timeout_s: float,
+        exchange: Exchange | None,
+    ) -> ToolResult:
         session, server, name = self._session, tool.server, tool.name
         if session is None or self._link.over.is_set():
             raise ServerUnavailable(self._link.down or "not connected", server=server, tool=name)
         delivery = Delivery()
         DELIVERY.set(delivery)
+        exchange = exchange or Exchange(server=server, tool=name)
+        exchange.clean = self._clean
+        outer = EXCHANGE.set(exchange)
+        progress_token = self._exchanges.open(exchange)
+        if not self._by_callback:
+            meta = {**meta, "progress_token": progress_token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | None = None
-        with anyio.move_on_after(timeout_s):
+        with anyio.move_on_after(timeout_s) as exchange.scope:
             try:
                 if tool.offer is None:
-                    answer = await _ask(session, name, arguments, meta)
+                    answer = await self._ask(session, name, arguments, meta, exchange, delivery)
                 else:
                     answer = await fetch(session, name, arguments, instructions=self.instructions, meta=meta)
             except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
+                if exchange.broken is not None:
+                    raise exchange.broken from error
                 outcome = failure(error, delivery, down=self._link.down, server=server, tool=name)
                 if delivery.session_over:
                     self._link.end("the server has ended the session")
                 if isinstance(outcome, GatewayError):
                     raise outcome from error
                 return outcome
+            finally:
+                self._exchanges.close(progress_token)
+                EXCHANGE.reset(outer)
+        if exchange.broken is not None:
+            raise exchange.broken
         if answer is None:
             raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool=name)
         try:
@@ -301,6 +408,46 @@ class Connection:
                 raise ProtocolError(outcome.text, server=server, tool="tools/list") from error
         raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool="tools/list")
 
+    async def _ask(
+        self,
+        session: ClientSession,
+        name: str,
+        arguments: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        exchange: Exchange,
+        delivery: Delivery,
+    ) -> mcp.CallToolResult:
+        """One `tools/call`, without the SDK's second look at the result and without its hidden `tools/list`.
+
+        A server that needs something first is called again with the answers, as often as it may ask.
+        """
+        state: str | None = None
+        answers: dict[str, Any] | None = None
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            exchange.progress(progress, total, message)
+
+        callback = on_progress if self._by_callback else None
+        for _ in range(_MAX_ROUNDS):
+            params = mcp.CallToolRequestParams(
+                name=name,
+                arguments=dict(arguments),
+                request_state=state,
+                input_responses=answers,
+                _meta=cast("Any", dict(meta)),
+            )
+            request = mcp.CallToolRequest(params=params)
+            answer: Answer = await session.send_request(request, ANSWER, progress_callback=callback)
+            if isinstance(answer, mcp.CallToolResult):
+                return answer
+            delivery.rounds += 1
+            state, answers = answer.request_state, None
+            if answer.input_requests:
+                answers = await answer_round(exchange, answer.input_requests)
+            else:
+                await anyio.sleep(_ROUND_S)
+        raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
+
 
 async def raw_tools(session: ClientSession) -> list[Any]:
     """All pages of `tools/list`, not parsed beyond JSON."""
@@ -313,26 +460,6 @@ async def raw_tools(session: ClientSession) -> list[Any]:
         if not isinstance(cursor, str):
             break
     return tools
-
-
-async def _ask(
-    session: ClientSession, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]
-) -> mcp.CallToolResult:
-    """One `tools/call`, without the SDK's second look at the result and without its hidden `tools/list`."""
-    state: str | None = None
-    for _ in range(_MAX_ROUNDS):
-        params = mcp.CallToolRequestParams(
-            name=name, arguments=dict(arguments), request_state=state, _meta=cast("Any", dict(meta))
-        )
-        answer: Answer = await session.send_request(mcp.CallToolRequest(params=params), ANSWER)
-        if isinstance(answer, mcp.CallToolResult):
-            return answer
-        if answer.input_requests:
-            kinds = ", ".join(sorted({request.method for request in answer.input_requests.values()}))
-            raise ValueError(f"the server asks for {kinds} and nothing here is set up to answer it")
-        state = answer.request_state
-        await anyio.sleep(_ROUND_S)
-    raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
 
 
 async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]:

@@ -85,3 +85,7 @@ class ToolsChanged(GatewayError):
 
 class HarnessError(GatewayError):
     """A harness tool (reset, start, reply, score, release, ...) is missing, refused, or answered off contract."""
+
+
+class RequestRefused(GatewayError):
+    """A server asked for something within a call, a user's answer or a model's, that nobody here could give."""

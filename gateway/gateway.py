@@ -18,6 +18,7 @@ from gateway.catalogue import select_tools
 from gateway.config import GatewayConfig, Kind, ServerConfig
 from gateway.connection import Connect, Connection, Era
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout, ServerUnavailable
+from gateway.exchange import Answerer
 from gateway.hidden_text import Finding, find_hidden, find_hidden_in_tool
 from gateway.janitor import OWNER, Janitor
 from gateway.lease_dir import bundled, placed
@@ -25,8 +26,9 @@ from gateway.names import expose
 from gateway.offers import made_tool, offered_tools
 from gateway.places import Places
 from gateway.pool import Bundle, BundlePool, SharedConnection
+from gateway.sampling import Sampler
 from gateway.session import Session, keeps_state
-from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
+from gateway.types import Audience, RequestKind, Role, Scope, ToolDefinition, ToolResult
 from gateway.watch import ToolWatch
 
 log = structlog.get_logger(__name__)
@@ -75,6 +77,7 @@ class Gateway:
         self._exits = AsyncExitStack()
         self._policy_tools: dict[str, ToolDefinition] = {}
         self._warned: set[str] = set()
+        self._sampling = sampling_answerer(config)
 
     async def __aenter__(self) -> Self:
         self._bundled = bundled(self.config)
@@ -140,6 +143,7 @@ class Gateway:
             if findings:
                 self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
         chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
+        check_elicitation(self.config, chosen)
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {
@@ -256,7 +260,9 @@ class Gateway:
             return await self._open_now(server, placed(config, directory, **{OWNER: mark}), mark)
 
     async def _open_now(self, server: str, config: ServerConfig, mark: str | None = None) -> Connection:
-        connection = Connection(server, config, self._connect, self._eras[server], self._watch.notice)
+        asks, patience_s = requests_answered(self.config)
+        era, notice = self._eras[server], self._watch.notice
+        connection = Connection(server, config, self._connect, era, notice, asks=asks, patience_s=patience_s)
         self._connections.add(connection)
         self._tasks.start_soon(self._own, connection, mark)
         try:
@@ -385,6 +391,7 @@ class Gateway:
             _changed=self._watch.changed,
             _settle=self._watch.settle,
             _warned=self._warned,
+            _sampling=self._sampling,
             lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
             _alone=alone,
         )
@@ -469,3 +476,34 @@ class Gateway:
 def _hidden_text(connection: Connection) -> tuple[Finding, ...]:
     findings = [found for tool in connection.tools for found in find_hidden_in_tool(tool)]
     return (*findings, *find_hidden(connection.instructions, "instructions"))
+
+
+def sampling_answerer(config: GatewayConfig) -> Answerer | None:
+    if config.sampling is None:
+        return None
+    return Answerer(answer=Sampler(config.sampling).answer, timeout_s=config.sampling.timeout_s)
+
+
+def requests_answered(config: GatewayConfig) -> tuple[frozenset[RequestKind], float]:
+    """Which requests of servers somebody is configured to answer, and how long the slowest of them may take."""
+    bounds = {
+        kind: section.timeout_s
+        for kind, section in (
+            (RequestKind.ELICITATION, config.elicitation),
+            (RequestKind.SAMPLING, config.sampling),
+        )
+        if section is not None
+    }
+    return frozenset(bounds), max(bounds.values(), default=0.0)
+
+
+def check_elicitation(config: GatewayConfig, chosen: Mapping[str, Collection[ToolDefinition]]) -> None:
+    """Raises `ConfigError` where the server that shall answer elicitation has no tool for it."""
+    if config.elicitation is None or (server := config.elicitation.server) not in chosen:
+        return
+    if not any(tool.role is Role.ELICIT for tool in chosen[server]):
+        raise ConfigError(
+            f"{server!r} has no tool with the role elicit",
+            key="elicitation.server",
+            remedy="mark one in its _meta, or by roles: {elicit: TOOL}",
+        )

@@ -1,4 +1,4 @@
-"""A server behind a URL: streamable HTTP (and the older SSE), with faults that stay with the call they belong to.
+"""A server behind a URL, streamable HTTP, with faults that stay with the call they belong to.
 
 mcp's transport lets one reset POST or one read timeout end the whole session. Here a transport beneath it turns every
 such fault into an answer for the call that met it and notes how far the request got.
@@ -6,28 +6,24 @@ such fault into an answer for the call that met it and notes how far the request
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx2
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
 
-from gateway.config import Kind, ServerConfig
+from gateway.config import ServerConfig
 from gateway.link import Link
+from gateway.oauth import Authority, AuthorizationFailed, Authorized
+from gateway.tap import Tap
+from gateway.tls import certificates
 from gateway.wire import DELIVERY, Delivery
 
-_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _SPARE_S = 5.0
 """Reads outlive the call's own deadline by this much, so that the deadline is what ends a call."""
-
-_SILENCE_S = 86400.0
-"""How long an event stream may be silent; the calls on it have their own deadlines."""
 
 
 class CallGuard(httpx2.AsyncBaseTransport):
@@ -43,12 +39,13 @@ class CallGuard(httpx2.AsyncBaseTransport):
         if request.method == "GET":
             # A stream the server may leave silent for as long as it likes.
             request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
+        delivery.refused = ""
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             self._link.trouble = reason
-            if isinstance(error, _NOT_SENT):
+            if isinstance(error, (*NOT_SENT, AuthorizationFailed)):
                 delivery.refused = reason
             else:
                 delivery.handed_over, delivery.lost = True, reason
@@ -121,17 +118,77 @@ class _GuardedBody(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-@cache
-def _tls() -> ssl.SSLContext:
-    """Loading the certificates costs some 50 ms and 800 KB; one set serves every client."""
-    return httpx2.create_ssl_context()
+class Address:
+    """A server's url without what may be secret in it: user, password and query are put back beneath every log."""
+
+    def __init__(self, url: str) -> None:
+        given = httpx2.URL(url)
+        self.url = str(given.copy_with(userinfo=b"", query=None, fragment=None))
+        self.path, self.query = given.raw_path.partition(b"?")[0], given.query
+        self.auth = httpx2.BasicAuth(given.username, given.password) if given.userinfo else None
+
+    def complete(self, request: httpx2.Request) -> None:
+        """Put back what belongs to a request for this address."""
+        if self.query and request.url.raw_path == self.path:
+            request.url = request.url.copy_with(query=self.query)
+        if self.auth is not None and "authorization" not in request.headers:
+            next(self.auth.sync_auth_flow(request))
+
+
+class _Addressed(httpx2.AsyncBaseTransport):
+    def __init__(self, inner: httpx2.AsyncBaseTransport, address: Address) -> None:
+        self._inner, self._address = inner, address
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        shown = request.url
+        self._address.complete(request)
+        try:
+            return await self._inner.handle_async_request(request)
+        finally:
+            request.url = shown
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def open_client(
+    config: ServerConfig,
+    address: Address,
+    authority: Authority | None,
+    *,
+    read_timeout_s: float | None = None,
+    guard: tuple[Link, int] | None = None,
+) -> httpx2.AsyncClient:
+    """A client for one connection.
+
+    Args:
+        read_timeout_s: Between two pieces of an answer; None waits for ever.
+        guard: For a `CallGuard` above everything else: the link, and the most bytes of an answer.
+    """
+    # Not limited: a handshake-era session holds a GET for good, and a full pool would wait for ever.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+    transport: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(verify=certificates(), limits=limits)
+    transport = _Addressed(transport, address)
+    if authority is not None:
+        transport = Authorized(transport, authority)
+    if guard is not None:
+        transport = CallGuard(transport, *guard)
+    timeout = httpx2.Timeout(config.start_timeout_s, read=read_timeout_s)
+    return httpx2.AsyncClient(transport=transport, headers=dict(config.headers), timeout=timeout)
 
 
 class HttpTransport:
-    """mcp's streams over a client that this connection alone uses."""
+    """mcp's streams over a client that this connection alone uses.
 
-    def __init__(self, config: ServerConfig, link: Link) -> None:
+    Args:
+        patience_s: How long an answer of ours to a server's request may take; its stream is silent meanwhile.
+    """
+
+    def __init__(
+        self, config: ServerConfig, link: Link, *, authority: Authority | None = None, patience_s: float = 0.0
+    ) -> None:
         self._config, self._link = config, link
+        self._authority, self._patience_s = authority, patience_s
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Any:
@@ -144,60 +201,16 @@ class HttpTransport:
 
     @asynccontextmanager
     async def _streams(self) -> AsyncGenerator[Any]:
-        config = self._config
+        config, link = self._config, self._link
         assert config.url is not None
-        if config.kind is Kind.SSE:
-            sse = sse_client(
-                config.url, dict(config.headers), timeout=config.start_timeout_s, sse_read_timeout=_SILENCE_S
-            )
-            async with sse as (read, write):
-                yield _EndWatch(read, self._link), write
-            return
+        address = Address(config.url)
+        silence_s = config.call_timeout_s + self._patience_s + _SPARE_S
+        guard = link, config.max_message_bytes
         async with (
-            self._client() as client,
-            streamable_http_client(
-                config.url, http_client=client, max_sse_event_size=config.max_message_bytes
-            ) as streams,
+            open_client(config, address, self._authority, read_timeout_s=silence_s, guard=guard) as client,
+            streamable_http_client(address.url, http_client=client, max_sse_event_size=config.max_message_bytes) as (
+                read,
+                write,
+            ),
         ):
-            yield streams
-
-    def _client(self) -> httpx2.AsyncClient:
-        config = self._config
-        # Not limited: a handshake-era session holds a GET for good, and a full pool would wait for ever.
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-        inner = httpx2.AsyncHTTPTransport(verify=_tls(), limits=limits)
-        timeout = httpx2.Timeout(config.start_timeout_s, read=config.call_timeout_s + _SPARE_S)
-        guard = CallGuard(inner, self._link, config.max_message_bytes)
-        return httpx2.AsyncClient(transport=guard, headers=dict(config.headers), timeout=timeout)
-
-
-class _EndWatch:
-    """A read stream that tells the link when it ends; the SSE transport has no other way to say so."""
-
-    def __init__(self, inner: Any, link: Link) -> None:
-        self._inner, self._link = inner, link
-
-    async def receive(self) -> SessionMessage | Exception:
-        return await self._inner.receive()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self._inner.__anext__()
-        except StopAsyncIteration:
-            self._link.end("the server closed its event stream")
-            raise
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> bool | None:
-        return await self._inner.__aexit__(exc_type, exc_val, exc_tb)
+            yield Tap(read, link), write

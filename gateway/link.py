@@ -8,6 +8,9 @@ from typing import Any
 
 import anyio
 
+FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
+"""Notifications that mcp itself waits for; all others go to whoever hears for the connection."""
+
 Hear = Callable[[str, Mapping[str, Any] | None, Context | None], None]
 """Takes a notification: its method, its parameters, and the context of the request it came with where there is one."""
 
@@ -32,6 +35,8 @@ class Link:
         """The last fault on a line that still stands, for a start that fails without a better reason."""
         self.stderr_tail: Callable[[], str] = str
         self.hear: Hear = deaf
+        self.clean: Callable[[str], str] = str
+        """Takes secrets out of a text."""
 
     def end(self, reason: str) -> None:
         """The line is down for good. Safe to call again and from callbacks."""
@@ -46,4 +51,4 @@ class Link:
 
     def describe(self, reason: str) -> str:
         tail = self.stderr_tail()
-        return f"{reason}; stderr ends: {tail}" if tail else reason
+        return self.clean(f"{reason}; stderr ends: {tail}" if tail else reason)

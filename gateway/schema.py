@@ -43,6 +43,12 @@ def check_arguments(definition: ToolDefinition, arguments: object) -> list[str]:
     return [message for message, _ in zip(_messages(errors), range(MAX_FAULTS), strict=False)]
 
 
+def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:
+    """One short message per fault of `value` against `schema`; `subject` names it in logs."""
+    errors = _errors(schema, value, subject=subject)
+    return [message for message, _ in zip(_messages(errors), range(MAX_FAULTS), strict=False)]
+
+
 def check_output(definition: ToolDefinition, structured: object) -> str | None:
     """What is wrong with a tool's structured content by its own output schema, or None."""
     if definition.output_schema is None:

@@ -14,13 +14,26 @@ import structlog
 from gateway.config import GatewayConfig, ServerConfig
 from gateway.connection import Connection
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable, ToolsChanged
-from gateway.schema import check_arguments
+from gateway.exchange import Answerer, Exchange, Question
+from gateway.schema import check_arguments, check_value
 from gateway.selection import fill
-from gateway.types import REWARD_META, SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition, ToolResult
+from gateway.types import (
+    REWARD_META,
+    SEED_META,
+    TRAJECTORY_META,
+    Heard,
+    RequestKind,
+    Role,
+    Scope,
+    ToolDefinition,
+    ToolResult,
+)
 
 log = structlog.get_logger(__name__)
 
-REPEATABLE = frozenset({Role.RESET, Role.REPLY, Role.SCORE, Role.RELEASE, Role.SNAPSHOT, Role.TASKS, Role.EXPERT})
+REPEATABLE = frozenset(
+    {Role.RESET, Role.REPLY, Role.ELICIT, Role.SCORE, Role.RELEASE, Role.SNAPSHOT, Role.TASKS, Role.EXPERT}
+)
 """Harness roles that are idempotent by contract."""
 _SILENT = frozenset({Role.RESET, Role.RELEASE, Role.RESTORE})
 """Roles whose answer is empty by contract, so that a foreign tool may answer them with anything."""
@@ -47,6 +60,7 @@ class Session:
     _settle: Callable[[Collection[Connection]], Awaitable[None]]
     _warned: set[str]
     """Shared by the gateway's sessions, for what is logged once a server."""
+    _sampling: Answerer | None = None
     lease_dir: Path | None = None
     """The directory that servers name as `${lease.dir}`; it lasts as long as the lease."""
     _alone: frozenset[str] = frozenset()
@@ -54,6 +68,10 @@ class Session:
 
     def __post_init__(self) -> None:
         self._meta = {TRAJECTORY_META: self.trajectory, SEED_META: self.seed}
+        self._heard = Heard()
+        self._elicited = 0
+        self._eliciting = anyio.Lock()
+        self._answerers = self._who_answers()
         self._ended = False
         self._unsound: set[str] = set()
 
@@ -83,6 +101,11 @@ class Session:
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""
         return (role, server) in self._harness
+
+    def take_heard(self) -> Heard:
+        """What servers asked for and said within calls since this was last asked."""
+        taken, self._heard = self._heard, Heard()
+        return taken
 
     async def call(self, name: str, arguments: Any) -> ToolResult:
         """Call one of `tools` for the policy. What the policy did wrong is an error result for it to read.
@@ -182,11 +205,11 @@ class Session:
         if self._ended:
             raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
         self._check(tool)
-        connection = self._connections[tool.server]
+        connection, exchange = self._connections[tool.server], self._exchange(tool)
         if tool.fixed:
             arguments = {**arguments, **fill(tool.fixed, trajectory=self.trajectory, seed=self.seed)}
         try:
-            return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s)
+            return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, exchange=exchange)
         except ServerUnavailable as error:
             broken = error
         except DeliveryUnknown as error:
@@ -196,7 +219,55 @@ class Session:
         again = await self._once_more(connection, broken)
         self._check(tool)
         log.info("session.resent", trajectory=self.trajectory, server=tool.server, tool=tool.name, after=broken.kind)
-        return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s)
+        exchange = self._exchange(tool)
+        return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, exchange=exchange)
+
+    def _exchange(self, tool: ToolDefinition) -> Exchange:
+        # Whoever answers for the user is not asked what it asks itself.
+        withheld = RequestKind.ELICITATION if tool.role is Role.ELICIT else None
+        return Exchange(
+            server=tool.server,
+            tool=tool.name,
+            trajectory=self.trajectory,
+            answerers={kind: answerer for kind, answerer in self._answerers.items() if kind is not withheld},
+            most_requests=self._config.max_requests_per_call,
+            heard=self._heard,
+            log_level=self._config.servers[tool.server].log_level,
+        )
+
+    def _who_answers(self) -> dict[RequestKind, Answerer]:
+        answerers: dict[RequestKind, Answerer] = {}
+        if self._config.elicitation is not None:
+            timeout_s = self._config.elicitation.timeout_s
+            answerers[RequestKind.ELICITATION] = Answerer(answer=self._elicit, timeout_s=timeout_s)
+        if self._sampling is not None:
+            answerers[RequestKind.SAMPLING] = self._sampling
+        return answerers
+
+    async def _elicit(self, question: Question) -> dict[str, Any]:
+        """Ask the user simulator; one question at a time, numbered from 1, so that a repeat changes nothing."""
+        assert self._config.elicitation is not None
+        server = self._config.elicitation.server
+        schema = cast("Mapping[str, Any]", question.params.get("requestedSchema") or {})
+        async with self._eliciting:
+            self._elicited += 1
+            arguments = {
+                "seq": self._elicited,
+                "message": question.params["message"],
+                "schema": schema,
+                "server": question.server,
+                "tool": question.tool,
+            }
+            result = await self.invoke(Role.ELICIT, arguments, server=server)
+        answer = result.structured or {}
+        action, content = answer.get("action"), answer.get("content")
+        if action not in ("accept", "decline", "cancel"):
+            raise HarnessError(f"elicit answered with the action {action!r}", server=server)
+        if action != "accept":
+            return {"action": action}
+        if faults := check_value(schema, content, subject=f"{server}/elicit"):
+            raise HarnessError(f"elicit answered off the schema: {'; '.join(faults)}", server=server)
+        return {"action": action, "content": content}
 
     def _check(self, tool: ToolDefinition) -> None:
         if tool.role is not Role.RELEASE:  # which tidies up and is shown to nobody

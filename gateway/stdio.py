@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from gateway.config import ServerConfig, child_env
 from gateway.errors import ServerUnavailable
-from gateway.link import Link
+from gateway.link import FOR_MCP, Link
 from gateway.process_limits import exhausted, rlimits
 from gateway.wire import DELIVERY, OVERSIZE, UNREADABLE
 
@@ -44,8 +44,6 @@ _KILL_S = 2.0
 """How long the kernel may take to end a process that got SIGKILL."""
 _ABRUPT_S = 0.5
 """How long a server that never finished its handshake has between SIGTERM and SIGKILL."""
-_FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
-"""Notifications that end or open a request."""
 _INBOX_HIGH, _INBOX_LOW = 1000, 100
 _HEAD, _TAIL = 1024, 512
 _ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
@@ -290,8 +288,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if message is None:
             self._garbage += 1
             if self._garbage == 1:
-                log.warning("stdio.garbage", server=self._name, begins=line[:80].decode("utf-8", "replace"))
-        elif not isinstance(message, JSONRPCNotification) or message.method in _FOR_MCP:
+                begins = self._link.clean(line[:80].decode("utf-8", "replace"))
+                log.warning("stdio.garbage", server=self._name, begins=begins)
+        elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
             self._inbox.put(message)
         else:
             # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 TRAJECTORY_META = "mcp-rollout/trajectory"
 """Key in each request's `_meta`: the trajectory id, by which our `shared` servers keep state apart."""
@@ -43,6 +43,7 @@ class Role(StrEnum):
     RESET = "reset"  # (task, seed) -> {}
     START = "start"  # () -> {message}
     REPLY = "reply"  # (seq, message) -> {message, done, reward?}
+    ELICIT = "elicit"  # (seq, message, schema, server, tool) -> {action: accept|decline|cancel, content?}
     SCORE = "score"  # (messages) -> {score, parts}
     RELEASE = "release"  # () -> {}
     SNAPSHOT = "snapshot"  # () -> {state}
@@ -130,6 +131,11 @@ class Content:
         about = [part for part in (self.uri, self.mime_type, f"{len(self.data)} bytes" if self.data else None) if part]
         return f"[{self.kind}: {', '.join(about)}]"
 
+    @property
+    def full_text(self) -> str:
+        """The block as text, a resource with its address above what is in it."""
+        return str(self) if self.kind is ContentKind.TEXT or not self.text else f"{self}\n{self.text}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
@@ -145,10 +151,84 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """What a policy reads: the text blocks, and a line for every block that is not text."""
-        return "\n".join(block.text or str(block) for block in self.content)
+        """What a policy reads: the text blocks, a line for every block that is not text, and a resource's own text."""
+        return self.text_without(())
+
+    def text_without(self, left_out: Collection[Content]) -> str:
+        """The same, without the blocks that the policy is given in another way."""
+        return "\n".join(block.full_text for block in self.content if not any(block is seen for seen in left_out))
 
     @classmethod
     def error(cls, message: str) -> ToolResult:
         """An answer the gateway gives itself, in the tool's place, for the policy to read."""
         return cls(content=(Content(kind=ContentKind.TEXT, text=message),), is_error=True)
+
+
+class RequestKind(StrEnum):
+    """What a server may ask for within a call."""
+
+    ELICITATION = "elicitation"
+    """A question to the user, with a schema for the answer."""
+    SAMPLING = "sampling"
+    """A completion by a model of the client's."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ServerRequest:
+    """Something a server asked for within a call, and what it got."""
+
+    server: str
+    tool: str
+    kind: RequestKind
+    asked: dict[str, Any]
+    """The request's parameters, as sent."""
+    answer: dict[str, Any] | None = None
+    refused: str | None = None
+    """Why there was no answer."""
+    elapsed_s: float = 0.0
+
+
+class NotificationKind(StrEnum):
+    PROGRESS = "progress"
+    LOG = "log"
+
+
+@dataclass(kw_only=True, slots=True)
+class Notification:
+    """Something a server said by the way within a call."""
+
+    server: str
+    tool: str
+    kind: NotificationKind
+    text: str
+    """A progress message, or what was logged; long ones are cut."""
+    level: str | None = None
+    progress: float | None = None
+    total: float | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class Heard:
+    """What servers asked and said within calls; bounded, what is beyond the bounds is counted."""
+
+    requests: list[ServerRequest] = field(default_factory=list[ServerRequest])
+    notifications: list[Notification] = field(default_factory=list[Notification])
+    more_requests: int = 0
+    more_notifications: int = 0
+
+    MAX_REQUESTS: ClassVar[int] = 100
+    MAX_NOTIFICATIONS: ClassVar[int] = 50
+
+    def add_request(self, request: ServerRequest) -> None:
+        if len(self.requests) < self.MAX_REQUESTS:
+            self.requests.append(request)
+        else:
+            self.more_requests += 1
+
+    def add(self, other: Heard) -> None:
+        for request in other.requests:
+            self.add_request(request)
+        room = max(0, self.MAX_NOTIFICATIONS - len(self.notifications))
+        self.notifications += other.notifications[:room]
+        self.more_notifications += other.more_notifications + len(other.notifications[room:])
+        self.more_requests += other.more_requests

@@ -16,7 +16,7 @@ from mcp import MCPError
 from mcp_types import methods
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
-from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
+from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ProtocolError, RequestRefused, ServerUnavailable
 from gateway.types import REWARD_META, ROLE_META, Content, ContentKind, Role, ToolDefinition, ToolResult
 
 OVERSIZE = -32011
@@ -36,6 +36,8 @@ class Delivery:
     lost: str = ""
     """Why there will be no answer although the request may have run."""
     oversize: bool = False
+    rounds: int = 0
+    """How often the server has answered the call by asking for something first."""
     session_over: bool = False
     """The server has ended the protocol session: the connection is of no more use."""
 
@@ -181,7 +183,6 @@ _OFF_PROTOCOL = frozenset(
         mcp.PARSE_ERROR,
         mcp.HEADER_MISMATCH,
         mcp.UNSUPPORTED_PROTOCOL_VERSION,
-        mcp.MISSING_REQUIRED_CLIENT_CAPABILITY,
         mcp.URL_ELICITATION_REQUIRED,
     }
 )
@@ -202,6 +203,8 @@ def failure(
         down: Why the connection is over, or None while it stands.
     """
     where = {"server": server, "tool": tool}
+    if delivery.refused and delivery.rounds:
+        return DeliveryUnknown(f"begun, but never finished: {delivery.refused}", **where)
     if delivery.refused:
         return ServerUnavailable(f"the request was not accepted: {delivery.refused}", **where)
     if delivery.oversize:
@@ -226,6 +229,9 @@ def failure(
 def _answered(error: MCPError, where: Mapping[str, str]) -> GatewayError | ToolResult:
     if error.code in _OFF_PROTOCOL:
         return ProtocolError(f"{error.message} (code {error.code})", **where)
+    if error.code == mcp.MISSING_REQUIRED_CLIENT_CAPABILITY:
+        remedy = "environments and servers files have the keys `elicitation` and `sampling`"
+        return RequestRefused(f"the server needs what is not configured here: {error.message} ({remedy})", **where)
     if error.code == mcp.REQUEST_TIMEOUT:
         return CallTimeout(f"the server gave up: {error.message}", **where)
     # Invalid arguments, and what handlers throw: many servers say no this way instead of with `isError`.

@@ -10,7 +10,17 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gateway.config import GatewayConfig, LeaseDirConfig, ServerConfig, parse_servers, read_mapping, validate
+from gateway.config import (
+    ElicitationConfig,
+    GatewayConfig,
+    LeaseDirConfig,
+    SamplingConfig,
+    ServerConfig,
+    expand_sampling,
+    parse_servers,
+    read_mapping,
+    validate,
+)
 from gateway.errors import ConfigError
 
 DEFAULT_ASSISTANT_TURNS = 15
@@ -99,6 +109,29 @@ class LimitsConfig(_Section):
     wall_clock_s: float = Field(default=1800.0, gt=0)
 
 
+class Keep(StrEnum):
+    """Which part of a long result is kept."""
+
+    HEAD = "head"
+    TAIL = "tail"
+    BOTH = "both"
+
+
+class CutConfig(_Section):
+    """How much of a tool's result the policy reads; the trace keeps all of it."""
+
+    max_tokens: int | None = Field(default=None, ge=16)
+    """By the policy's tokenizer, the marker of the cut included; None cuts nothing."""
+    keep: Keep = Keep.BOTH
+
+
+class ResultsConfig(CutConfig):
+    """The general rule, and rules of single tools."""
+
+    tools: dict[str, CutConfig] = {}
+    """By the name that the policy knows, or a glob of it; the first that fits counts."""
+
+
 class ThinkingLoss(StrEnum):
     KEEP = "keep"
     MASK = "mask"
@@ -130,10 +163,15 @@ class Environment(_Section):
     reward: RewardConfig = RewardConfig()
     tasks: TasksConfig | None = None
     limits: LimitsConfig = LimitsConfig()
+    results: ResultsConfig = ResultsConfig()
     thinking: ThinkingConfig = ThinkingConfig()
     max_sessions: int = Field(default=64, ge=1)
     lease_timeout_s: float = Field(default=1800.0, gt=0)
     lease_dir: LeaseDirConfig = LeaseDirConfig()
+
+    elicitation: ElicitationConfig | None = None
+    sampling: SamplingConfig | None = None
+    max_requests_per_call: int = Field(default=10, ge=1)
 
     @field_validator("system", mode="before")
     @classmethod
@@ -149,6 +187,7 @@ class Environment(_Section):
             "user.server": self.user.server if self.user else None,
             "reward.server": self.reward.server,
             "tasks.server": self.tasks.server if self.tasks else None,
+            "elicitation.server": self.elicitation.server if self.elicitation else None,
         }
         for key, server in references.items():
             if server is not None and server not in self.servers:
@@ -160,6 +199,9 @@ class Environment(_Section):
             servers=self.servers,
             max_sessions=self.max_sessions,
             lease_timeout_s=self.lease_timeout_s,
+            elicitation=self.elicitation,
+            sampling=self.sampling,
+            max_requests_per_call=self.max_requests_per_call,
             lease_dir=self.lease_dir,
         )
 
@@ -175,6 +217,7 @@ def load_environment(name: str | Path, directory: str | Path) -> Environment:
         raise _unknown(str(name), path, directory)
     raw = read_mapping(path)
     servers = parse_servers(_required_by_default(raw.pop("servers", None)), file=path)
+    raw = expand_sampling(raw, file=path)
     return validate(Environment, {"name": path.stem, **raw, "file": str(path), "servers": servers}, file=path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field
 
@@ -49,7 +49,7 @@ async def score(config: RewardConfig, thinking: ThinkingReward, trace: Trace, se
 def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
     """The conversation as a score sees it: thinking is left out unless the environment lets it count."""
     if thinking is ThinkingReward.STRIP:
-        return trace.messages
+        return [without_images(message) for message in trace.messages]
     turns = iter(trace.turns)
     messages: list[Message] = []
     opening = len(trace.task.prompt)
@@ -57,5 +57,15 @@ def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
         if message["role"] == "assistant" and index >= opening:
             thought = next(turns).thinking
             message = message | {"content": hermes.write(thinking=thought, content=message["content"])}
-        messages.append(message)
+        messages.append(without_images(message))
     return messages
+
+
+def without_images(message: Message) -> Message:
+    """The message with its text alone, and a word where an image stood: a score reads texts."""
+    content = message["content"]
+    if not isinstance(content, list):
+        return message
+    blocks = cast("list[dict[str, Any]]", content)
+    texts = [str(block["text"]) if block.get("type") == "text" else f"[{block.get('type')}]" for block in blocks]
+    return message | {"content": "\n".join(texts)}

@@ -51,6 +51,9 @@ class ByteTokens:
             run.clear()
         return "".join([*pieces, run.decode(errors="replace")])
 
+    def sees(self, image: bytes) -> bool:
+        return False
+
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         system = [message for message in messages[:1] if message["role"] == "system"]
         text = system[0]["content"] if system else ""

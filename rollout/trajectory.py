@@ -14,13 +14,14 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.session import Session
 from gateway.types import ToolResult
-from rollout.config import Environment, ThinkingLoss
+from rollout.config import Environment, ResultsConfig, ThinkingLoss
 from rollout.errors import RolloutError
 from rollout.limits import Limits
+from rollout.results import show
 from rollout.reward import score
 from rollout.trace.record import StopReason, Trace, Turn
 from rollout.trace.store import TraceStore
-from rollout.types import Call, FinishReason, Message, Parsed, Policy, TokenBuilder
+from rollout.types import Call, FinishReason, Message, Parsed, Policy, Shown, TokenBuilder
 from rollout.user import User
 
 log = structlog.get_logger(__name__)
@@ -55,16 +56,29 @@ async def roll_out(
     try:
         async with gateway.lease(trajectory=trace.id, task=task.task, seed=task.seed, tools=names) as session:
             trace.lease_wait_s = session.lease_wait_s
-            user = User(session, environment.user.server) if environment.user else None
-            policy = await policy_for(session)
-            mask_thinking = environment.thinking.loss is ThinkingLoss.MASK
-            with anyio.move_on_after(limits.wall_clock_s) as clock:
-                await play(trace, session, policy, tokens, user, limits, tools=tools, mask_thinking=mask_thinking)
-            if clock.cancelled_caught:
-                trace.stop_reason = StopReason.TIME_LIMIT
-            if not trace.is_withdrawn:
-                trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
-                await session.settled()  # a server may have changed its tools with the last call to it
+            try:
+                user = User(session, environment.user.server) if environment.user else None
+                policy = await policy_for(session)
+                mask_thinking = environment.thinking.loss is ThinkingLoss.MASK
+                with anyio.move_on_after(limits.wall_clock_s) as clock:
+                    await play(
+                        trace,
+                        session,
+                        policy,
+                        tokens,
+                        user,
+                        limits,
+                        tools=tools,
+                        mask_thinking=mask_thinking,
+                        results=environment.results,
+                    )
+                if clock.cancelled_caught:
+                    trace.stop_reason = StopReason.TIME_LIMIT
+                if not trace.is_withdrawn:
+                    trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
+                    await session.settled()  # a server may have changed its tools with the last call to it
+            finally:
+                trace.heard.add(session.take_heard())
     except (ConfigError, GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record
         log.warning("trajectory failed", trajectory=trace.id, kind=error.kind, error=str(error))
         trace.fail(error.kind, str(error))
@@ -90,6 +104,7 @@ async def play(
     *,
     tools: Sequence[dict[str, Any]] | None = None,
     mask_thinking: bool = False,
+    results: ResultsConfig = ResultsConfig(),  # noqa: B008 (frozen)
 ) -> None:
     """Take turns until a stop reason is set.
 
@@ -98,22 +113,33 @@ async def play(
     """
     schemas = [tool.openai_schema() for tool in session.tools.values()] if tools is None else tools
     await open_conversation(trace, user)
+    trace.heard.add(session.take_heard())
     trace.prompt_ids = tokens.prompt(trace.messages, schemas)
     limits.check_prompt(trace)
     while trace.stop_reason is None:
         parsed = await take_turn(trace, policy, tokens, limits, schemas, mask_thinking=mask_thinking)
         if trace.stop_reason is not None:
             return
-        if parsed.calls:
-            answers = await call_tools(trace, session, parsed.calls, limits.parallel_calls)
-            add_context(trace, answers, tokens, limits, schemas)
-        elif user is None:
-            trace.stop_reason = StopReason.ANSWERED
-        else:
-            trace.turns[-1].user = event = await user.reply(parsed.content)
-            if event.done:
-                trace.stop_reason = StopReason.USER_DONE
-            add_context(trace, [{"role": "user", "content": event.message}], tokens, limits, schemas)
+        try:
+            if parsed.calls:
+                show_result = partial(show, config=results, tokens=tokens)
+                answers = await call_tools(trace, session, parsed.calls, limits.parallel_calls, show_result)
+            elif user is None:
+                trace.stop_reason = StopReason.ANSWERED
+                return
+            else:
+                answers = [await hear_user(trace, user, parsed.content)]
+        finally:
+            trace.turns[-1].heard.add(session.take_heard())
+        add_context(trace, answers, tokens, limits, schemas)
+
+
+async def hear_user(trace: Trace, user: User, said: str) -> Message:
+    """The user's reply, recorded, as a message."""
+    trace.turns[-1].user = event = await user.reply(said)
+    if event.done:
+        trace.stop_reason = StopReason.USER_DONE
+    return {"role": "user", "content": event.message}
 
 
 async def open_conversation(trace: Trace, user: User | None) -> None:
@@ -154,7 +180,9 @@ async def take_turn(
     return parsed
 
 
-async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], parallel_calls: int) -> list[Message]:
+async def call_tools(
+    trace: Trace, session: Session, calls: Sequence[Call], parallel_calls: int, show_result: Callable[..., Shown]
+) -> list[Message]:
     """Send the calls side by side, record them in their order, and return the messages that tell the policy.
 
     What is not sent is answered in the tool's place: a call that cannot be read, and calls beyond the limit. A
@@ -174,7 +202,8 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], para
     try:
         await side_by_side([partial(send, index) for index in sendable])
     finally:
-        messages = trace.add_calls(calls, results)
+        shown = [show_result(result, tool=call.name) for call, result in zip(calls, results, strict=True)]
+        messages = trace.add_calls(calls, results, shown)
     return messages
 
 

@@ -53,6 +53,25 @@ class Parsed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """What the policy is shown of one tool result."""
+
+    text: str
+    cut_tokens: int = 0
+    """How many tokens of the text were cut out, to leave this."""
+    images: tuple[str, ...] = ()
+    """As data urls."""
+
+    @property
+    def content(self) -> str | list[dict[str, Any]]:
+        """The content of a chat message."""
+        if not self.images:
+            return self.text
+        blocks: list[dict[str, Any]] = [{"type": "image", "image": image} for image in self.images]
+        return blocks + ([{"type": "text", "text": self.text}] if self.text else [])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
     """How the context changes: drop `removed` ids from its end, then append `inserted` and `appended`.
 
@@ -62,6 +81,8 @@ class Edit:
     appended: list[int]
     inserted: list[int] = field(default_factory=list[int])
     removed: int = 0
+    images: int = 0
+    """How many images of the messages are among `appended`."""
 
 
 class Policy(Protocol):
@@ -91,6 +112,18 @@ class TokenBuilder(Protocol):
         tools: Sequence[Mapping[str, Any]],
     ) -> Edit:
         """How tool or user messages join the context, ready for the next generation."""
+        ...
+
+    def sees(self, image: bytes) -> bool:
+        """Whether the policy can be shown this image."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text by itself, for measuring and cutting it."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids."""
         ...
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:

@@ -16,9 +16,10 @@ GATEWAY = (
     {"compiled"},
     {"errors", "types"},
     {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
-    | {"sweeper", "places"},
-    {"wire", "process_limits", "lease_dir", "janitor"},
-    {"stdio", "http", "listening", "fetch"},
+    | {"sweeper", "places", "tls", "exchange"},
+    {"wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
+    {"stdio", "http", "listening", "fetch", "requests"},
+    {"sse"},
     {"connection"},
     {"pool", "watch"},
     {"session"},
@@ -29,7 +30,7 @@ ROLLOUT = (
     {"errors", "types"},
     {"config", "task", "hermes", "parquet", "startup"},
     {"harness", "tokens", "trace"},
-    {"limits", "rows", "user", "reward"},
+    {"limits", "rows", "user", "reward", "results"},
     {"trajectory", "engines"},
     {"verl", "bench", "doctor"},
     {"cli"},
@@ -92,7 +93,18 @@ def test_heavy_packages_are_imported_by_the_adapter_alone() -> None:
 
 
 def test_only_the_wire_touches_mcp() -> None:
-    allowed = {"wire", "connection", "stdio", "http", "listening", "fetch"}
+    allowed = {
+        "wire",
+        "connection",
+        "stdio",
+        "http",
+        "sse",
+        "tap",
+        "oauth",
+        "requests",
+        "listening",
+        "fetch",
+    }
     found = {
         name("gateway", path)
         for path in modules("gateway")

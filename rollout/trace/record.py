@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gateway.types import ToolResult
+from gateway.types import Content, ContentKind, Heard, ToolResult
 from rollout.task import Origin, Task
-from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed
+from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 SCHEMA_VERSION = 1
 
@@ -58,16 +60,41 @@ class Span:
 
 
 @dataclass(kw_only=True, slots=True)
+class Block:
+    """Binary content of a result; it is kept itself where the policy was shown it, in the trace's messages."""
+
+    kind: ContentKind
+    mime_type: str | None
+    uri: str | None
+    size: int  # bytes
+    sha256: str
+
+    @classmethod
+    def of(cls, content: Content) -> Block:
+        digest = hashlib.sha256(content.data).hexdigest()
+        return cls(
+            kind=content.kind, mime_type=content.mime_type, uri=content.uri, size=len(content.data), sha256=digest
+        )
+
+
+@dataclass(kw_only=True, slots=True)
 class ToolEvent:
     """One call and what came of it."""
 
     name: str
     arguments: dict[str, Any]
     text: str
+    """The whole of it, a line for each block that is not text."""
     is_error: bool
     id: str | None = None
     reward: float | None = None
     elapsed_s: float = 0.0
+    shown: str | None = None
+    """What the policy read, where that is not `text`: a long text cut, or images beside it."""
+    cut_tokens: int = 0
+    structured: dict[str, Any] | None = None
+    """Structured content that `text` does not repeat."""
+    blocks: list[Block] = field(default_factory=list[Block])
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,6 +123,8 @@ class Turn:
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
     user: UserEvent | None = None
+    heard: Heard = field(default_factory=Heard)
+    """What servers asked for and said within this turn's calls, the user simulator's included."""
 
     @property
     def reward(self) -> float:
@@ -135,11 +164,15 @@ class Trace:
     logprobs: list[float] = field(default_factory=list[float])  # [len(response_ids)], 0.0 where not sampled
     has_logprobs: bool = True
     """False once an engine gave a completion without logprobs."""
+    images: int = 0
+    """How many of the messages' images are in the context: the first ones."""
     spans: list[Span] = field(default_factory=list[Span])
     turns: list[Turn] = field(default_factory=list[Turn])
     stop_reason: StopReason | None = None
     failure: Failure | None = None
     reward: Reward | None = None
+    heard: Heard = field(default_factory=Heard)
+    """The same, within the calls before and after the turns: reset, start, score."""
     lease_wait_s: float = 0.0
     elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
@@ -203,26 +236,23 @@ class Trace:
     def add_context(self, edit: Edit) -> None:
         """Append rendered messages; nobody sampled them, so mask and logprob are 0."""
         self._apply(edit)
+        self.images += edit.images
         start = len(self.response_ids)
         self._append_unsampled(edit.appended)
         self._span(SpanKind.CONTEXT, len(self.turns) - 1, start, len(self.response_ids))
 
-    def add_calls(self, calls: Sequence[Call], results: Sequence[ToolResult]) -> list[Message]:
-        """Record what the calls of this turn came to, and return the messages that tell the policy."""
-        turn = self.turns[-1]
-        turn.tools += [
-            ToolEvent(
-                name=call.name,
-                arguments=call.arguments,
-                id=call.id,
-                text=result.text,
-                is_error=result.is_error,
-                reward=result.reward,
-                elapsed_s=result.elapsed_s,
-            )
-            for call, result in zip(calls, results, strict=True)
-        ]
-        return [tool_message(call, result.text) for call, result in zip(calls, results, strict=True)]
+    def add_calls(
+        self, calls: Sequence[Call], results: Sequence[ToolResult], shown: Sequence[Shown] | None = None
+    ) -> list[Message]:
+        """Record what the calls of this turn came to, and return the messages that tell the policy.
+
+        Args:
+            shown: what the policy is shown of each result; all of its text where this is None.
+        """
+        seen = shown or [Shown(text=result.text) for result in results]
+        triples = list(zip(calls, results, seen, strict=True))
+        self.turns[-1].tools += [tool_event(*triple) for triple in triples]
+        return [tool_message(call, part.content) for call, _, part in triples]
 
     def fail(self, kind: str, message: str) -> None:
         self.stop_reason = StopReason.FAILED
@@ -266,6 +296,37 @@ def assistant_message(parsed: Parsed) -> Message:
     return message
 
 
-def tool_message(call: Call, text: str) -> Message:
-    message: Message = {"role": "tool", "name": call.name, "content": text}
+def tool_event(call: Call, result: ToolResult, shown: Shown) -> ToolEvent:
+    text = result.text
+    structured = dict(result.structured) if result.structured is not None else None
+    return ToolEvent(
+        name=call.name,
+        arguments=call.arguments,
+        id=call.id,
+        text=text,
+        is_error=result.is_error,
+        reward=result.reward,
+        elapsed_s=result.elapsed_s,
+        shown=shown.text if shown.text != text else None,
+        cut_tokens=shown.cut_tokens,
+        structured=None if _repeats(text, structured) else structured,
+        blocks=[Block.of(block) for block in result.content if block.data],
+    )
+
+
+def _repeats(text: str, structured: dict[str, Any] | None) -> bool:
+    """Servers repeat structured content as JSON text, and put what is no object under `result`."""
+    if structured is None:
+        return True
+    if text in (structured.get("result"), str(structured.get("result"))):
+        return True
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return False
+    return said == structured or said == structured.get("result")
+
+
+def tool_message(call: Call, content: str | list[dict[str, Any]]) -> Message:
+    message: Message = {"role": "tool", "name": call.name, "content": content}
     return message | ({"tool_call_id": call.id} if call.id is not None else {})

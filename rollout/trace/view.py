@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from gateway.types import Heard
 from rollout.trace.record import ToolEvent, Trace, Turn
 
 FOLD = 160
@@ -44,6 +45,7 @@ def _turn(number: int, turn: Turn, full: bool) -> RenderableType:
         lines.append(Text.assemble(("says    ", "bold green"), _fold(turn.content, full=True)))
     for event in turn.tools:
         lines += _tool(event, full)
+    lines += _heard(turn.heard, full)
     if turn.user is not None:
         lines.append(Text.assemble(("user    ", "bold blue"), turn.user.message))
         if turn.user.done:
@@ -59,6 +61,23 @@ def _tool(event: ToolEvent, full: bool) -> list[Text]:
         Text.assemble(("calls   ", "bold magenta"), (event.name or "(unreadable call)", "magenta"), f" {arguments}"),
         Text.assemble(("        ", ""), (_fold(event.text, full), style)),
     ]
+
+
+def _heard(heard: Heard, full: bool) -> list[Text]:
+    lines: list[Text] = []
+    for request in heard.requests:
+        asked = str(request.asked.get("message") or json.dumps(request.asked.get("messages"), ensure_ascii=False))
+        answer = f"refused: {request.refused}" if request.answer is None else json.dumps(request.answer)
+        lines.append(
+            Text.assemble(("asks    ", "bold yellow"), f"{request.kind} for {request.tool}: ", _fold(asked, full))
+        )
+        lines.append(Text(f"        {_fold(answer, full)}", style="red" if request.answer is None else ""))
+    for note in heard.notifications if full else []:
+        amount = f" {note.progress:g}" + (f"/{note.total:g}" if note.total else "") if note.progress is not None else ""
+        lines.append(Text(f"        {note.kind}{amount} of {note.tool}: {note.text}", style="dim"))
+    if count := heard.more_notifications + (0 if full else len(heard.notifications)):
+        lines.append(Text(f"        {count} notifications more", style="dim"))
+    return lines
 
 
 def _foot(trace: Trace) -> RenderableType:

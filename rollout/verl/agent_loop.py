@@ -16,7 +16,7 @@ from rollout.trajectory import roll_out
 from rollout.types import Policy
 from rollout.verl.ledger import Entry
 from rollout.verl.manager import BATCH
-from rollout.verl.output import to_output, withdrawn_output
+from rollout.verl.output import context_images, to_output, withdrawn_output
 from rollout.verl.policy import VerlPolicy
 from rollout.verl.runtime import WORKER, OpenEnvironment, Runtime
 from rollout.verl.tokens import ContinuousTokens
@@ -101,6 +101,7 @@ class MCPAgentLoop(AgentLoopBase):
                 sampling_params,
                 stop_token_ids=tokens.stop_token_ids,
                 seed_key=seed_key,
+                images=lambda: context_images(trace),
             )
 
         return await roll_out(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
 from rollout.trace.record import Trace
+from rollout.verl.images import from_data_url, image_urls
 
 
 def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
@@ -21,7 +23,7 @@ def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
         response_ids=trace.response_ids,
         response_mask=trace.loss_mask,
         response_logprobs=trace.logprobs if trace.has_logprobs else None,
-        multi_modal_data={},
+        multi_modal_data={"images": context_images(trace)} if trace.images else {},
         mm_processor_kwargs={},
         reward_score=trace.reward.score if trace.reward else 0.0,
         num_turns=len(trace.turns) + trace.user_turns + 1,
@@ -37,6 +39,11 @@ def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
             "reward_extra_info": reward_extra_info(trace, parts),
         },
     )
+
+
+def context_images(trace: Trace) -> list[Any]:
+    """The images in the context, decoded, in their order."""
+    return [from_data_url(url) for url in image_urls(trace.messages)[: trace.images]] if trace.images else []
 
 
 def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -14,7 +15,11 @@ from rollout.types import Completion, FinishReason
 
 
 class VerlPolicy:
-    """Token-in-token-out generation through verl's `LLMServerClient`, sticky to one server per trajectory."""
+    """Token-in-token-out generation through verl's `LLMServerClient`, sticky to one server per trajectory.
+
+    Args:
+        images: Gives the images in the context so far, which engines take beside the ids.
+    """
 
     def __init__(
         self,
@@ -25,7 +30,9 @@ class VerlPolicy:
         *,
         stop_token_ids: list[int],
         seed_key: str | None,
+        images: Callable[[], list[Any]] = list,
     ) -> None:
+        self._images = images
         self._client, self._trajectory, self._origin, self._seed_key = client, trajectory, origin, seed_key
         stops = {*(sampling_params.get("stop_token_ids") or ()), *stop_token_ids}
         self._params = sampling_params | ({"stop_token_ids": sorted(stops)} if stops else {})
@@ -34,8 +41,12 @@ class VerlPolicy:
         params = self._params | {"max_tokens": max_tokens}
         if self._seed_key is not None:
             params[self._seed_key] = sampling_seed(self._origin, turn)
+        images = self._images()
+        beside: dict[str, Any] = {"image_data": images} if images else {}
         try:
-            output = await self._client.generate(request_id=self._trajectory, prompt_ids=ids, sampling_params=params)
+            output = await self._client.generate(
+                request_id=self._trajectory, prompt_ids=ids, sampling_params=params, **beside
+            )
         except Exception as error:  # the engine's boundary: Ray wraps whatever a server raised
             raise EngineError(f"{type(error).__name__}: {error}") from error
         if not output.token_ids and output.stop_reason not in ("aborted", "abort"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
@@ -11,6 +12,7 @@ from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from gateway.errors import ConfigError
 from rollout import hermes
 from rollout.types import Call, Edit, Message, Parsed
+from rollout.verl.images import image_urls, read_image, with_images
 
 
 class ContinuousTokens:
@@ -29,6 +31,15 @@ class ContinuousTokens:
     def stop_token_ids(self) -> list[int]:
         """Ids after which generation must stop so that a call can be read."""
         return [] if self._parser is None else list(self._parser.stop_token_ids)
+
+    def sees(self, image: bytes) -> bool:
+        return self._builder.supports_multimodal() and read_image(image) is not None
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(ids))
 
     def encode_completion(self, text: str) -> list[int]:
         """Ids of what a policy might have sampled, its end-of-turn token included."""
@@ -50,8 +61,10 @@ class ContinuousTokens:
         new: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
     ) -> Edit:
-        updated = [*previous, *new]
-        return _edit(self._builder.merge_context_tokens(list(previous), updated, context, tools=list(tools) or None))
+        before = with_images(previous)
+        after = [*before, *with_images(new)]
+        merge = self._builder.merge_context_tokens(before, after, context, tools=list(tools) or None)
+        return replace(_edit(merge), images=len(image_urls(new)))
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = self._without_stop(sampled)

@@ -10,6 +10,8 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from gateway.tool_config import LockEntry, lock_entry
+from gateway.types import ContentKind
+from rollout.verl.images import read_image
 from rollout.verl.runtime import WORKER
 
 
@@ -44,6 +46,8 @@ class MCPTool(BaseTool):
         self.entry = lock_entry(config, tool_schema.function.name)
         self.tool_schema = FullToolSchema.of(tool_schema, self.entry)
         self.name = self.entry.definition.exposed_name
+        self._images = bool(config.get("images"))
+        """Stock `tool_agent` fails on an image where its model has no vision, so it is given none unless asked for."""
 
     async def create(self, instance_id: str | None = None, **_: Any) -> tuple[str, ToolResponse]:
         return instance_id or str(uuid4()), ToolResponse()
@@ -58,7 +62,13 @@ class MCPTool(BaseTool):
         """
         session = await WORKER.stock_sessions.get(kwargs["agent_data"], self.entry)
         result = await session.call(self.name, parameters)
-        return ToolResponse(text=result.text), result.reward or 0.0, {"is_error": result.is_error}
+        metrics = {"is_error": result.is_error}
+        seen = [block for block in result.content if block.kind is ContentKind.IMAGE] if self._images else []
+        pictures = {id(block): picture for block in seen if (picture := read_image(block.data)) is not None}
+        if not pictures:
+            return ToolResponse(text=result.text), result.reward or 0.0, metrics
+        text = result.text_without([block for block in seen if id(block) in pictures])
+        return ToolResponse(text=text, image=list(pictures.values())), result.reward or 0.0, metrics
 
     async def release(self, instance_id: str, **_: Any) -> None:
         """Nothing: the session ends with the trajectory."""

@@ -1,0 +1,118 @@
+"""Completions for servers that ask for one: an OpenAI-compatible chat endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import httpx2
+
+from gateway.config import SamplingConfig
+from gateway.errors import RequestRefused
+from gateway.exchange import Question
+from gateway.tls import certificates
+
+_MAX_ANSWER_BYTES = 8 << 20
+_STOPS = {"stop": "endTurn", "length": "maxTokens"}
+
+
+class Sampler:
+    """Answers `sampling/createMessage` with the configured model."""
+
+    def __init__(self, config: SamplingConfig) -> None:
+        self._config = config
+
+    async def answer(self, question: Question) -> dict[str, Any]:
+        """A `CreateMessageResult`.
+
+        Raises:
+            RequestRefused: the endpoint cannot be reached, says no or answers off its protocol; or the request has
+                content that chat endpoints do not take.
+        """
+        where = {"server": question.server, "tool": question.tool}
+        try:
+            body = chat_request(question.params, self._config)
+            reply = await self._post(body)
+            return result(reply, self._config)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise RequestRefused(f"sampling: {type(error).__name__} at the endpoint", **where) from error
+        except ValueError as error:
+            raise RequestRefused(f"sampling: {error}", **where) from error
+
+    async def _post(self, body: Mapping[str, Any]) -> Any:
+        config = self._config
+        headers = {"authorization": f"Bearer {config.api_key.get_secret_value()}"} if config.api_key else {}
+        transport = httpx2.AsyncHTTPTransport(verify=certificates())
+        async with (
+            httpx2.AsyncClient(transport=transport, headers=headers, timeout=config.timeout_s) as client,
+            client.stream("POST", f"{config.url}/chat/completions", json=body) as response,
+        ):
+            data = bytearray()
+            async for chunk in response.aiter_bytes():
+                data += chunk
+                if len(data) > _MAX_ANSWER_BYTES:
+                    raise ValueError(f"the endpoint answered with more than {_MAX_ANSWER_BYTES} bytes")
+        if response.status_code != 200:
+            raise ValueError(f"the endpoint answered HTTP {response.status_code}")
+        return json.loads(data)
+
+
+def chat_request(params: Mapping[str, Any], config: SamplingConfig) -> dict[str, Any]:
+    """The body for `/chat/completions`. Raises ValueError for content that it has no place for."""
+    if params.get("tools"):
+        raise ValueError("a request with tools is not supported")
+    messages: list[dict[str, Any]] = []
+    if system := params.get("systemPrompt"):
+        messages.append({"role": "system", "content": system})
+    messages += [_message(message) for message in params["messages"]]
+    body: dict[str, Any] = {
+        "model": config.model,
+        "messages": messages,
+        "max_tokens": min(int(params["maxTokens"]), config.max_tokens),
+    }
+    if params.get("temperature") is not None:
+        body["temperature"] = params["temperature"]
+    if params.get("stopSequences"):
+        body["stop"] = params["stopSequences"]
+    return body
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    blocks = cast("list[Mapping[str, Any]]", content if isinstance(content, list) else [content])
+    parts = [_part(block) for block in blocks]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return {"role": message["role"], "content": parts[0]["text"]}
+    return {"role": message["role"], "content": parts}
+
+
+def _part(block: Mapping[str, Any]) -> dict[str, Any]:
+    match block["type"]:
+        case "text":
+            return {"type": "text", "text": block["text"]}
+        case "image":
+            return {"type": "image_url", "image_url": {"url": f"data:{block['mimeType']};base64,{block['data']}"}}
+        case "audio":
+            form = str(block["mimeType"]).rpartition("/")[2].removeprefix("x-")
+            return {"type": "input_audio", "input_audio": {"data": block["data"], "format": form}}
+        case kind:
+            raise ValueError(f"a request with {kind} content is not supported")
+
+
+def result(reply: Any, config: SamplingConfig) -> dict[str, Any]:
+    """A chat completion as a `CreateMessageResult`. Raises ValueError where it is none."""
+    try:
+        choice = reply["choices"][0]
+        text = choice["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        raise ValueError("the endpoint's answer is no chat completion") from None
+    if not isinstance(text, str):
+        raise ValueError("the endpoint's answer has no text")
+    stop = choice.get("finish_reason")
+    return {
+        "role": "assistant",
+        "content": {"type": "text", "text": text},
+        "model": str(reply.get("model") or config.model),
+        "stopReason": _STOPS.get(stop, str(stop or "endTurn")),
+    }

@@ -1,0 +1,99 @@
+"""What must not be read in a log, a trace or an error: found in a server's entry, taken out of every text it sends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from gateway.config import ServerConfig
+
+SHOWN = "[secret]"
+_SHORTEST = 6
+"""Shorter values stand in too many innocent texts."""
+_WORDS = frozenset(
+    "key apikey token secret secrets password passwd passphrase pwd pass credential credentials auth authorization "
+    "cookie bearer pat dsn".split()
+)
+_SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_USERINFO = re.compile(r"\w://[^/\s:@]*:([^/\s@]+)@")
+_SCHEME = re.compile(r"(?:Bearer|Basic|Token)\s+(.+)", re.IGNORECASE)
+
+
+class Secrets:
+    """The secret values of one server.
+
+    A value is secret by where it stands: under a name that says so (`API_KEY`, `Authorization`, `--token`), as a
+    password in a url, or among client credentials. Values of fewer than 6 characters are not looked for.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._values: list[str] = []
+        for value in _found(config):
+            self.add(value)
+
+    def add(self, value: str) -> None:
+        if len(value) >= _SHORTEST and value not in self._values:
+            self._values.append(value)
+            self._values.sort(key=len, reverse=True)
+
+    def clean(self, text: str) -> str:
+        """The text with every secret value in it replaced."""
+        for value in self._values:
+            if value in text:
+                text = text.replace(value, SHOWN)
+        return text
+
+    def clean_json(self, value: Any) -> Any:
+        """The same for every string inside a JSON value, keys included."""
+        if not self._values:
+            return value
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, Mapping):
+            items = cast("Mapping[str, Any]", value).items()
+            return {self.clean(name): self.clean_json(inner) for name, inner in items}
+        if isinstance(value, list):
+            return [self.clean_json(inner) for inner in cast("list[Any]", value)]
+        return value
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+
+def _found(config: ServerConfig) -> Iterator[str]:
+    for name, value in (*config.env.items(), *config.headers.items()):
+        yield from _in_value(value, secret=is_secret_name(name))
+    yield from _in_arguments(config.args)
+    if config.url is not None:
+        split = urlsplit(config.url)
+        yield unquote(split.password or "")
+        for name, value in parse_qsl(split.query):
+            yield from _in_value(value, secret=is_secret_name(name))
+    if config.client_credentials is not None:
+        yield config.client_credentials.client_secret.get_secret_value()
+
+
+def _in_arguments(arguments: tuple[str, ...]) -> Iterator[str]:
+    previous = ""
+    for argument in arguments:
+        option, given, value = argument.partition("=")
+        if option.startswith("-") and given:
+            yield from _in_value(value, secret=is_secret_name(option))
+        else:
+            yield from _in_value(argument, secret=previous.startswith("-") and is_secret_name(previous))
+        previous = argument
+
+
+def _in_value(value: str, *, secret: bool) -> Iterator[str]:
+    yield from _USERINFO.findall(value)
+    if secret:
+        yield value
+        if match := _SCHEME.match(value):
+            yield match.group(1)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, header, option or query key of this name holds a secret."""
+    return any(word.lower() in _WORDS for word in _SPLIT.split(name))

@@ -1,0 +1,58 @@
+"""Images in messages, as the processors that verl works with take them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image, UnidentifiedImageError
+
+from rollout.types import Message
+
+_UNREADABLE = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+"""What Pillow raises for files that are broken, cut short, or made to fill the memory."""
+
+
+def read_image(data: bytes) -> Image.Image | None:
+    """The picture, decoded; None for what is none."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return image.convert("RGB")
+    except _UNREADABLE:
+        return None
+
+
+def from_data_url(url: str) -> Image.Image:
+    """Raises ValueError for what is no image."""
+    try:
+        image = read_image(base64.b64decode(url.partition(",")[2], validate=True))
+    except binascii.Error:
+        image = None
+    if image is None:
+        raise ValueError("not an image")
+    return image
+
+
+def image_urls(messages: Sequence[Message]) -> list[str]:
+    """The data urls of all images in messages, in their order."""
+    return [block["image"] for message in messages for block in _blocks(message) if block.get("type") == "image"]
+
+
+def with_images(messages: Sequence[Message]) -> list[Message]:
+    """The messages with decoded images in place of data urls."""
+    return [
+        message | {"content": [_decoded(block) for block in message["content"]]} if _blocks(message) else message
+        for message in messages
+    ]
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    content = message["content"]
+    return content if isinstance(content, list) else []
+
+
+def _decoded(block: dict[str, Any]) -> dict[str, Any]:
+    return {**block, "image": from_data_url(block["image"])} if block.get("type") == "image" else block

@@ -1,0 +1,354 @@
+"""What servers ask for within calls, and what they say by the way: real servers of both eras, over every transport."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
+from mcp_types import CreateMessageResult, SamplingMessage, TextContent
+from pydantic import BaseModel
+from serving import Model, listening, serving
+from starlette.responses import Response
+
+from gateway import ConfigError, Gateway, GatewayConfig, Session
+from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
+from gateway.types import Heard, NotificationKind, RequestKind
+
+pytestmark = [
+    pytest.mark.anyio,
+    # The protocol of 2026 keeps log messages and sampling on notice; servers will send them for years.
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
+
+OLD = Path(__file__).parents[1] / "support" / "old_server.py"
+TRANSPORTS = ("in_process", "http", "http-handshake", "sse", "sse-handshake", "stdio-handshake")
+
+
+class Amount(BaseModel):
+    n: int
+
+
+async def ask_amount() -> Elicit[Amount]:
+    return Elicit("How many?", Amount)
+
+
+async def ask_model(text: str) -> Sample:
+    message = SamplingMessage(role="user", content=TextContent(type="text", text=text))
+    return Sample([message], max_tokens=50, system_prompt="Be loud.")
+
+
+def shop() -> MCPServer:
+    server = MCPServer("shop", log_level="ERROR")
+
+    @server.tool(structured_output=False)
+    async def order(item: str, amount: Annotated[Amount, Resolve(ask_amount)]) -> str:
+        """Order."""
+        return f"{amount.n} x {item}"
+
+    @server.tool(structured_output=False)
+    async def summarize(text: str, said: Annotated[CreateMessageResult, Resolve(ask_model)]) -> str:
+        """Summarize."""
+        assert isinstance(said.content, TextContent)
+        return said.content.text
+
+    @server.tool(structured_output=False)
+    async def count(to: int, ctx: Context) -> str:
+        """Count."""
+        for number in range(to):
+            await ctx.info(f"at {number}")  # pyright: ignore[reportDeprecated]
+            await ctx.debug("too fine")  # pyright: ignore[reportDeprecated]
+            await ctx.report_progress(number, to, "on the way")
+        return "counted"
+
+    return server
+
+
+def customer(answer: dict[str, Any], asked: list[dict[str, Any]]) -> MCPServer:
+    server = MCPServer("customer", log_level="ERROR")
+
+    @server.tool(meta={"mcp-rollout/role": "elicit"})
+    async def elicit(seq: int, message: str, schema: dict[str, Any], server: str, tool: str) -> dict[str, Any]:
+        asked.append({"seq": seq, "message": message, "schema": schema, "server": server, "tool": tool})
+        return answer
+
+    return server
+
+
+@asynccontextmanager
+async def leased(
+    transport: str, *, servers: dict[str, MCPServer] | None = None, **bounds: Any
+) -> AsyncIterator[Session]:
+    """A session with `shop` over a transport, and `servers` in process."""
+    local = {"shop": shop(), **(servers or {})} if transport == "in_process" else (servers or {})
+    entries: dict[str, Any] = {name: {"factory": "unused:unused", "required": True} for name in local}
+
+    def connect(_: Any, name: str) -> MCPServer | None:
+        return local.get(name)
+
+    @asynccontextmanager
+    async def entry() -> AsyncIterator[dict[str, Any]]:
+        if transport == "in_process":
+            yield entries["shop"]
+        elif transport == "stdio-handshake":
+            yield {"command": sys.executable, "args": ["-I", "-S", str(OLD), "2025-11-25"], "required": True}
+        else:
+            async with serving(shop(), transport) as found:
+                yield found
+
+    async with entry() as found:
+        more = bounds.pop("entry", {})
+        config = GatewayConfig.model_validate({"servers": {**entries, "shop": {**found, **more}}, **bounds})
+        async with (
+            Gateway(config, connect=connect) as gateway,
+            gateway.lease(trajectory="t", task=None, seed=1) as session,
+        ):
+            yield session
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_question_within_a_call_is_answered_by_the_elicit_tool(transport: str) -> None:
+    asked: list[dict[str, Any]] = []
+    simulator = customer({"action": "accept", "content": {"n": 7}}, asked)
+    async with leased(transport, servers={"customer": simulator}, elicitation={"server": "customer"}) as session:
+        assert "elicit" not in session.tools
+        first = await session.call("order", {"item": "tea"})
+        await session.call("order", {"item": "tea"})
+        heard = session.take_heard()
+    assert not first.is_error and "7" in first.text
+    assert [question["seq"] for question in asked] == [1, 2]
+    assert asked[0]["message"] == "How many?" and asked[0]["server"] == "shop" and asked[0]["tool"] == "order"
+    assert asked[0]["schema"]["properties"]["n"]["type"] == "integer"
+    kinds = [(request.kind, request.tool, request.answer) for request in heard.requests]
+    answer = {"action": "accept", "content": {"n": 7}}
+    assert kinds == [(RequestKind.ELICITATION, "order", answer)] * 2
+    assert heard.requests[0].asked["message"] == "How many?"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_completion_within_a_call_comes_from_the_configured_model(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model()
+    async with listening(model.app) as address:
+        sampling = {"url": f"{address}/v1/", "model": "m", "api_key": "sk-very-secret", "max_tokens": 20}
+        async with leased(transport, sampling=sampling) as session:
+            result = await session.call("summarize", {"text": "a long story"})
+            heard = session.take_heard()
+    assert result.text == "A LONG STORY"
+    assert model.requests[0]["model"] == "m" and model.requests[0]["max_tokens"] == 20
+    assert model.requests[0]["messages"][-1] == {"role": "user", "content": "a long story"}
+    assert model.headers[0]["authorization"] == "Bearer sk-very-secret"
+    (request,) = heard.requests
+    assert request.kind is RequestKind.SAMPLING and request.answer is not None
+    assert request.answer["content"] == {"type": "text", "text": "A LONG STORY"} and request.answer["model"] == "echo-1"
+    assert "sk-very-secret" not in repr(heard)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("tool", ["order", "summarize"])
+async def test_what_nobody_is_configured_to_answer_is_refused_with_the_remedy(transport: str, tool: str) -> None:
+    key = "elicitation" if tool == "order" else "sampling"
+    arguments = {"item": "tea"} if tool == "order" else {"text": "x"}
+    async with leased(transport) as session:
+        if transport != "stdio-handshake":  # servers of the SDK look at our capabilities and do not even ask
+            with pytest.raises(RequestRefused, match=rf"(?s){key}.*keys `elicitation` and `sampling`"):
+                await session.call(tool, arguments)
+            return
+        result = await session.call(tool, arguments)
+        requests = session.take_heard().requests
+    # Others ask all the same, are told, and decide for themselves what becomes of the call.
+    assert result.is_error
+    (request,) = requests
+    assert request.answer is None and request.refused is not None
+    assert f"{key} is not configured here" in request.refused and f"{key}: {{" in request.refused
+
+
+@pytest.mark.parametrize("transport", ["in_process", "http-handshake", "stdio-handshake"])
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ({"action": "shrug"}, "the action 'shrug'"),
+        ({"action": "accept", "content": {"n": "many"}}, "n: expected integer"),
+    ],
+    ids=["action", "schema"],
+)
+async def test_a_simulator_that_answers_off_contract_breaks_the_call(
+    transport: str, answer: dict[str, Any], problem: str
+) -> None:
+    simulator = customer(answer, [])
+    async with leased(transport, servers={"customer": simulator}, elicitation={"server": "customer"}) as session:
+        with pytest.raises(RequestRefused, match=f"shop/order: elicitation: .*{problem}"):
+            await session.call("order", {"item": "tea"})
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio-handshake"])
+async def test_a_model_that_says_no_breaks_the_call(transport: str) -> None:
+    model = Model()
+    model.status = 500
+    async with listening(model.app) as address:
+        async with leased(transport, sampling={"url": f"{address}/v1", "model": "m"}) as session:
+            with pytest.raises(RequestRefused, match="the endpoint answered HTTP 500"):
+                await session.call("summarize", {"text": "x"})
+
+
+@pytest.mark.parametrize("transport", ["in_process", "http-handshake", "stdio-handshake"])
+async def test_an_answer_that_takes_too_long_is_given_up(transport: str) -> None:
+    simulator = MCPServer("customer", log_level="ERROR")
+
+    @simulator.tool(name="elicit", meta={"mcp-rollout/role": "elicit"})
+    async def elicit() -> dict[str, Any]:
+        await anyio.sleep_forever()
+        return {}
+
+    elicitation = {"server": "customer", "timeout_s": 0.2}
+    with anyio.fail_after(20):
+        async with leased(transport, servers={"customer": simulator}, elicitation=elicitation) as session:
+            with pytest.raises(RequestRefused, match=r"no answer within 0.2 s \(elicitation.timeout_s\)"):
+                await session.call("order", {"item": "tea"})
+
+
+@pytest.mark.parametrize("transport", ["in_process", "http", "stdio-handshake"])
+async def test_waiting_for_an_answer_does_not_use_up_the_calls_own_time(transport: str) -> None:
+    simulator = MCPServer("customer", log_level="ERROR")
+
+    @simulator.tool(name="elicit", meta={"mcp-rollout/role": "elicit"})
+    async def elicit() -> dict[str, Any]:
+        await anyio.sleep(1.5)
+        return {"action": "accept", "content": {"n": 1}}
+
+    async with leased(
+        transport,
+        servers={"customer": simulator},
+        elicitation={"server": "customer"},
+        entry={"call_timeout_s": 1},
+    ) as session:
+        assert not (await session.call("order", {"item": "tea"})).is_error
+
+
+async def test_a_call_that_hangs_after_its_answer_still_times_out() -> None:
+    async with leased("stdio-handshake", entry={"call_timeout_s": 0.3}) as session:
+        await session.call("order", {"item": "tea"})
+        with pytest.raises(CallTimeout):
+            await session.call("wait", {"s": 30})
+
+
+async def test_a_server_that_keeps_asking_is_stopped() -> None:
+    server = MCPServer("shop", log_level="ERROR")
+
+    @server.tool(structured_output=False)
+    async def nag(ctx: Context) -> str:
+        """Nag."""
+        for number in range(5):
+            try:
+                await ctx.elicit("Sure?", Amount)
+            except Exception as error:
+                return f"{number}: {error}"
+        return "never stopped"
+
+    simulator = customer({"action": "accept", "content": {"n": 1}}, [])
+    async with serving(server, "http-handshake") as entry:
+        unused = {"factory": "unused:unused", "required": True}
+        config = {"servers": {"shop": entry, "customer": unused}, "elicitation": {"server": "customer"}}
+        gateway = Gateway(
+            GatewayConfig.model_validate({**config, "max_requests_per_call": 3}),
+            connect=lambda _, name: simulator if name == "customer" else None,
+        )
+        async with gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            text = (await session.call("nag", {})).text
+    assert text.startswith("3: ") and "max_requests_per_call" in text
+
+
+async def test_on_a_shared_line_a_question_that_names_no_call_is_refused_unless_it_names_the_trajectory() -> None:
+    simulator = customer({"action": "accept", "content": {"n": 2}}, [])
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(OLD), "2025-11-25"], "required": True}
+    servers = {"shop": entry, "customer": {"factory": "unused:unused", "required": True}}
+    config = GatewayConfig.model_validate({"servers": servers, "elicitation": {"server": "customer"}})
+    connect = {"customer": simulator}
+    async with Gateway(config, connect=lambda _, name: connect.get(name)) as gateway:
+        async with (
+            gateway.lease(trajectory="one", task=None, seed=1) as one,
+            gateway.lease(trajectory="two", task=None, seed=2) as two,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(two.call, "wait", {"s": 60})
+            await anyio.wait_all_tasks_blocked()
+            refused = await one.call("order", {})
+            answered = await one.call("order", {"marked": True})
+            tasks.cancel_scope.cancel()
+    assert refused.is_error and "serves several trajectories" in refused.text
+    assert not answered.is_error and '"n": 2' in answered.text
+
+
+async def test_the_elicitation_server_must_have_the_tool() -> None:
+    server = shop()
+    config = GatewayConfig.model_validate(
+        {"servers": {"shop": {"factory": "unused:unused"}}, "elicitation": {"server": "shop"}}
+    )
+    with pytest.raises(ConfigError, match=r"elicitation.server: 'shop' has no tool with the role elicit"):
+        async with Gateway(config, connect=lambda *_: server):
+            pass
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_progress_and_log_messages_are_noted_on_their_call(transport: str) -> None:
+    async with leased(transport) as session:
+        assert (await session.call("count", {"to": 3})).text == "counted"
+        heard = session.take_heard()
+    progress = [(note.progress, note.total) for note in heard.notifications if note.kind is NotificationKind.PROGRESS]
+    logs = [(note.level, note.text) for note in heard.notifications if note.kind is NotificationKind.LOG]
+    assert progress == [(0, 3), (1, 3), (2, 3)]
+    if transport == "stdio-handshake":
+        assert logs == [("info", "at 0"), ("info", "at 2")]  # `debug` is below the default level
+    else:
+        assert logs == [("info", "at 0"), ("info", "at 1"), ("info", "at 2")]
+    assert {note.tool for note in heard.notifications} == {"count"} and heard.more_notifications == 0
+
+
+@pytest.mark.parametrize("transport", ["http", "sse", "stdio-handshake"])
+async def test_a_flood_of_notifications_costs_a_bounded_amount_and_no_call(transport: str) -> None:
+    many = 10_000 if transport == "stdio-handshake" else 700
+    async with leased(transport, entry={"call_timeout_s": 30}) as session:
+        results: list[str] = []
+
+        async def call(name: str, arguments: dict[str, Any]) -> None:
+            results.append((await session.call(name, arguments)).text)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, "count", {"to": many})
+            tasks.start_soon(call, "count", {"to": 1})
+        heard = session.take_heard()
+    assert results == ["counted", "counted"]
+    assert len(heard.notifications) == Heard.MAX_NOTIFICATIONS
+    in_all = len(heard.notifications) + heard.more_notifications
+    # Half of the log messages of the older server are below the level that is kept.
+    assert in_all >= (many * 1.5 if transport == "stdio-handshake" else many)
+
+
+async def test_a_call_that_was_begun_is_not_taken_for_one_that_never_arrived() -> None:
+    """Turned away in its second round, when the server may have done something in the first."""
+    server, rounds = shop(), 0
+    app = server.streamable_http_app()
+
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal rounds
+        if scope["type"] == "http" and (b"mcp-method", b"tools/call") in scope["headers"]:
+            rounds += 1
+            if rounds == 2:
+                return await Response(status_code=429)(scope, receive, send)
+        await app(scope, receive, send)
+
+    simulator = customer({"action": "accept", "content": {"n": 1}}, [])
+    async with listening(busy) as address:
+        unused = {"factory": "unused:unused", "required": True}
+        servers = {"shop": {"url": f"{address}/mcp", "required": True}, "customer": unused}
+        config = GatewayConfig.model_validate({"servers": servers, "elicitation": {"server": "customer"}})
+        gateway = Gateway(config, connect=lambda _, name: simulator if name == "customer" else None)
+        async with gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            with pytest.raises(DeliveryUnknown, match="begun, but never finished: HTTP 429"):
+                await session.call("order", {"item": "tea"})
+    assert rounds == 2
