@@ -96,8 +96,8 @@ def _print_cost(found: _Found, counter: TokenCounter) -> None:
         )
     allowed = STEP * ceil((cost + _MESSAGES) / STEP)
     Console(highlight=False).print(
-        f"\nThe {len(shown)} tools for the policy add {cost} tokens to every prompt. With {_MESSAGES} for a system message "
-        f"and a task: data.max_prompt_length={allowed}. Rows may name fewer tools (`data --tools`)."
+        f"\nThe {len(shown)} tools for the policy add {cost} tokens to every prompt. With {_MESSAGES} for a system "
+        f"message and a task: data.max_prompt_length={allowed}. Rows may name fewer tools (`data --tools`)."
     )
 
 

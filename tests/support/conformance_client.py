@@ -184,9 +184,8 @@ async def play(scenario: str, url: str, context: Context) -> None:
             "suite": {"url": url, "required": True},
             "user": {"factory": "unused:unused", "required": True},
         },
+        "elicitation": {"server": "user"},
     }
-    if "elicitation" in GatewayConfig.model_fields:
-        config["elicitation"] = {"server": "user"}
     own = first_tool if scenario.startswith("auth/") else SCENARIOS[scenario]
     with_login = partial(logged_in, url, context) if scenario.startswith("auth/") else lambda: None
 
