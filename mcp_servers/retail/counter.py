@@ -145,7 +145,7 @@ def _call(order: Order, step: Step) -> tuple[str, Call]:
             made = call("track_shipment", order_id=number)
         case "return":
             made = call("check_return_window", order_id=number)
-    return f"{number} is {order.status}. I {_INTENT[step]}.", made
+    return f"{number} is {order.status}: {_INTENT[step]}.", made
 
 
 def _answer(story: Story, order: Order, step: Step) -> _Answer:
