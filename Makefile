@@ -7,7 +7,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$python && break; \
 	done)
 
-.PHONY: install third-party demo test test-full lint bench clean
+.PHONY: install third-party demo demo-control test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -34,6 +34,10 @@ $(VENV)/third_party/.installed: $(wildcard tests/third_party/*.json tests/third_
 
 demo: install
 	$(BIN)/python examples/demo.py
+
+# The same with a learning rate of zero: the curve has to stay flat.
+demo-control: install
+	$(BIN)/python examples/demo.py --control
 
 lint: install
 	$(BIN)/ruff check --no-cache .

@@ -40,6 +40,20 @@ def test_an_environment_of_one_file_can_be_rolled_out(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.verl
 @pytest.mark.timeout(1800)
-def test_the_demo_runs() -> None:
-    output = run(sys.executable, "examples/demo.py", timeout_s=1700)
-    assert "turn 15" in output and "3/3 steps" in output
+def test_the_demo_shows_a_policy_that_gets_better(tmp_path: Path) -> None:
+    output = run(sys.executable, "examples/demo.py", "--out", str(tmp_path), timeout_s=1700)
+    assert "turn 15" in output and "20/20 steps" in output
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["last"] - result["first"] >= 0.2
+    before, after = result["held_out"]
+    assert after - before >= 0.1
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+
+
+@pytest.mark.full
+@pytest.mark.verl
+@pytest.mark.timeout(1800)
+def test_without_a_learning_rate_nothing_is_learnt(tmp_path: Path) -> None:
+    run(sys.executable, "examples/demo.py", "--control", "--out", str(tmp_path), timeout_s=1700)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert abs(result["last"] - result["first"]) < 0.15

@@ -21,6 +21,7 @@ import pytest
 import yaml
 from engine_log import derive, read_generations, read_records
 from taught_model import teach
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
 from gateway.tool_config import read_lock
@@ -122,7 +123,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "trainer.default_local_dir": home,
         "trainer.total_training_steps": STEPS,
         "trainer.val_before_train": True,
+        "trainer.logger": "[console,file,tensorboard]",
         "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home,
+        "+ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR": home / "tensorboard",
         "hydra.run.dir": home / "hydra",
     }
     done = subprocess.run(
@@ -199,6 +202,12 @@ def test_trained_weights_reach_the_engine(run: Run) -> None:
 
 
 def test_our_metrics_reach_verls_loggers(run: Run) -> None:
+    """The `file` logger, the console and tensorboard."""
+    events = EventAccumulator(str(run.home / "tensorboard")).Reload()
+    for name in ("mcp/turns", "mcp/tool_error_rate", "mcp/lease_wait_s", "mcp/failed_share", "mcp/reward/echo/letters"):
+        shown = {event.step: event.value for event in events.Scalars(name)}
+        assert shown == pytest.approx({step: run.metrics[step][name] for step in range(1, STEPS + 1)}), name
+        assert f"{name}:" in run.output
     for step in range(1, STEPS + 1):
         assert run.metrics[step]["mcp/trajectories"] == AGENTS.count("mcp_agent") * SAMPLES
         assert run.metrics[step]["mcp/failed_share"] == 0

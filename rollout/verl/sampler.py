@@ -1,6 +1,7 @@
 """verl's replay buffers, watching how many trajectories were withdrawn.
 
-Named by `trainer.v1.sampler.custom_sampler`; `sampler_kwargs.max_failed_share` is the bound.
+Named by `trainer.v1.sampler.custom_sampler`. `sampler_kwargs.max_failed_share` is the bound, `poll_interval_s` how often
+the trainer looks whether its batch is complete.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ def check_failures(summary: Summary, max_failed_share: float) -> None:
 
 class _Watching:
     sampler_kwargs: Any
+    poll_interval: float
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.poll_interval = float(self.sampler_kwargs.get("poll_interval_s", self.poll_interval))
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """Sample as verl does; add `mcp/*` metrics to its own.

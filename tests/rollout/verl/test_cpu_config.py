@@ -42,6 +42,7 @@ ENGINE_KEYS = (
     "reward.num_workers",
     "trainer.device",
     "trainer.n_gpus_per_node",
+    "trainer.v1.sampler.sampler_kwargs.poll_interval_s",
     "transfer_queue.backend.",
 )
 
