@@ -1,7 +1,7 @@
 """verl's replay buffers, watching how many trajectories were withdrawn.
 
-Named by `trainer.v1.sampler.custom_sampler`. `sampler_kwargs.max_failed_share` is the bound, `poll_interval_s` how often
-the trainer looks whether its batch is complete.
+Named by `trainer.v1.sampler.custom_sampler`. `sampler_kwargs.max_failed_share` is the bound, `poll_interval_s` says how
+often the trainer looks whether its batch is complete.
 """
 
 from __future__ import annotations
