@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 
 ROLE_META = "mcp-rollout/role"
 
-HarnessRole = Literal["reset", "start", "reply", "score", "release", "tasks", "expert"]
+HarnessRole = Literal["reset", "start", "reply", "elicit", "score", "release", "tasks", "expert"]
 Split = Literal["train", "test"]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +28,7 @@ _ANNOTATIONS: dict[HarnessRole, ToolAnnotations] = {
     "reset": SET,
     "start": READ,
     "reply": NOTE,
+    "elicit": NOTE,
     "score": READ,
     "release": SET,
     "tasks": READ,
@@ -94,6 +95,14 @@ class Reply(HarnessResult):
     message: str
     done: bool
     reward: float | None = None
+
+
+class Elicited(HarnessResult):
+    """The user's answer to a question that a server asks within a call."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None
+    """With `accept`, by the question's schema."""
 
 
 def harness_tool(server: MCPServer, role: HarnessRole) -> Callable[[F], F]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_servers._harness import Reply
+from mcp_servers._harness import Elicited, Reply
 from mcp_servers.user_simulator.scenario import END, Scenario
 
 
@@ -16,6 +16,24 @@ class Conversation:
         self._step = scenario.first
         self._unhelpful = 0
         self._replies: list[Reply] = []
+        self._elicited: list[Elicited] = []
+
+    def elicit(self, seq: int, question: str) -> Elicited:
+        """The user's answer to question number `seq` of a server; counted and repeated like replies.
+
+        Raises:
+            OutOfOrder: `seq` skips a number.
+        """
+        if 1 <= seq <= len(self._elicited):
+            return self._elicited[seq - 1]
+        if seq != len(self._elicited) + 1:
+            raise OutOfOrder(f"question {seq} is out of order: the next one is {len(self._elicited) + 1}")
+        fitting = next((answer for answer in self.scenario.answers if answer.fits(question)), None)
+        if fitting is None:
+            self._elicited.append(Elicited(action="decline"))
+        else:
+            self._elicited.append(Elicited(action=fitting.action, content=fitting.content))
+        return self._elicited[-1]
 
     def reply(self, seq: int, message: str) -> Reply:
         """The user's reply number `seq` (1, 2, 3, ...) to the agent's message.

@@ -8,7 +8,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from mcp_servers._harness import Done, Opening, Reply, harness_tool
+from mcp_servers._harness import Done, Elicited, Opening, Reply, harness_tool
 from mcp_servers._state import TrajectoryState
 from mcp_servers.user_simulator.conversation import Conversation, OutOfOrder
 from mcp_servers.user_simulator.load import Scenarios
@@ -37,6 +37,14 @@ def create_server(scenarios: Scenarios) -> MCPServer:
         """The user's reply to the agent's message; a repeated number gives the same reply."""
         try:
             return state.of(ctx).reply(seq, message)
+        except OutOfOrder as error:
+            raise ToolError(str(error)) from error
+
+    @harness_tool(server, "elicit")
+    async def elicit(seq: Annotated[int, Field(description="1, 2, 3, ...")], message: str, ctx: Context) -> Elicited:
+        """The user's answer to a question that a server asks within a call; a repeated number gives the same answer."""
+        try:
+            return state.of(ctx).elicit(seq, message)
         except OutOfOrder as error:
             raise ToolError(str(error)) from error
 

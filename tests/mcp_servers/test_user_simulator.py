@@ -15,7 +15,7 @@ from mcp import Client
 from mcp_types import CallToolResult
 from pydantic import ValidationError
 
-from mcp_servers.user_simulator import Cue, Scenario, Step, create_server
+from mcp_servers.user_simulator import Answer, Cue, Scenario, Step, create_server
 from mcp_servers.user_simulator.conversation import Conversation, OutOfOrder
 from mcp_servers.user_simulator.load import load_scenarios
 
@@ -37,6 +37,16 @@ TEA = Scenario(
         ),
         "milk": Step(cues=(Cue(when=("milk",), says="No milk. Thanks!", to="end"),), otherwise=("And?",)),
     },
+)
+
+
+ASKED = TEA.model_copy(
+    update={
+        "answers": (
+            Answer(when=("sugar", "how much"), content={"spoons": 2}),
+            Answer(when=("newsletter",), action="cancel"),
+        )
+    }
 )
 
 
@@ -175,3 +185,24 @@ def test_scenarios_come_from_a_json_file_by_task_or_for_any(tmp_path: Path):
 def test_a_wrong_source_of_scenarios_is_named(source: str):
     with pytest.raises(ValueError, match=source.split(":")[0]):
         load_scenarios(source)
+
+
+async def test_the_user_answers_what_servers_ask_by_the_question_and_declines_the_rest():
+    async with Client(create_server(lambda _task, _seed: ASKED)) as client:
+        await ask(client, "reset", task="tea", seed=0)
+        questions = ["How much sugar?", "Our newsletter, perhaps?", "Your shoe size?"]
+        answers = [
+            (await ask(client, "elicit", seq=seq, message=question)).structured_content
+            for seq, question in enumerate(questions, 1)
+        ]
+        assert answers == [{"action": "accept", "content": {"spoons": 2}}, {"action": "cancel"}, {"action": "decline"}]
+
+
+async def test_a_question_that_is_asked_again_gets_the_same_answer_and_none_is_skipped(error_of: ErrorOf):
+    async with Client(create_server(lambda _task, _seed: ASKED)) as client:
+        await ask(client, "reset", task="tea", seed=0)
+        first = (await ask(client, "elicit", seq=1, message="How much sugar?")).structured_content
+        again = (await ask(client, "elicit", seq=1, message="Anything else")).structured_content
+        assert first == again
+        assert "question 3 is out of order" in error_of(await ask(client, "elicit", seq=3, message="Sugar?"))
+        assert await reply(client, 1, "Tea?") == {"message": "Yes, green tea.", "done": False, "reward": 0.5}
