@@ -329,8 +329,11 @@ class Connection:
         """The result without the server's secrets: a trace would keep them, and a policy would learn them."""
         if not self._secrets and self.era.authority is None:
             return result
-        content = tuple(replace(block, text=self._clean(block.text)) for block in result.content)
-        return replace(result, content=content, structured=self._clean(result.structured))
+        content = tuple(
+            replace(block, text=self._clean(block.text), uri=self._clean(block.uri)) for block in result.content
+        )
+        meta, structured = self._clean(dict(result.meta)), self._clean(result.structured)
+        return replace(result, content=content, structured=structured, meta=meta)
 
     def _clean(self, value: Any) -> Any:
         """A text or JSON value without secrets; the token in use is one of them."""

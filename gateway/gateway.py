@@ -261,6 +261,8 @@ class Gateway:
 
     async def _open_now(self, server: str, config: ServerConfig, mark: str | None = None) -> Connection:
         asks, patience_s = requests_answered(self.config)
+        longest_s = max(config.start_timeout_s, self.config.reset_timeout_s, self.config.release_timeout_s)
+        patience_s += max(0.0, longest_s - config.call_timeout_s)
         era, notice = self._eras[server], self._watch.notice
         connection = Connection(server, config, self._connect, era, notice, asks=asks, patience_s=patience_s)
         self._connections.add(connection)
@@ -340,8 +342,10 @@ class Gateway:
                     await session.reset(task)
                 yield session
             finally:
-                await self._release(session)
-                session.end()
+                try:
+                    await self._release(session)
+                finally:
+                    session.end()
         finally:
             for name, bundle in bundles.items():
                 pools[name].give_back(bundle, sound=session is not None and session.sound(bundle.connections))

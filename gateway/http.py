@@ -181,7 +181,8 @@ class HttpTransport:
     """mcp's streams over a client that this connection alone uses.
 
     Args:
-        patience_s: How long an answer of ours to a server's request may take; its stream is silent meanwhile.
+        patience_s: How much longer than a call a stream may be silent: while an answer of ours to a server's request is
+            found, and in requests that have bounds of their own.
     """
 
     def __init__(

@@ -54,6 +54,7 @@ class SharedConnection:
 
     async def _reconnect(self) -> Connection:
         self._attempts += 1
+        self._last_failure = None
         try:
             self._current = await self._open()
         except GatewayError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import mcp_types as mcp
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from gateway.errors import RequestRefused
 from gateway.exchange import EXCHANGE, Exchange, Refused
 from gateway.types import TRAJECTORY_META, RequestKind
+from gateway.wire import DELIVERY, Delivery
 
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
 Answer = mcp.ElicitResult | mcp.CreateMessageResult
@@ -41,7 +42,7 @@ class Exchanges:
     def by_token(self, token: object) -> Exchange | None:
         return self._open.get(token) if isinstance(token, int) else None
 
-    def find(self, meta: Mapping[str, Any] | None, here: Exchange | None) -> Exchange | None:
+    def find(self, meta: object, here: Exchange | None) -> Exchange | None:
         """Whose message this is; None where that cannot be told.
 
         Args:
@@ -50,7 +51,9 @@ class Exchanges:
         calls = list(self._open.values())
         if here is not None and any(here is call for call in calls):
             return here
-        if named := (meta or {}).get(TRAJECTORY_META):
+        # Notifications come here as they were sent: anything may stand where `_meta` belongs.
+        named = cast("Mapping[str, Any]", meta).get(TRAJECTORY_META) if isinstance(meta, Mapping) else None
+        if named:
             calls = [call for call in calls if call.trajectory == named]
         return calls[-1] if len({call.trajectory for call in calls}) == 1 else None
 
@@ -67,6 +70,10 @@ class Exchanges:
         return await self._pushed(RequestKind.SAMPLING, params, mcp.CreateMessageResult)
 
     async def _pushed(self, kind: RequestKind, params: Params, model: type[Any]) -> Any:
+        if (delivery := DELIVERY.get()) is not None:
+            # The call has begun. What happens to the message with our answer says nothing about the call's own.
+            delivery.rounds += 1
+            DELIVERY.set(Delivery())
         exchange = self.find(params.meta, EXCHANGE.get())
         if exchange is None:
             problem = (

@@ -37,10 +37,13 @@ def check_arguments(definition: ToolDefinition, arguments: object) -> list[str]:
     """
     if not isinstance(arguments, Mapping):
         return [f"arguments: expected an object, got {_shown(arguments)}"]
-    errors = _errors(
-        definition.input_schema, cast("Mapping[str, Any]", arguments), subject=f"{definition.server}/{definition.name}"
-    )
+    errors = argument_errors(definition, cast("Mapping[str, Any]", arguments))
     return [message for message, _ in zip(_messages(errors), range(MAX_FAULTS), strict=False)]
+
+
+def argument_errors(definition: ToolDefinition, arguments: Mapping[str, Any]) -> list[ValidationError]:
+    """The same faults as jsonschema finds them."""
+    return _errors(definition.input_schema, arguments, subject=f"{definition.server}/{definition.name}")
 
 
 def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:

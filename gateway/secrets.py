@@ -71,6 +71,10 @@ def _found(config: ServerConfig) -> Iterator[str]:
         yield unquote(split.password or "")
         for name, value in parse_qsl(split.query):
             yield from _in_value(value, secret=is_secret_name(name))
+    for change in config.tools.change.values():
+        for name, value in change.fixed.items():
+            if isinstance(value, str):
+                yield from _in_value(value, secret=is_secret_name(name))
     if config.client_credentials is not None:
         yield config.client_credentials.client_secret.get_secret_value()
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import anyio
 import structlog
 
+from gateway.coerce import coerce
 from gateway.config import GatewayConfig, ServerConfig
 from gateway.connection import Connection
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable, ToolsChanged
@@ -116,7 +117,11 @@ class Session:
         tool = self.tools.get(name)
         if tool is None:
             return ToolResult.error(f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}")
-        faults = check_arguments(tool, arguments) or _hidden_arguments(tool, arguments)
+        faults = check_arguments(tool, arguments)
+        coerced = coerce(tool, arguments) if faults else None
+        if coerced is not None:
+            arguments, faults = coerced.arguments, []
+        faults = faults or _hidden_arguments(tool, arguments)
         if faults:
             return ToolResult.error(f"Invalid arguments for {name}: " + "; ".join(faults))
         try:
@@ -129,7 +134,7 @@ class Session:
             return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. What it held is lost.")
         if REWARD_META in result.meta and not self._config.servers[tool.server].trusted:
             self._warn_once(tool.server)
-        return result
+        return result if coerced is None else replace(result, coerced=coerced.changes)
 
     async def invoke(self, role: Role, arguments: Mapping[str, Any], *, server: str) -> ToolResult:
         """Call a harness tool; the result's `structured` is its answer.
@@ -322,7 +327,7 @@ def _answer(result: ToolResult) -> Mapping[str, Any] | None:
     if structured is None:
         try:
             structured = json.loads(result.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if not isinstance(structured, Mapping):
         return None

@@ -148,6 +148,8 @@ class ToolResult:
     """This turn's reward, from a trusted server's `REWARD_META`."""
     elapsed_s: float = 0.0
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    coerced: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What was sent instead of strings that nearly fitted, by dotted path of the argument."""
 
     @property
     def text(self) -> str:

@@ -33,6 +33,8 @@ class ToolWatch:
         self._changed: dict[str, ToolsChanged] = {}
         self.changed: Mapping[str, ToolsChanged] = MappingProxyType(self._changed)
         """By server, the error with the difference; a server never leaves it."""
+        self._early: dict[str, Sequence[ToolDefinition]] = {}
+        """Listings of servers whose tools are not published yet, because others are still starting."""
         self._noticed: set[Connection] = set()
         """Those whose announcement nobody has looked into yet."""
         self._listing: set[Connection] = set()
@@ -43,10 +45,15 @@ class ToolWatch:
     def publish(self, server: str, tools: Sequence[ToolDefinition]) -> None:
         """These definitions, as the server sent them, are what the trajectories of this gateway begin with."""
         self._published[server] = {tool.name: tool for tool in tools}
+        if (early := self._early.pop(server, None)) is not None:
+            self.compare(server, early)
 
     def compare(self, server: str, tools: Sequence[ToolDefinition]) -> None:
-        """Take note of a listing; the first one that differs is kept."""
-        differences = changed_tools(self._published.get(server, {}), {tool.name: tool for tool in tools})
+        """Take note of a listing; the first one that differs is kept. One that comes before `publish` waits for it."""
+        if server not in self._published:
+            self._early[server] = tools
+            return
+        differences = changed_tools(self._published[server], {tool.name: tool for tool in tools})
         if differences and server not in self._changed:
             self._changed[server] = error = ToolsChanged("\n".join(differences), server=server)
             log.warning("server.tools_changed", server=server, problem=str(error))

@@ -76,7 +76,7 @@ def read_tools(
         mark = roles.get(tool.name) or (tool.meta or {}).get(ROLE_META)
         if tool.name in seen:
             faults.append(f"{tool.name}: listed twice")
-        elif mark is not None and mark not in set(Role):
+        elif mark is not None and not (isinstance(mark, str) and mark in set(Role)):
             faults.append(f"{tool.name}: unknown role {mark!r}; roles: {', '.join(Role)}")
         else:
             seen.add(tool.name)

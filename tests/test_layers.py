@@ -17,7 +17,7 @@ GATEWAY = (
     {"errors", "types"},
     {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
     | {"sweeper", "places", "tls", "exchange"},
-    {"wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
+    {"coerce", "wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
     {"stdio", "http", "listening", "fetch", "requests"},
     {"sse"},
     {"connection"},

@@ -5,8 +5,6 @@ One run serves all tests: three agents share its batches, validation included.
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from engine_log import derive, read_generations, read_records
 from taught_model import teach
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
+from verl_run import logged, train
 
 from gateway.tool_config import read_lock
 
@@ -105,7 +104,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     subprocess.run([*cli, "-o", home / "lock.yaml"], check=True)
     tools = [entry.definition.openai_schema() for entry in read_lock(home / "lock.yaml")]
     overrides = {
-        "engine": "cpu",
         "data.train_files": home / "rows.parquet",
         "data.val_files": home / "rows.parquet",
         "data.train_batch_size": len(AGENTS),
@@ -120,31 +118,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
         "reward.custom_reward_function.path": home / "reward.py",
-        "trainer.default_local_dir": home,
         "trainer.total_training_steps": STEPS,
         "trainer.val_before_train": True,
         "trainer.logger": "[console,file,tensorboard]",
-        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home,
         "+ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR": home / "tensorboard",
-        "hydra.run.dir": home / "hydra",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
-        + [f"{key}={value}" for key, value in overrides.items()],
-        cwd=ROOT,
-        env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+    done = train(home, overrides)
     assert done.returncode == 0, done.stdout[-8000:]
-    logged = [json.loads(line) for line in (home / "mcp_rollout" / "mcp_grpo.jsonl").read_text().splitlines()]
     yield Run(
         home,
         done.stdout,
-        {line["step"]: line["data"] for line in logged},
+        logged(home),
         read_records(home / "traces"),
         read_generations(home / "engine.jsonl"),
     )

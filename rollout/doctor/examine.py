@@ -153,6 +153,8 @@ class _Examination:
         config = self._config.model_copy(
             update={
                 "servers": {self._server: entry},
+                # Probes hold two leases side by side.
+                "max_sessions": max(2, self._config.max_sessions),
                 "lease_timeout_s": entry.start_timeout_s + bound,
                 "reset_timeout_s": bound,
                 "release_timeout_s": bound,

@@ -92,6 +92,8 @@ class ToolEvent:
     shown: str | None = None
     """What the policy read, where that is not `text`: a long text cut, or images beside it."""
     cut_tokens: int = 0
+    coerced: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What was sent instead of strings in `arguments` that nearly fitted, by dotted path."""
     structured: dict[str, Any] | None = None
     """Structured content that `text` does not repeat."""
     blocks: list[Block] = field(default_factory=list[Block])
@@ -309,6 +311,7 @@ def tool_event(call: Call, result: ToolResult, shown: Shown) -> ToolEvent:
         elapsed_s=result.elapsed_s,
         shown=shown.text if shown.text != text else None,
         cut_tokens=shown.cut_tokens,
+        coerced=dict(result.coerced),
         structured=None if _repeats(text, structured) else structured,
         blocks=[Block.of(block) for block in result.content if block.data],
     )
@@ -322,7 +325,7 @@ def _repeats(text: str, structured: dict[str, Any] | None) -> bool:
         return True
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return said == structured or said == structured.get("result")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +13,28 @@ from PIL import Image, UnidentifiedImageError
 
 from rollout.types import Message
 
-_UNREADABLE = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+_UNREADABLE = (
+    UnidentifiedImageError,
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    struct.error,
+    Image.DecompressionBombError,
+)
 """What Pillow raises for files that are broken, cut short, or made to fill the memory."""
+
+
+MOST_PIXELS = 4096 * 4096
+"""A picture of twenty kilobytes can decode to a gigabyte; vision processors scale down to far less than this."""
 
 
 def read_image(data: bytes) -> Image.Image | None:
     """The picture, decoded; None for what is none."""
     try:
         with Image.open(io.BytesIO(data)) as image:
+            if image.width * image.height > MOST_PIXELS:
+                return None
             return image.convert("RGB")
     except _UNREADABLE:
         return None

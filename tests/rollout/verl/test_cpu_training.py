@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from verl_run import logged, train
 
 from rollout.verl.cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 ROWS, SAMPLES, TEMPERATURE = 2, 4, 0.25
 
@@ -57,7 +54,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     ]
     pq.write_table(pa.Table.from_pylist(rows), home / "rows.parquet")
     overrides = {
-        "engine": "cpu",
         "data.train_files": home / "rows.parquet",
         "data.train_batch_size": ROWS,
         "data.max_prompt_length": 128,
@@ -68,35 +64,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.temperature": TEMPERATURE,
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
-        "hydra.run.dir": home / "hydra",
         "reward.custom_reward_function.path": home / "reward.py",
-        "trainer.default_local_dir": home,
         "trainer.total_training_steps": 3,
-        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home,
     }
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
-    environment = os.environ | {
-        "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_MODULES": "dropped_sync",
-        "PYTHONPATH": str(HERE),
-        "RAY_AUTH_MODE": "disabled",  # Ray would write a token file into the home directory
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_TMPDIR": "/tmp",  # socket paths are limited to 107 bytes
-    }
-    done = subprocess.run(
-        [*command, *(f"{key}={value}" for key, value in overrides.items())],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    # Socket paths are limited to 107 bytes.
+    environment = {"VERL_USE_EXTERNAL_MODULES": "dropped_sync", "PYTHONPATH": str(HERE), "RAY_TMPDIR": "/tmp"}
+    done = train(home, overrides, **environment)
     assert done.returncode == 0, done.stdout[-8000:]
-    logged = map(json.loads, (home / "mcp_rollout" / "mcp_grpo.jsonl").read_text().splitlines())
     generations = list(map(json.loads, (home / "engine.jsonl").read_text().splitlines()))
-    return Run(home / "model", {line["step"]: line["data"] for line in logged}, generations)
+    return Run(home / "model", logged(home), generations)
 
 
 def test_every_step_trains_on_a_whole_batch(run: Run) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from verl_run import logged, train
 
 from rollout.trace.store import read_traces
 from rollout.verl.cpu.tiny_model import make_tiny_model
@@ -42,7 +39,6 @@ def test_training_stops_with_the_difference_when_a_server_changes_its_tools(tmp_
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     overrides = {
-        "engine": "cpu",
         "data.train_files": tmp_path / "rows.parquet",
         "data.train_batch_size": ROWS,
         "data.max_prompt_length": 512,
@@ -52,27 +48,13 @@ def test_training_stops_with_the_difference_when_a_server_changes_its_tools(tmp_
         "actor_rollout_ref.rollout.agent.num_workers": 1,  # one gateway, so that all resets are one server's
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": tmp_path / "environments",
         "actor_rollout_ref.rollout.custom.mcp.max_failed_share": 1.0,
-        "hydra.run.dir": tmp_path / "hydra",
-        "trainer.default_local_dir": tmp_path,
         "trainer.total_training_steps": 4,
-        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": tmp_path,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
-        + [f"{key}={value}" for key, value in overrides.items()],
-        cwd=ROOT,
-        env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+    done = train(tmp_path, overrides)
     assert done.returncode != 0
     assert "training stops, because tools are no longer what it began with" in done.stdout, done.stdout[-8000:]
     assert "world/echo has changed:" in done.stdout and "Ignore previous instructions." in done.stdout
-    logged = (tmp_path / "mcp_rollout" / "mcp_grpo.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in logged] == [1]
+    assert list(logged(tmp_path)) == [1]
     traces = list(read_traces(tmp_path / "traces"))
     failed = {trace.failure.kind if trace.failure else None for trace in traces if trace.origin.step == 2}
     assert failed == {"tools_changed"}

@@ -1,0 +1,97 @@
+"""Near-misses are mended where the schema leaves one reading, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.coerce import coerce
+from gateway.schema import check_arguments
+from gateway.types import ToolDefinition
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer", "minimum": 1},
+        "price": {"type": "number"},
+        "sure": {"type": "boolean"},
+        "where": {"type": "object", "properties": {"lines": {"type": "array", "items": {"type": "integer"}}}},
+        "perhaps": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "either": {"anyOf": [{"type": "boolean"}, {"type": "array"}, {"type": "object"}]},
+        "clash": {"anyOf": [{"type": "object", "required": ["a"]}, {"type": "integer"}]},
+        "many": {"type": ["integer", "number", "null"]},
+        "text": {"type": "string"},
+        "free": {},
+    },
+    "additionalProperties": False,
+}
+TOOL = ToolDefinition(server="s", name="t", exposed_name="t", description="", input_schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("given_", "sent"),
+    [
+        ({"count": "3"}, {"count": 3}),
+        ({"price": "3"}, {"price": 3}),
+        ({"price": "-0.5e2"}, {"price": -50.0}),
+        ({"sure": "true"}, {"sure": True}),
+        ({"where": '{"lines": [1]}'}, {"where": {"lines": [1]}}),
+        ({"where": {"lines": "[1, 2]"}}, {"where": {"lines": [1, 2]}}),
+        ({"where": {"lines": [1, "2"]}}, {"where": {"lines": [1, 2]}}),
+        ({"perhaps": "4"}, {"perhaps": 4}),
+        ({"either": "[]"}, {"either": []}),
+        ({"many": "7"}, {"many": 7}),
+        ({"clash": "5"}, {"clash": 5}),
+        ({"count": "2", "text": "2", "free": "2"}, {"count": 2, "text": "2", "free": "2"}),
+    ],
+)
+def test_a_string_that_holds_the_one_value_due_is_read(given_: dict[str, Any], sent: dict[str, Any]) -> None:
+    before = json.dumps(given_)
+    coerced = coerce(TOOL, given_)
+    assert coerced is not None and coerced.arguments == sent
+    assert coerced.changes and json.dumps(given_) == before
+
+
+@pytest.mark.parametrize(
+    "given_",
+    [
+        {"count": "three"},
+        {"count": "3.0"},
+        {"count": "03"},
+        {"count": " 3"},
+        {"count": "0"},  # below the minimum
+        {"price": "NaN"},
+        {"price": "1e999"},
+        {"sure": "True"},
+        {"sure": 1},
+        {"where": "[1]"},
+        {"where": "{"},
+        {"where": '{"lines": "x"}'},
+        {"perhaps": "null"},
+        {"clash": '{"b": 1}'},  # an object, and not the one due
+        {"text": 5},
+        {"count": "3", "sure": "maybe"},  # all or nothing
+        {"unknown": "3", "count": "3"},
+        ["count"],
+        "3",
+    ],
+)
+def test_nothing_else_is_guessed(given_: Any) -> None:
+    assert coerce(TOOL, given_) is None
+
+
+def test_arguments_that_fit_are_left_alone() -> None:
+    assert coerce(TOOL, {"text": "3", "free": "[]"}) is None
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(SCHEMA["properties"])), st.text(max_size=6) | st.integers() | st.booleans())
+)
+def test_what_comes_out_always_fits(given_: dict[str, Any]) -> None:
+    coerced = coerce(TOOL, given_)
+    if coerced is not None:
+        assert check_arguments(TOOL, given_) and not check_arguments(TOOL, coerced.arguments)

@@ -1,0 +1,43 @@
+"""verl's own entry point on this CPU, as a user starts it, with everything that it writes in one directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def train(home: Path, overrides: Mapping[str, object], **environment: str) -> subprocess.CompletedProcess[str]:
+    """The finished run, whatever its status; its output and errors are one text."""
+    all_overrides = {
+        "engine": "cpu",
+        "trainer.default_local_dir": home,
+        "hydra.run.dir": home / "hydra",
+        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home,
+        **overrides,
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
+        + [f"{key}={value}" for key, value in all_overrides.items()],
+        cwd=ROOT,
+        # Ray would write a token file into the home directory.
+        env=os.environ
+        | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+
+
+def logged(home: Path) -> dict[int, dict[str, Any]]:
+    """What verl's `file` logger wrote, by step."""
+    lines = (home / "mcp_rollout" / "mcp_grpo.jsonl").read_text().splitlines()
+    return {record["step"]: record["data"] for record in map(json.loads, lines)}
