@@ -99,7 +99,7 @@ def prepare_model(home: Path, seed: int) -> None:
     rows = read_rows(home / "sft.jsonl")
     make_tiny_model(home / "model", corpus=map(words, rows), vocab_size=1024, layers=2, seed=seed)
     torch.set_num_threads(min(2, os.cpu_count() or 1))
-    options = WarmUp(steps=300, seed=seed)
+    options = WarmUp(steps=350, seed=seed)
     with bar("warm-up", options.steps) as (progress, task):
         warm_up(
             home / "model",
