@@ -29,5 +29,6 @@ def picture(curve: Sequence[float], *, held_out: tuple[float, float], path: Path
     axes.plot([0, len(curve)], held_out, "s", label="held-out orders")
     axes.axhline(BLIND, linestyle=":", color="grey", label="a blind choice, perfectly carried out")
     axes.set(xlabel="GRPO step", ylabel="mean reward", ylim=(0, 1.02))
+    axes.locator_params(axis="x", integer=True)
     axes.legend()
     figure.savefig(path, dpi=150)
