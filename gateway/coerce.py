@@ -97,7 +97,12 @@ def _read(text: str, kind: str) -> Any:
 
 def _read_json(text: str, kind: type) -> Any:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = json.loads(text, parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # half of a surrogate pair is a ValueError too
         return _UNREADABLE
     return value if isinstance(value, kind) else _UNREADABLE
+
+
+def _no_number(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")

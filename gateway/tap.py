@@ -20,14 +20,10 @@ _AT_A_STRETCH = 100
 
 
 class Tap:
-    """mcp's read stream, minus notifications.
+    """mcp's read stream, minus notifications."""
 
-    Args:
-        end_reason: What to tell the link when the stream ends, for transports on which that is the end of the line.
-    """
-
-    def __init__(self, inner: Any, link: Link, *, end_reason: str | None = None) -> None:
-        self._inner, self._link, self._end_reason = inner, link, end_reason
+    def __init__(self, inner: Any, link: Link) -> None:
+        self._inner, self._link = inner, link
         self._taken = 0
 
     @property
@@ -58,8 +54,6 @@ class Tap:
         try:
             return await self.receive()
         except anyio.EndOfStream:
-            if self._end_reason is not None:
-                self._link.end(self._end_reason)
             raise StopAsyncIteration from None
 
     async def __aenter__(self) -> Self:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from rollout.cli.trace_export import schemas_of
+from rollout.trace.export import offered_schemas
 from rollout.trace.record import Trace
 from rollout.trace.stats import Lengths, Stats, recorded_lengths, statistics_of
 from rollout.trace.store import read_traces
@@ -49,10 +50,7 @@ def _counted_as(
     tokens = load_tokens(tokenizer, key="--tokenizer")
     tools = schemas_of(directory, tool_config, environments_dir)
     for trace in played:
-        offered = tools[trace.task.environment]
-        if trace.task.tools is not None:
-            offered = [tool for tool in offered if tool["function"]["name"] in trace.task.tools]
-        yield trace, lengths_under(tokens, trace, offered)
+        yield trace, lengths_under(tokens, trace, offered_schemas(trace, tools))
 
 
 def _show(stats: Stats, tokenizer: str | None) -> None:

@@ -68,7 +68,7 @@ def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     """
     return {
         "messages": _messages(trace),
-        "tools": _schemas(trace, tools),
+        "tools": offered_schemas(trace, tools),
         "environment": trace.task.environment,
         "task": trace.task.task,
         "seed": trace.task.seed,
@@ -110,7 +110,12 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {"name": function["name"], "arguments": arguments}}
 
 
-def _schemas(trace: Trace, tools: ToolsByEnvironment) -> list[Mapping[str, Any]]:
+def offered_schemas(trace: Trace, tools: ToolsByEnvironment) -> list[Mapping[str, Any]]:
+    """The schemas of the tools that the trace's policy was offered.
+
+    Raises:
+        ConfigError: `tools` lacks the trace's environment or one of its tools.
+    """
     if trace.task.environment not in tools:
         raise ConfigError(f"no tool schemas of environment {trace.task.environment!r}", key="tools")
     schemas = tools[trace.task.environment]

@@ -70,6 +70,8 @@ def test_a_string_that_holds_the_one_value_due_is_read(given_: dict[str, Any], s
         {"sure": 1},
         {"where": "[1]"},
         {"where": "{"},
+        {"where": '{"x": NaN}'},
+        {"where": '{"x": "\\ud800"}'},
         {"where": '{"lines": "x"}'},
         {"perhaps": "null"},
         {"clash": '{"b": 1}'},  # an object, and not the one due

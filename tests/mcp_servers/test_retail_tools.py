@@ -46,7 +46,7 @@ async def test_eighteen_tools_for_the_policy_five_for_the_harness(retail_players
         users_roles = [tool.meta["mcp-rollout/role"] for tool in (await one.user.list_tools()).tools if tool.meta]
     assert len(tools) - len(roles) == 18
     assert sorted(roles) == ["expert", "release", "reset", "score", "tasks"]
-    assert sorted(users_roles) == ["release", "reply", "reset", "start"]
+    assert sorted(users_roles) == ["elicit", "release", "reply", "reset", "start"]
 
 
 async def test_every_policy_tool_has_a_real_schema_a_description_and_annotations(retail_players: Seats):
