@@ -1,6 +1,6 @@
 """A policy gets better at using MCP tools because verl's GRPO trained it: the whole story on this CPU.
 
-    python examples/demo.py [--seed 0] [--steps 20] [--control] [--out DIR]
+    python examples/demo.py [--seed 0] [--steps 24] [--control] [--out DIR]
 
 Every step is a command that you can type yourself; each one is printed. `--control` trains with a learning rate of
 zero: its curve must stay flat.

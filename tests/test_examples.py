@@ -42,7 +42,7 @@ def test_an_environment_of_one_file_can_be_rolled_out(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_the_demo_shows_a_policy_that_gets_better(tmp_path: Path) -> None:
     output = run(sys.executable, "examples/demo.py", "--out", str(tmp_path), timeout_s=1700)
-    assert "turn 15" in output and "20/20 steps" in output
+    assert "turn 15" in output and "24/24 steps" in output
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["last"] - result["first"] >= 0.2
     before, after = result["held_out"]

@@ -36,7 +36,7 @@ class Experiment:
     home: Path
     seed: int = 0
     """Of the model, the warm-up and the order of the rows; sampling follows from rows and steps."""
-    steps: int = 20
+    steps: int = 24
     learning_rate: float = 5e-4
 
 
