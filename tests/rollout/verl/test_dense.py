@@ -9,8 +9,6 @@ import torch
 from rollout.task import Origin, Task
 from rollout.trace.record import Reward, StopReason, Trace
 from rollout.types import Completion, Edit, Parsed
-from rollout.verl.dense import reward_by_position
-from rollout.verl.output import to_output
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -35,6 +33,8 @@ def played(*turns: tuple[int, float], score: float, thinking: int = 0, mask_thin
 
 def token_level(trace: Trace) -> torch.Tensor:
     """`rm_scores` as verl's v1 worker writes them.  # [response]"""
+    from rollout.verl.output import to_output
+
     return to_output(trace, ()).as_dict()["rm_scores"]
 
 
@@ -53,6 +53,8 @@ def test_the_sum_is_the_score_for_every_outcome() -> None:
 
 def test_no_reward_stands_on_a_token_that_is_not_trained_on() -> None:
     """verl's estimators pass over masked tokens, and with them over what was earned there."""
+    from rollout.verl.dense import reward_by_position
+
     masked = played((2, 0.25), (3, 0.5), score=1.0, thinking=2, mask_thinking=True)
     assert masked.loss_mask == [0, 0, 0, 0, 0, 0, 1]
     assert reward_by_position(masked) == {6: 1.0}
