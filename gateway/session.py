@@ -22,6 +22,7 @@ from gateway.types import (
     REWARD_META,
     SEED_META,
     TRAJECTORY_META,
+    Fault,
     Heard,
     RequestKind,
     Role,
@@ -116,14 +117,18 @@ class Session:
         """
         tool = self.tools.get(name)
         if tool is None:
-            return ToolResult.error(f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}")
+            return ToolResult.error(
+                f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}", fault=Fault.UNKNOWN_TOOL
+            )
         faults = check_arguments(tool, arguments)
         coerced = coerce(tool, arguments) if faults else None
         if coerced is not None:
             arguments, faults = coerced.arguments, []
         faults = faults or _hidden_arguments(tool, arguments)
         if faults:
-            return ToolResult.error(f"Invalid arguments for {name}: " + "; ".join(faults))
+            return ToolResult.error(
+                f"Invalid arguments for {name}: " + "; ".join(faults), fault=Fault.INVALID_ARGUMENTS
+            )
         try:
             result = await self._send(tool, arguments, timeout_s=self._config.servers[tool.server].call_timeout_s)
         except (DeliveryUnknown, ServerUnavailable):

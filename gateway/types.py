@@ -137,6 +137,14 @@ class Content:
         return str(self) if self.kind is ContentKind.TEXT or not self.text else f"{self}\n{self.text}"
 
 
+class Fault(StrEnum):
+    """What the policy got wrong about a call that was therefore not sent."""
+
+    UNREADABLE = "unreadable"
+    UNKNOWN_TOOL = "unknown_tool"
+    INVALID_ARGUMENTS = "invalid_arguments"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
     """What a tool answered. `is_error` is the tool saying no, for the policy to read; it is not a failure."""
@@ -150,6 +158,7 @@ class ToolResult:
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     coerced: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What was sent instead of strings that nearly fitted, by dotted path of the argument."""
+    fault: Fault | None = None
 
     @property
     def text(self) -> str:
@@ -161,9 +170,9 @@ class ToolResult:
         return "\n".join(block.full_text for block in self.content if not any(block is seen for seen in left_out))
 
     @classmethod
-    def error(cls, message: str) -> ToolResult:
+    def error(cls, message: str, *, fault: Fault | None = None) -> ToolResult:
         """An answer the gateway gives itself, in the tool's place, for the policy to read."""
-        return cls(content=(Content(kind=ContentKind.TEXT, text=message),), is_error=True)
+        return cls(content=(Content(kind=ContentKind.TEXT, text=message),), is_error=True, fault=fault)
 
 
 class RequestKind(StrEnum):

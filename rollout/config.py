@@ -22,6 +22,7 @@ from gateway.config import (
     validate,
 )
 from gateway.errors import ConfigError
+from rollout.reward_config import RewardConfig
 
 DEFAULT_ASSISTANT_TURNS = 15
 
@@ -76,25 +77,6 @@ class TasksConfig(_Section):
     """Which server lists the tasks and plays the expert (roles tasks and expert)."""
 
     server: str
-
-
-class RewardConfig(_Section):
-    """Whose score ends a trajectory, and what it is made of."""
-
-    server: str | None = None
-    """The server whose score tool judges the trajectory; None leaves the sum of the per-turn rewards."""
-    parts: tuple[str, ...] = ()
-    """Names of the score's parts; they reach verl as `reward_extra_info`, the same keys for every outcome."""
-    per_turn: bool = True
-    """Whether per-turn rewards of trusted servers are added to the score."""
-
-    @field_validator("parts")
-    @classmethod
-    def _names_are_free(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """verl's validation gives these names a meaning of their own."""
-        if taken := [part for part in parts if part in ("reward", "score", "acc") or part.startswith("mcp_")]:
-            raise ValueError(f"{', '.join(taken)}: taken by the trainer, choose another name")
-        return parts
 
 
 class LimitsConfig(_Section):

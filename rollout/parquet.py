@@ -85,7 +85,7 @@ def _row(index: int, task: Task, split: str, agent: str) -> dict[str, Any]:
         "data_source": task.environment,
         "agent_name": agent,
         "prompt": list(task.prompt),
-        "reward_model": {"style": "rule", "ground_truth": ""},
+        "reward_model": {"style": "rule", "ground_truth": task.answer or ""},
         "extra_info": {
             "index": index,
             "split": split,

@@ -10,8 +10,10 @@ from gateway.errors import HarnessError
 from gateway.session import Session
 from gateway.types import Role
 from rollout import hermes
-from rollout.config import RewardConfig, ThinkingReward
+from rollout.components import components
+from rollout.config import ThinkingReward
 from rollout.harness import ask
+from rollout.reward_config import Component, RewardConfig
 from rollout.trace.record import Reward, Trace
 from rollout.types import Message
 
@@ -25,15 +27,28 @@ class _Score(BaseModel):
 
 
 async def score(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> Reward:
-    """The server's score, plus the rewards that turns earned where the environment adds them.
+    """The weighted sum of the server's score, its parts, what turns earned, and the components of ours.
 
     Raises:
+        ConfigError: a component that the environment weighs needs what the row does not have.
         HarnessError: the server has no `score`, refused, or answered off contract.
         GatewayError: the world broke.
     """
-    earned = sum(turn.reward for turn in trace.turns) if config.per_turn else 0.0
+    turns = [config.weight(Component.TURNS) * turn.reward for turn in trace.turns]
+    judged = await _judged(config, thinking, trace, session)
+    parts = dict.fromkeys(config.parts, 0.0) | judged.parts | dict[str, float](components(config, trace))
+    weighed = sum(config.weight(name) * value for name, value in parts.items())
+    return Reward(
+        score=config.weight(Component.SCORE) * judged.score + weighed + sum(turns),
+        parts=parts,
+        turns=turns if any(turns) else [],
+    )
+
+
+async def _judged(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> _Score:
+    """What the environment's server says; nothing where none keeps the score."""
     if config.server is None:
-        return Reward(score=earned, parts=dict.fromkeys(config.parts, 0.0))
+        return _Score(score=0.0)
     messages = judged_messages(trace, thinking)
     judged, _ = await ask(session, Role.SCORE, {"messages": messages}, _Score, server=config.server)
     undeclared = judged.parts.keys() - set(config.parts)
@@ -43,7 +58,7 @@ async def score(config: RewardConfig, thinking: ThinkingReward, trace: Trace, se
             server=config.server,
             tool="score",
         )
-    return Reward(score=judged.score + earned, parts=dict.fromkeys(config.parts, 0.0) | judged.parts)
+    return judged
 
 
 def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:

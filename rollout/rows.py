@@ -26,6 +26,7 @@ class _Task(BaseModel):
     task: str
     seed: int
     prompt: str | None = None
+    answer: str | None = None
 
 
 class _Tasks(BaseModel):
@@ -59,7 +60,10 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
     tasks: list[Task] = []
     for item in listed:
         opening: list[Message] = [{"role": "user", "content": item.prompt}] if item.prompt is not None else []
-        tasks.append(Task(environment=environment.name, task=item.task, seed=item.seed, prompt=(*system, *opening)))
+        prompt = (*system, *opening)
+        tasks.append(
+            Task(environment=environment.name, task=item.task, seed=item.seed, prompt=prompt, answer=item.answer)
+        )
     return tasks
 
 

@@ -49,6 +49,8 @@ class Task(BaseModel):
     tools: tuple[str, ...] | None = None
     """Exposed names of the tools the policy may use; all of them where it is None."""
     prompt: tuple[Annotated[Message, AfterValidator(_is_message)], ...] = Field(min_length=1)
+    answer: str | None = None
+    """The row's `reward_model.ground_truth`, for rewards that compare with it; never shown to the policy."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], *, where: str | None = None) -> Task:
@@ -65,7 +67,16 @@ class Task(BaseModel):
         # verl's dataset hands lists over as arrays now and then; what is no list at all is for the model to refuse.
         fields["tools"] = _listed(fields.get("tools"))
         fields["prompt"] = _listed(row.get("raw_prompt", row.get("prompt")))
+        fields["answer"] = _ground_truth(row.get("reward_model"))
         return validate(cls, fields, file=where, key="extra_info.mcp")
+
+
+def _ground_truth(reward_model: Any) -> str | None:
+    """Other people's rows hold numbers here, or things that only their own reward function reads."""
+    truth: Any = (
+        cast("Mapping[str, Any]", reward_model).get("ground_truth") if isinstance(reward_model, Mapping) else None
+    )
+    return str(truth) if isinstance(truth, str | int | float) and truth != "" else None
 
 
 def _listed(value: Any) -> Any:

@@ -13,7 +13,7 @@ import structlog
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.session import Session
-from gateway.types import ToolResult
+from gateway.types import Fault, ToolResult
 from rollout.config import Environment, ResultsConfig, ThinkingLoss
 from rollout.errors import RolloutError
 from rollout.limits import Limits
@@ -190,7 +190,9 @@ async def call_tools(
     """
     sendable = [index for index, call in enumerate(calls) if call.problem is None][:parallel_calls]
     results = [
-        ToolResult.error(call.problem or f"Not called: at most {parallel_calls} calls per turn are sent.")
+        ToolResult.error(call.problem, fault=Fault.UNREADABLE)
+        if call.problem
+        else ToolResult.error(f"Not called: at most {parallel_calls} calls per turn are sent.")
         for call in calls
     ]
     for index in sendable:

@@ -27,10 +27,11 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types"},
+    {"errors", "types", "reward_config"},
     {"config", "task", "hermes", "parquet", "startup"},
     {"harness", "tokens", "trace"},
-    {"limits", "rows", "user", "reward", "results"},
+    {"limits", "rows", "user", "components", "results"},
+    {"reward"},
     {"trajectory", "engines"},
     {"verl", "bench", "doctor"},
     {"cli"},

@@ -176,7 +176,7 @@ def summarise(environment: Environment, options: RunOptions, traces: list[Trace]
         "reward_std": statistics.pstdev(scores) if scores else None,
         "reward_parts": {
             part: statistics.fmean(trace.reward.parts[part] for trace in played if trace.reward)
-            for part in environment.reward.parts
+            for part in environment.reward.reported
             if played
         },
         "turns_mean": statistics.fmean(len(trace.turns) for trace in played) if played else None,

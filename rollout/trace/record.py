@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gateway.types import Content, ContentKind, Heard, ToolResult
+from gateway.types import Content, ContentKind, Fault, Heard, ToolResult
 from rollout.task import Origin, Task
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
@@ -86,6 +86,7 @@ class ToolEvent:
     text: str
     """The whole of it, a line for each block that is not text."""
     is_error: bool
+    fault: Fault | None = None
     id: str | None = None
     reward: float | None = None
     elapsed_s: float = 0.0
@@ -142,6 +143,8 @@ class Reward:
 
     score: float
     parts: dict[str, float] = field(default_factory=dict[str, float])
+    turns: list[float] = field(default_factory=list[float])
+    """What each turn earned by itself, weighed; a share of `score`. Empty where none did."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -307,6 +310,7 @@ def tool_event(call: Call, result: ToolResult, shown: Shown) -> ToolEvent:
         id=call.id,
         text=text,
         is_error=result.is_error,
+        fault=result.fault,
         reward=result.reward,
         elapsed_s=result.elapsed_s,
         shown=shown.text if shown.text != text else None,

@@ -8,6 +8,7 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
 from rollout.trace.record import Trace
+from rollout.verl.dense import DenseOutput, reward_by_position
 from rollout.verl.images import from_data_url, image_urls
 
 
@@ -18,7 +19,7 @@ def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
         parts: names of the reward parts of every environment of the run, so that all samples have the same keys.
     """
     versions = [version for turn in trace.turns for version in turn.weights_version if version is not None]
-    return AgentLoopOutput(
+    return DenseOutput(
         prompt_ids=trace.prompt_ids,
         response_ids=trace.response_ids,
         response_mask=trace.loss_mask,
@@ -26,6 +27,7 @@ def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
         multi_modal_data={"images": context_images(trace)} if trace.images else {},
         mm_processor_kwargs={},
         reward_score=trace.reward.score if trace.reward else 0.0,
+        reward_at=reward_by_position(trace),
         num_turns=len(trace.turns) + trace.user_turns + 1,
         metrics=AgentLoopMetrics(
             generate_sequences=sum(turn.generate_s for turn in trace.turns),

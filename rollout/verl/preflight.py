@@ -24,6 +24,7 @@ from gateway.tool_config import LockEntry, read_lock
 from gateway.types import Role
 from rollout.config import Environment, load_environment
 from rollout.parquet import read_rows
+from rollout.reward_config import Component
 from rollout.startup import opened
 from rollout.task import Task
 from rollout.trace.store import TraceStore
@@ -157,6 +158,12 @@ async def _check_environment(name: str, settings: Settings, lock: Lock, rows: Se
                 "the prompt does not end in a user message, and the environment has no user to give one",
                 file=row.where,
                 key="prompt",
+            )
+        if Component.EXACT_MATCH in environment.reward.ours and not row.task.answer:
+            raise ConfigError(
+                f"the reward of {name} weighs exact_match, and the row has no ground truth",
+                file=row.where,
+                key="reward_model.ground_truth",
             )
         if missing := [tool for tool in row.task.tools or () if tool not in schemas]:
             raise ConfigError(

@@ -142,7 +142,7 @@ def reward_parts(settings: Settings) -> tuple[str, ...]:
     parts: set[str] = set()
     for name in environment_names(settings.environments_dir):
         try:
-            parts.update(load_environment(name, settings.environments_dir).reward.parts)
+            parts.update(load_environment(name, settings.environments_dir).reward.reported)
         except ConfigError as error:  # a file that no row names must not stop the run; one that is named will
             log.warning("environment file skipped", file=name, error=str(error))
     return tuple(sorted(parts))
