@@ -11,8 +11,9 @@ from typing import Any
 
 import structlog
 
-from gateway.config import GatewayConfig, load_servers, read_mapping
+from gateway.config import GatewayConfig, read_mapping
 from gateway.errors import ConfigError
+from gateway.servers_file import load_servers
 from rollout.config import Environment, load_environment
 
 
