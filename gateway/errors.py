@@ -39,10 +39,13 @@ class ConfigErrors(ConfigError):
 
 def raise_all(faults: Sequence[ConfigError]) -> None:
     """Raises what there is: nothing, the one fault as it is, or all of them as `ConfigErrors`."""
-    if len(faults) == 1:
-        raise faults[0]
     if faults:
-        raise ConfigErrors([each for fault in faults for each in faults_of(fault)])
+        raise one_error(faults)
+
+
+def one_error(faults: Sequence[ConfigError]) -> ConfigError:
+    """The one fault as it is, or `ConfigErrors` with all of them; there is at least one."""
+    return faults[0] if len(faults) == 1 else ConfigErrors([each for fault in faults for each in faults_of(fault)])
 
 
 def faults_of(error: ConfigError) -> tuple[ConfigError, ...]:

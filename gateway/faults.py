@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gateway.errors import ConfigError, raise_all
+from gateway.errors import ConfigError, one_error
 
 _SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "client_secret", "api_key"})
 """Keys below which a value is never quoted."""
@@ -44,9 +44,7 @@ def validate(model: type[M], data: Mapping[str, Any], *, file: str | Path | None
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        faults = config_errors(error, model=model, file=file, key=key)
-    raise_all(faults)
-    raise AssertionError("a validation error without a fault")
+        raise one_error(config_errors(error, model=model, file=file, key=key)) from None
 
 
 def config_errors(

@@ -41,7 +41,7 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types"},
+    {"errors", "types", "remedies"},
     {"config", "task", "hermes", "parquet", "startup"},
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "reward", "results"},
