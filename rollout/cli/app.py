@@ -87,7 +87,7 @@ def doctor(
         list[str] | None, typer.Option("--server", help="Examine this server only; may be repeated.")
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer's directory: what the tools cost in a prompt.")
+        str | None, typer.Option(metavar="MODEL", help="Say what the tools cost in a prompt of this model.")
     ] = None,
     call: Annotated[
         list[str] | None,
@@ -96,14 +96,24 @@ def doctor(
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Probes may call every tool, not only those annotated read-only.")
     ] = False,
+    at_a_time: Annotated[
+        int, typer.Option("--at-a-time", min=1, help="Servers examined at a time; 1 for exact latencies.")
+    ] = 4,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Find out whether servers can be trained against, and under which scope. Exit status 1 where one cannot."""
+    """Find out whether servers can be trained against, and under which scope.
+
+    Exit status 0 where all can, 1 where one cannot, 3 where the probes could not find out and say what to add.
+    """
     from rollout.cli.doctor import DoctorOptions, examine_file
 
     options = DoctorOptions(
-        servers=tuple(server or ()), tokenizer=tokenizer, calls=tuple(call or ()), allow_writes=allow_writes
+        servers=tuple(server or ()),
+        tokenizer=tokenizer,
+        calls=tuple(call or ()),
+        allow_writes=allow_writes,
+        at_a_time=at_a_time,
     )
     raise typer.Exit(examine_file(file, environments_dir, options, as_json=json))
 

@@ -1,9 +1,9 @@
-"""One server after the other: started, read, called, compared, stopped and killed; whatever fails is in the report."""
+"""Some servers at a time: each started, read, called, compared, stopped and killed; whatever fails is in the report."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
@@ -12,18 +12,20 @@ import anyio
 from pydantic import BaseModel
 
 from gateway.config import GatewayConfig, Kind
-from gateway.errors import ConfigError, GatewayError, HarnessError
+from gateway.errors import ConfigError, ConnectTimeout, GatewayError, HarnessError, ServerUnavailable
 from gateway.gateway import Gateway
 from gateway.lease_dir import names_lease_dir
 from gateway.session import Session
-from gateway.types import Role, Scope
+from gateway.types import Role, Scope, ToolDefinition
 from rollout.doctor import ending
-from rollout.doctor.advice import advise, own_scope
+from rollout.doctor.advice import advise, finding_under, own_scope, unproven
 from rollout.doctor.fidelity import FindHidden, TokenCounter, examine_tools, schema_problems
-from rollout.doctor.isolation import Observation, ask, differs_between, judge, mixed_up, observe, survives
-from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls
+from rollout.doctor.isolation import Observation, ask, differs_between, judge, mixed_up, observe, survives, unhelpful
+from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls, suggested
 from rollout.doctor.report import Determinism, Finding, Isolation, Latency, ServerReport
 from rollout.harness import ask as ask_harness
+from rollout.remedies import diagnose
+from rollout.startup import placed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,21 +48,27 @@ class Options:
     """For everything that is done under one scope."""
     pause_s: float = 1.1
     """Between two readings of what must not change by itself, such as a clock."""
-    at_a_time: int = 2
-    """Servers; more at once would measure each other."""
+    at_a_time: int = 4
+    """Servers. Waiting for one costs nothing, but latencies are those of a machine at work."""
+    server_timeout_s: float = 180.0
+    """For one server, whatever it does."""
+    key: str = "servers"
+    """Under what the file has its servers, for messages."""
 
 
-async def examine(
-    config: GatewayConfig, options: Options, *, done: Callable[[ServerReport], None] = lambda _: None
-) -> list[ServerReport]:
-    """A report for every server of `config`, in its order. `done` is told of each as it is finished."""
+Told = Callable[[str, str], None]
+"""Takes a server's name and what is being done with it; the empty text where that is over."""
+
+
+async def examine(config: GatewayConfig, options: Options, *, told: Told = lambda _, __: None) -> list[ServerReport]:
+    """A report for every server of `config`, in its order. `told` hears what is being done meanwhile."""
     reports: dict[str, ServerReport] = {}
     limit = anyio.CapacityLimiter(options.at_a_time)
 
     async def one(server: str) -> None:
         async with limit:
-            reports[server] = await examine_server(server, config, options)
-        done(reports[server])
+            reports[server] = await examine_server(server, config, options, told=told)
+        told(server, "")
 
     async with anyio.create_task_group() as tasks:
         for server in config.servers:
@@ -68,7 +76,9 @@ async def examine(
     return [reports[server] for server in config.servers]
 
 
-async def examine_server(server: str, config: GatewayConfig, options: Options) -> ServerReport:
+async def examine_server(
+    server: str, config: GatewayConfig, options: Options, *, told: Told = lambda _, __: None
+) -> ServerReport:
     """Everything about one server; it raises nothing that the server could cause."""
     entry = config.servers[server]
     report = ServerReport(
@@ -79,12 +89,23 @@ async def examine_server(server: str, config: GatewayConfig, options: Options) -
     )
     began = time.perf_counter()
     try:
-        await _Examination(server, config, options, report).run()
+        with anyio.move_on_after(options.server_timeout_s) as bound:
+            await _Examination(server, config, options, report, told).run()
+        if bound.cancelled_caught:
+            report.problems.append(f"the examination was not over after {options.server_timeout_s:g} s")
     except Exception as error:  # boundary: a server that fails is a row of the report, and nobody else's end
         cause = _first(error)
-        if not isinstance(cause, GatewayError | ConfigError):
+        if isinstance(cause, ConfigError):
+            report.problems.append(str(placed(cause, "", options.key)))
+        elif isinstance(cause, ServerUnavailable) and report.protocol_version is None:
+            report.problems.append(str(diagnose(cause, entry)))
+        elif isinstance(cause, ConnectTimeout):
+            busy = "it did before: is the machine busy? (raise start_timeout_s, or --at-a-time 1)"
+            report.problems.append(f"it did not start within {entry.start_timeout_s:g} s; {busy}")
+        elif isinstance(cause, GatewayError):
+            report.problems.append(str(cause).removeprefix(f"{server}: "))
+        else:
             raise
-        report.problems.append(str(cause).removeprefix(f"{server}: "))
     report.elapsed_s = time.perf_counter() - began
     return report
 
@@ -114,12 +135,13 @@ class _Seen:
 
 
 class _Examination:
-    def __init__(self, server: str, config: GatewayConfig, options: Options, report: ServerReport) -> None:
-        self._server, self._options, self._report = server, options, report
+    def __init__(self, server: str, config: GatewayConfig, options: Options, report: ServerReport, told: Told) -> None:
+        self._server, self._options, self._report, self._told = server, options, report, told
         self._config, self._entry = config, config.servers[server]
         self._task = options.task
         self._starts: list[float] = []
         self._word = new_word()
+        self._offered: dict[str, ToolDefinition] = {}
 
     async def run(self) -> None:
         shareable = not names_lease_dir(self._entry)
@@ -128,14 +150,24 @@ class _Examination:
         if shareable:
             async with self._gateway(Scope.SHARED) as gateway:
                 await self._first_look(gateway)
-                shared_seen = await self._observe(gateway, Scope.SHARED)
+                async with self._lease(gateway) as session:
+                    shared_seen = await self._observe(gateway, session, Scope.SHARED)
         async with self._gateway(own) as gateway:
             if not shareable:
                 await self._first_look(gateway)
-            own_seen = await self._observe(gateway, own)
-            await self._end_it(gateway)
+            async with self._lease(gateway) as session:
+                own_seen = await self._observe(gateway, session, own)
+                # In a process that is there anyway: a start is what an examination spends most of its time on.
+                ended = await self._end_it(session)
+            if ended:
+                self._say("starting again")
+                async with self._lease(gateway) as session:
+                    await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
         self._report.start = Latency.of(self._starts)
         self._conclude(shared_seen, own_seen)
+
+    def _say(self, what: str) -> None:
+        self._told(self._server, what)
 
     @asynccontextmanager
     async def _gateway(self, scope: Scope) -> AsyncGenerator[Gateway]:
@@ -160,6 +192,7 @@ class _Examination:
                 "release_timeout_s": bound,
             }
         )
+        self._say(f"starting, {scope}")
         async with Gateway(config, name="doctor") as gateway:
             yield gateway
 
@@ -175,6 +208,7 @@ class _Examination:
     async def _first_look(self, gateway: Gateway) -> None:
         """What the server is, what it offers, and how fast it answers."""
         report, server = self._report, self._server
+        self._say("schemas and latency")
         report.malformed = gateway.malformed[server]
         if not gateway.catalogue[server]:
             report.problems.append("it offers no tools that can be used" if report.malformed else "it offers no tools")
@@ -213,6 +247,7 @@ class _Examination:
 
     def _plan(self, session: Session) -> Plan:
         tools = [tool for tool in session.tools.values() if tool.server == self._server]
+        self._offered = {tool.exposed_name: tool for tool in tools}
         options = self._options
         return plan_calls(self._server, tools, options.named, word=self._word, allow_writes=options.allow_writes)
 
@@ -223,7 +258,7 @@ class _Examination:
         for candidate in plan.reads:
             began = time.perf_counter()
             answer = await ask(session, candidate)
-            if not answer.failed and time.perf_counter() - began < options.call_timeout_s / options.calls:
+            if answer.well and time.perf_counter() - began < options.call_timeout_s / options.calls:
                 call = candidate
                 break
         seconds: list[float] = []
@@ -238,8 +273,10 @@ class _Examination:
         self._report.call = Latency.of(seconds)
         self._report.called = call.tool if call is not None else "tools/list"
 
-    async def _observe(self, gateway: Gateway, scope: Scope) -> _Seen:
-        async with self._lease(gateway) as a, self._lease(gateway) as b:
+    async def _observe(self, gateway: Gateway, a: Session, scope: Scope) -> _Seen:
+        """What the lease of `a` does, seen from another one."""
+        async with self._lease(gateway) as b:
+            self._say(f"isolation, {scope}")
             plan = self._plan(a)
             self._report.withheld = plan.withheld
             with anyio.move_on_after(self._options.probe_timeout_s):
@@ -248,20 +285,18 @@ class _Examination:
         evidence = f"the calls were not over after {self._options.probe_timeout_s:g} s"
         return _Seen(plan, None, Isolation(scope=str(scope), finding=Finding.UNKNOWN, evidence=evidence))
 
-    async def _end_it(self, gateway: Gateway) -> None:
-        """Stop it and kill it, in a lease of its own that nobody else takes part in."""
-        report = self._report
+    async def _end_it(self, session: Session) -> bool:
+        """Stop its process and kill it, once nobody else takes part in it; whether that was done."""
+        report, connection = self._report, session.connection(self._server)
         if self._entry.kind is not Kind.STDIO:
             said = ending.IN_PROCESS if self._entry.kind is Kind.IN_PROCESS else ending.NOT_OURS
             report.hung = report.killed = said
-            return
-        async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=None, seed=0) as session:
-            connection = session.connection(self._server)
-            report.hung = await ending.hang(connection, timeout_s=self._options.hang_timeout_s)
-            if connection.alive:
-                report.killed = await ending.kill(connection, timeout_s=self._options.call_timeout_s)
-        async with self._lease(gateway) as session:
-            await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
+            return False
+        self._say("hung and killed")
+        report.hung = await ending.hang(connection, timeout_s=self._options.hang_timeout_s)
+        if connection.alive:
+            report.killed = await ending.kill(connection, timeout_s=self._options.call_timeout_s)
+        return True
 
     def _conclude(self, shared: _Seen | None, own: _Seen) -> None:
         report = self._report
@@ -272,8 +307,14 @@ class _Examination:
         report.advice = advise(self._entry, found_shared, found_own, modern=report.era == "modern")
         if report.advice.scope is None:
             report.problems.append(f"no scope keeps its trajectories apart: {report.advice.reason}")
-        elif report.scope_given and self._configured_leaks(report.isolation):
-            report.problems.append(f"scope: {report.scope} lets trajectories see each other; {report.advice.reason}")
+        elif report.scope_given and self._configured_leaks():
+            problem = f"scope: {report.scope} lets trajectories see each other; {report.advice.reason}"
+            report.problems.append(problem)
+        stated = report.scope if report.scope_given else None
+        report.unknown = unproven(stated, report.isolation, report.advice, self._entry)
+        if report.unknown:
+            report.to_know = self._to_know(own)
+        report.notes += [f"not called, {message}" for message in own.plan.refused]
         unfaithful = [tool for tool in report.tools if not tool.faithful]
         report.problems += [f"{tool.name} is not shown as it was sent: {tool.difference}" for tool in unfaithful]
         report.problems += [f"hung: {report.hung.said}"] if report.hung and report.hung.well is False else []
@@ -302,11 +343,17 @@ class _Examination:
             return shared.isolation
         return Isolation(scope=shared.isolation.scope, finding=Finding.UNKNOWN, evidence=depends)
 
-    def _configured_leaks(self, isolation: Collection[Isolation]) -> bool:
-        # A stdio server's sessions have a process each: what holds for one scope holds for the other.
-        alike: Mapping[str, str] = {} if self._entry.url is not None else {"session": "process"}
-        scope = alike.get(self._report.scope, self._report.scope)
-        return any(found.scope == scope and found.finding is Finding.LEAKS for found in isolation)
+    def _configured_leaks(self) -> bool:
+        found = finding_under(self._report.scope, self._report.isolation, self._entry)
+        return found is not None and found.finding is Finding.LEAKS
+
+    def _to_know(self, own: _Seen) -> tuple[str, ...]:
+        """Options that would let the probes find out: calls to fill in, and leave to call everything."""
+        wanted = [*own.plan.withheld, *(message.split(":", 1)[0] for message in own.plan.refused)]
+        if own.observation is not None:
+            wanted += unhelpful(own.plan, own.observation)
+        tools = [self._offered[name] for name in dict.fromkeys(wanted) if name in self._offered]
+        return (*suggested(self._server, tools), *(["--allow-writes"] if own.plan.withheld else []))
 
 
 def _determinism(shared: _Seen | None, own: _Seen) -> Determinism | None:
@@ -322,6 +369,8 @@ def _determinism(shared: _Seen | None, own: _Seen) -> Determinism | None:
                 own.plan.writes, shared.observation.written_in_a, own.observation.written_in_a, strict=True
             )
         ]
+    # An error is no answer that could differ.
+    pairs = [(tool, one, other) for tool, one, other in pairs if one.well and other.well]
     if not pairs:
         return None
     differing = dict.fromkeys(tool for tool, one, other in pairs if one != other)
