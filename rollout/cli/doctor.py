@@ -23,7 +23,8 @@ from rollout.cli.counter import load_counter
 from rollout.cli.doctor_table import print_reports
 from rollout.cli.target import Target, load_target
 from rollout.config import Environment
-from rollout.doctor.examine import Options, Told, examine
+from rollout.doctor.examination import Options, Told
+from rollout.doctor.examine import examine
 from rollout.doctor.fidelity import TokenCounter
 from rollout.doctor.named import check_named
 from rollout.doctor.plan import NamedCall

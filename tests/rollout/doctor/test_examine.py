@@ -13,7 +13,8 @@ import pytest
 
 from gateway import GatewayConfig
 from gateway.types import ToolDefinition
-from rollout.doctor.examine import Options, examine
+from rollout.doctor.examination import Options
+from rollout.doctor.examine import examine
 from rollout.doctor.plan import NamedCall
 from rollout.doctor.report import Finding, Latency, ServerReport
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rollout.doctor.isolation import Answer, Observation, judge, mixed_up, survives
+from rollout.doctor.answers import Answer
+from rollout.doctor.isolation import Observation
+from rollout.doctor.judgement import judge, mixed_up, survives
 from rollout.doctor.plan import Plan, ProbeCall
 from rollout.doctor.report import Finding
 
