@@ -1,8 +1,9 @@
 """The gateway: any MCP server as tools for a rollout, each trajectory with a world of its own."""
 
-from gateway.config import GatewayConfig, ServerConfig, load_servers
+from gateway.config import GatewayConfig, ServerConfig
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
+from gateway.servers_file import load_servers
 from gateway.session import Session
 from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
 

@@ -9,6 +9,7 @@ Three kinds of failure reach a rollout, and only the second and third are except
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -24,6 +25,32 @@ class ConfigError(ValueError):
         self.problem, self.file, self.key, self.remedy = problem, file, key, remedy
         where = ": ".join(str(part) for part in (file, key) if part)
         super().__init__((f"{where}: " if where else "") + problem + (f" ({remedy})" if remedy else ""))
+
+
+class ConfigErrors(ConfigError):
+    """Several things are wrong with one file; `str()` has a line for each."""
+
+    def __init__(self, faults: Sequence[ConfigError]) -> None:
+        first = faults[0]
+        super().__init__(first.problem, file=first.file, key=first.key, remedy=first.remedy)
+        self.faults = tuple(faults)
+        self.args = ("\n".join(str(fault) for fault in faults),)
+
+
+def raise_all(faults: Sequence[ConfigError]) -> None:
+    """Raises what there is: nothing, the one fault as it is, or all of them as `ConfigErrors`."""
+    if faults:
+        raise one_error(faults)
+
+
+def one_error(faults: Sequence[ConfigError]) -> ConfigError:
+    """The one fault as it is, or `ConfigErrors` with all of them; there is at least one."""
+    return faults[0] if len(faults) == 1 else ConfigErrors([each for fault in faults for each in faults_of(fault)])
+
+
+def faults_of(error: ConfigError) -> tuple[ConfigError, ...]:
+    """The single faults, one for each line to show."""
+    return error.faults if isinstance(error, ConfigErrors) else (error,)
 
 
 class LockMismatch(ConfigError):

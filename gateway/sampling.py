@@ -22,23 +22,27 @@ class Sampler:
 
     def __init__(self, config: SamplingConfig) -> None:
         self._config = config
+        # The rest of the url may hold a password.
+        self._host = config.url.split("://", 1)[1].split("/", 1)[0].rpartition("@")[2]
 
     async def answer(self, question: Question) -> dict[str, Any]:
         """A `CreateMessageResult`.
 
         Raises:
             RequestRefused: the endpoint cannot be reached, says no or answers off its protocol; or the request has
-                content that chat endpoints do not take.
+                content that chat endpoints do not take. For whom, and in which call, its caller knows.
         """
-        where = {"server": question.server, "tool": question.tool}
         try:
             body = chat_request(question.params, self._config)
             reply = await self._post(body)
             return result(reply, self._config)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            problem = f"nothing answers at {self._host} ({type(error).__name__}): start the endpoint, or correct url"
+            raise RequestRefused(problem) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise RequestRefused(f"sampling: {type(error).__name__} at the endpoint", **where) from error
+            raise RequestRefused(f"{type(error).__name__} at {self._host}") from error
         except ValueError as error:
-            raise RequestRefused(f"sampling: {error}", **where) from error
+            raise RequestRefused(str(error)) from error
 
     async def _post(self, body: Mapping[str, Any]) -> Any:
         config = self._config

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
+from gateway.faults import Fault
 from gateway.types import Offer
 
 
@@ -17,11 +18,18 @@ class ToolChange(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    name: str | None = None
     description: str | None = None
     fixed: dict[str, Any] = {}
     """Arguments that the gateway sends and the policy never sees; `${trajectory.id}` and `${trajectory.seed}` in
     their strings are filled in for each trajectory."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_one(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            raise Fault("a tool's name has 1 to 64 letters, digits and _ . -", "choose another")
+        return name
 
 
 class ToolSelection(BaseModel):

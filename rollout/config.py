@@ -16,12 +16,11 @@ from gateway.config import (
     LeaseDirConfig,
     SamplingConfig,
     ServerConfig,
-    expand_sampling,
-    parse_servers,
     read_mapping,
     validate,
 )
 from gateway.errors import ConfigError
+from gateway.servers_file import expand_sampling, parse_servers
 from rollout.reward_config import RewardConfig
 
 DEFAULT_ASSISTANT_TURNS = 15

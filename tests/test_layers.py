@@ -15,7 +15,21 @@ ROOT = Path(__file__).parents[1]
 GATEWAY = (
     {"compiled"},
     {"errors", "types"},
-    {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
+    {"faults", "mapping_file", "variables"},
+    {
+        "config",
+        "foreign",
+        "servers_file",
+        "schema",
+        "link",
+        "names",
+        "guard",
+        "selection",
+        "catalogue",
+        "differences",
+        "hidden_text",
+        "offers",
+    }
     | {"sweeper", "places", "tls", "exchange"},
     {"coerce", "wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
     {"stdio", "http", "listening", "fetch", "requests"},
@@ -27,7 +41,7 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types", "reward_config"},
+    {"errors", "types", "reward_config", "remedies"},
     {"config", "task", "hermes", "parquet", "startup"},
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "components", "results"},

@@ -65,15 +65,17 @@ def tool_config(
 @app.command()
 def call(
     file: Target,
-    tool: Annotated[str, typer.Argument(help="The tool's name.")],
+    tool: Annotated[str, typer.Argument(metavar="[SERVER/]TOOL", help="With SERVER, only that server is started.")],
     arguments: Annotated[str, typer.Argument(help="Its arguments, a JSON object.")] = "{}",
-    task: Annotated[str | None, typer.Option(help="Task to reset the servers to; not given, no reset.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed to reset the servers to.")] = 0,
+    task: Annotated[
+        str | None, typer.Option(help="Task to reset the started servers to; not given, nothing is reset.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed to reset to; it is sent with the call in any case.")] = 0,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Call one tool in a fresh session. Exit status 1 where the tool says no."""
-    from rollout.cli.servers import call_tool
+    """Call one tool: start servers, lease a session, call, release, stop. Exit status 1 where the tool says no."""
+    from rollout.cli.call import call_tool
 
     raise typer.Exit(call_tool(file, environments_dir, tool, arguments, task=task, seed=seed, as_json=json))
 
@@ -85,7 +87,7 @@ def doctor(
         list[str] | None, typer.Option("--server", help="Examine this server only; may be repeated.")
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer's directory: what the tools cost in a prompt.")
+        str | None, typer.Option(metavar="MODEL", help="Say what the tools cost in a prompt of this model.")
     ] = None,
     call: Annotated[
         list[str] | None,
@@ -94,14 +96,24 @@ def doctor(
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Probes may call every tool, not only those annotated read-only.")
     ] = False,
+    at_a_time: Annotated[
+        int, typer.Option("--at-a-time", min=1, help="Servers examined at a time; 1 for exact latencies.")
+    ] = 4,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Find out whether servers can be trained against, and under which scope. Exit status 1 where one cannot."""
+    """Find out whether servers can be trained against, and under which scope.
+
+    Exit status 0 where all can, 1 where one cannot, 3 where the probes could not find out and say what to add.
+    """
     from rollout.cli.doctor import DoctorOptions, examine_file
 
     options = DoctorOptions(
-        servers=tuple(server or ()), tokenizer=tokenizer, calls=tuple(call or ()), allow_writes=allow_writes
+        servers=tuple(server or ()),
+        tokenizer=tokenizer,
+        calls=tuple(call or ()),
+        allow_writes=allow_writes,
+        at_a_time=at_a_time,
     )
     raise typer.Exit(examine_file(file, environments_dir, options, as_json=json))
 
@@ -262,12 +274,13 @@ def main() -> None:
     try:
         app()
     except Exception as error:  # the command line's boundary: only the two kinds below are the user's to read
-        from gateway.errors import ConfigError, GatewayError
+        from gateway.errors import ConfigError, GatewayError, faults_of
 
         cause: Exception = error
         while isinstance(cause, ExceptionGroup):  # from a task group; the first one is reason enough
             cause = cast("ExceptionGroup[Exception]", cause).exceptions[0]
         if not isinstance(cause, ConfigError | GatewayError):
             raise
-        typer.echo(f"error: {cause}", err=True)
+        for fault in faults_of(cause) if isinstance(cause, ConfigError) else [cause]:
+            typer.echo(f"error: {fault}", err=True)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""`tools`, `tool-config` and `call`: what servers offer, without a trainer."""
+"""`tools` and `tool-config`: what servers offer, without a trainer."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from math import ceil
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, cast
-from uuid import uuid4
 
 import anyio
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from gateway.errors import ConfigError, LockMismatch
+from gateway.errors import ConfigError, LockMismatch, raise_all
 from gateway.hidden_text import Finding, plain
 from gateway.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.types import Audience, ToolDefinition
 from rollout.cli.counter import load_counter
 from rollout.cli.target import Target, load_target
 from rollout.doctor.fidelity import TokenCounter
-from rollout.startup import opened, problems
+from rollout.startup import opened, opened_where_possible
 from rollout.trace.stats import STEP
 
 _MESSAGES = 512
@@ -33,7 +32,7 @@ _NAME_WIDTH = 28
 
 def list_tools(file: str, environments_dir: Path, *, tokenizer: str | None, as_json: bool) -> int:
     """Print what servers offer. What is wrong with the others is said on standard error, and makes the status 2."""
-    target = load_target(file, environments_dir)
+    target = load_target(file, environments_dir, all_sound=False)
     counter = load_counter(tokenizer)
     found = anyio.run(_look, target)
     if as_json:
@@ -45,7 +44,7 @@ def list_tools(file: str, environments_dir: Path, *, tokenizer: str | None, as_j
             _print_cost(found, counter)
     for server, findings in found.hidden_text.items():
         for finding in findings:
-            typer.echo(f"warning: {target.source}: servers.{server}: hidden text in {finding}", err=True)
+            typer.echo(f"warning: {target.source}: {target.key}.{server}: hidden text in {finding}", err=True)
     for problem in found.problems:
         typer.echo(f"error: {problem}", err=True)
     return 2 if found.problems else 0
@@ -59,11 +58,13 @@ class _Found:
 
 
 async def _look(target: Target) -> _Found:
-    async with opened(target.config, name="cli", source=target.source, all_needed=False) as gateway:
+    """What those servers offer that run, and what is wrong with the others."""
+    async with opened_where_possible(target.config, name="cli", source=target.source, key=target.key) as opened_now:
+        gateway, problems = opened_now
         return _Found(
             catalogue=dict(gateway.catalogue),
             hidden_text=dict(gateway.hidden_text),
-            problems=problems(gateway, target.source),
+            problems=[*target.faults.values(), *problems],
         )
 
 
@@ -111,18 +112,40 @@ def _summary(tool: ToolDefinition) -> str:
 
 
 def write_tool_config(files: list[str], environments_dir: Path, output: Path, *, accept: bool, as_json: bool) -> int:
+    """Write the lock. Servers of a servers file that do not run are left out and named, and make the status 2."""
     entries: list[dict[str, Any]] = []
-    for target in [load_target(file, environments_dir) for file in files]:
+    problems: list[ConfigError] = []
+    for target in [load_target(file, environments_dir, all_sound=False) for file in files]:
+        catalogue, wrong = anyio.run(_catalogue, target)
+        if not catalogue:
+            raise_all(wrong)
+        problems += wrong
         name = target.environment.name if target.environment else None
-        entries += lock_entries(anyio.run(_catalogue, target), environment=name, source=target.source)
+        entries += lock_entries(catalogue, environment=name, source=target.source)
+    for problem in problems:
+        typer.echo(f"error: {problem}", err=True)
     if output.exists() and not accept:
         _refuse_changes(files, output, parse_entries(entries))
     write_lock(output, entries)
     if as_json:
-        typer.echo(json.dumps({"path": str(output), "tools": len(entries)}))
+        typer.echo(
+            json.dumps({"path": str(output), "tools": len(entries), "left_out": [str(each) for each in problems]})
+        )
     else:
         typer.echo(f"{output}: {len(entries)} tools")
-    return 0
+        if problems:
+            left_out = "without the servers above: mend or disable them before training, which starts the whole file"
+            typer.echo(left_out, err=True)
+    return 2 if problems else 0
+
+
+async def _catalogue(target: Target) -> tuple[dict[str, tuple[ToolDefinition, ...]], list[ConfigError]]:
+    """An environment without one of its servers is another one, so there each has to run."""
+    if target.environment is not None:
+        async with opened(target.config, name="cli", source=target.source) as gateway:
+            return dict(gateway.catalogue), []
+    found = await _look(target)
+    return found.catalogue, found.problems
 
 
 def _refuse_changes(files: list[str], output: Path, entries: list[LockEntry]) -> None:
@@ -139,43 +162,6 @@ def _refuse_changes(files: list[str], output: Path, entries: list[LockEntry]) ->
             file=output,
             remedy=f"review the difference and accept it with {command}",
         )
-
-
-def call_tool(
-    file: str, environments_dir: Path, tool: str, arguments: str, *, task: str | None, seed: int, as_json: bool
-) -> int:
-    try:
-        parsed: Any = json.loads(arguments)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"the arguments are not JSON: {error}", key=tool, remedy="give a JSON object") from error
-    if not isinstance(parsed, dict):
-        raise ConfigError("the arguments are not a JSON object", key=tool, remedy='for example {"x": 1}')
-    target = load_target(file, environments_dir)
-    return anyio.run(_call, target, tool, cast("dict[str, Any]", parsed), task, seed, as_json)
-
-
-async def _catalogue(target: Target) -> dict[str, tuple[ToolDefinition, ...]]:
-    async with opened(target.config, name="cli", source=target.source) as gateway:
-        return dict(gateway.catalogue)
-
-
-async def _call(
-    target: Target, tool: str, arguments: dict[str, Any], task: str | None, seed: int, as_json: bool
-) -> int:
-    async with (
-        opened(target.config, name="cli", source=target.source) as gateway,
-        gateway.lease(trajectory=uuid4().hex, task=task, seed=seed) as session,
-    ):
-        if tool not in session.tools:
-            raise ConfigError("no such tool", key=tool, remedy=f"tools: {', '.join(sorted(session.tools))}")
-        result = await session.call(tool, arguments)
-    if as_json:
-        structured = dict(result.structured) if result.structured is not None else None
-        record = {"text": result.text, "structured": structured, "is_error": result.is_error, "reward": result.reward}
-        typer.echo(json.dumps(record | {"elapsed_s": result.elapsed_s}, ensure_ascii=False))
-    else:
-        typer.echo(result.text)
-    return int(result.is_error)
 
 
 def _tool_json(tool: ToolDefinition, found: _Found, counter: TokenCounter | None) -> dict[str, Any]:

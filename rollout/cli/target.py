@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from gateway.config import GatewayConfig, load_servers, read_mapping
-from gateway.errors import ConfigError
+from gateway.config import GatewayConfig, read_mapping
+from gateway.errors import ConfigError, raise_all
+from gateway.mapping_file import JSON_SUFFIXES
+from gateway.servers_file import read_servers
 from rollout.config import Environment, load_environment
 
 
@@ -24,15 +26,37 @@ class Target:
     environment: Environment | None
     source: str
     """The file, as messages and lock entries name it."""
+    key: str = "servers"
+    """Under what the file has its servers."""
+    faults: Mapping[str, ConfigError] = field(default_factory=dict[str, ConfigError])
+    """By server, what is wrong with the entries that `config` is without."""
+    disabled: tuple[str, ...] = ()
 
 
-def load_target(file: str, environments_dir: Path) -> Target:
-    """Raises ConfigError: no such file or environment, or it is wrong."""
+def load_target(file: str, environments_dir: Path, *, all_sound: bool = True) -> Target:
+    """Read what `file` names.
+
+    Args:
+        all_sound: False leaves entries of a servers file that are wrong to the caller, in `Target.faults`.
+
+    Raises:
+        ConfigError: no such file or environment, or it is wrong.
+    """
     path = Path(file)
-    if path.suffix in (".yaml", ".yml", ".json"):
+    if path.suffix in (".yaml", ".yml", *JSON_SUFFIXES):
         keys = read_mapping(path)
-        if path.suffix == ".json" or "mcpServers" in keys:
-            return Target(config=load_servers(path), environment=None, source=file)
+        if path.suffix in JSON_SUFFIXES or "mcpServers" in keys:
+            found = read_servers(path)
+            if all_sound:
+                raise_all(list(found.entries.faults.values()))
+            return Target(
+                config=found.config,
+                environment=None,
+                source=file,
+                key=found.entries.key,
+                faults=found.entries.faults,
+                disabled=found.entries.disabled,
+            )
     elif path.is_file():
         raise ConfigError("is neither .json nor .yaml", file=path, remedy="give an mcpServers file or an environment")
     environment = load_environment(file, environments_dir)

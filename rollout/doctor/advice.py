@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gateway.config import ServerConfig
 from gateway.lease_dir import LEASE_DIR, names_lease_dir
 from gateway.types import Scope
@@ -36,6 +38,26 @@ def advise(config: ServerConfig, shared: Isolation | None, own: Isolation, *, mo
     caution = "; without sessions in its protocol, that is a connection and no more" if modern and config.url else ""
     reason = f"the safe choice, since sharing is not proven safe: {shared.evidence}{caution}"
     return Advice(scope=strongest, reason=reason)
+
+
+def unproven(report_scope: str | None, isolation: Collection[Isolation], advice: Advice, config: ServerConfig) -> str:
+    """Why it is not known that trajectories are kept apart; empty where it is, or where they surely are not.
+
+    Args:
+        report_scope: The scope that the file states; None where it states none, so that the advised one is used.
+    """
+    for scope in dict.fromkeys((advice.scope, report_scope)):
+        found = finding_under(scope, isolation, config) if scope is not None else None
+        if found is not None and found.finding is Finding.UNKNOWN:
+            return f"under {found.scope}: {found.evidence}"
+    return ""
+
+
+def finding_under(scope: str, isolation: Collection[Isolation], config: ServerConfig) -> Isolation | None:
+    """What was found under a scope. A stdio server's sessions have a process each: one stands for the other."""
+    if scope == Scope.SESSION and config.url is None:
+        scope = Scope.PROCESS
+    return next((found for found in isolation if found.scope == scope), None)
 
 
 def _how_to_part(config: ServerConfig) -> str:

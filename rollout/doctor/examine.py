@@ -1,66 +1,28 @@
-"""One server after the other: started, read, called, compared, stopped and killed; whatever fails is in the report."""
+"""Some servers at a time; whatever fails with one of them is in its report."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from uuid import uuid4
 
 import anyio
-from pydantic import BaseModel
 
-from gateway.config import GatewayConfig, Kind
-from gateway.errors import ConfigError, GatewayError, HarnessError
-from gateway.gateway import Gateway
-from gateway.lease_dir import names_lease_dir
-from gateway.session import Session
-from gateway.types import Role, Scope
-from rollout.doctor import ending
-from rollout.doctor.advice import advise, own_scope
-from rollout.doctor.fidelity import FindHidden, TokenCounter, examine_tools, schema_problems
-from rollout.doctor.isolation import Observation, ask, differs_between, judge, mixed_up, observe, survives
-from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls
-from rollout.doctor.report import Determinism, Finding, Isolation, Latency, ServerReport
-from rollout.harness import ask as ask_harness
+from gateway.config import GatewayConfig
+from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
+from rollout.doctor.examination import Examination, Options, Told
+from rollout.doctor.report import ServerReport
+from rollout.remedies import diagnose
+from rollout.startup import placed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """What the probes may do, and for how long."""
-
-    named: tuple[NamedCall, ...] = ()
-    allow_writes: bool = False
-    counter: TokenCounter | None = None
-    find_hidden: FindHidden | None = None
-    task: tuple[str, int] | None = None
-    """Task and seed that servers with a reset are reset to; None asks the server for one."""
-    calls: int = 20
-    """Calls whose latency is measured."""
-    call_timeout_s: float = 5.0
-    """For each call of a probe; a server's own bound holds where it is shorter."""
-    hang_timeout_s: float = 1.0
-    """How long a stopped server is waited for."""
-    probe_timeout_s: float = 25.0
-    """For everything that is done under one scope."""
-    pause_s: float = 1.1
-    """Between two readings of what must not change by itself, such as a clock."""
-    at_a_time: int = 2
-    """Servers; more at once would measure each other."""
-
-
-async def examine(
-    config: GatewayConfig, options: Options, *, done: Callable[[ServerReport], None] = lambda _: None
-) -> list[ServerReport]:
-    """A report for every server of `config`, in its order. `done` is told of each as it is finished."""
+async def examine(config: GatewayConfig, options: Options, *, told: Told = lambda _, __: None) -> list[ServerReport]:
+    """A report for every server of `config`, in its order. `told` hears what is being done meanwhile."""
     reports: dict[str, ServerReport] = {}
     limit = anyio.CapacityLimiter(options.at_a_time)
 
     async def one(server: str) -> None:
         async with limit:
-            reports[server] = await examine_server(server, config, options)
-        done(reports[server])
+            reports[server] = await examine_server(server, config, options, told=told)
+        told(server, "")
 
     async with anyio.create_task_group() as tasks:
         for server in config.servers:
@@ -68,7 +30,9 @@ async def examine(
     return [reports[server] for server in config.servers]
 
 
-async def examine_server(server: str, config: GatewayConfig, options: Options) -> ServerReport:
+async def examine_server(
+    server: str, config: GatewayConfig, options: Options, *, told: Told = lambda _, __: None
+) -> ServerReport:
     """Everything about one server; it raises nothing that the server could cause."""
     entry = config.servers[server]
     report = ServerReport(
@@ -79,12 +43,23 @@ async def examine_server(server: str, config: GatewayConfig, options: Options) -
     )
     began = time.perf_counter()
     try:
-        await _Examination(server, config, options, report).run()
+        with anyio.move_on_after(options.server_timeout_s) as bound:
+            await Examination(server, config, options, report, told).run()
+        if bound.cancelled_caught:
+            report.problems.append(f"the examination was not over after {options.server_timeout_s:g} s")
     except Exception as error:  # boundary: a server that fails is a row of the report, and nobody else's end
         cause = _first(error)
-        if not isinstance(cause, GatewayError | ConfigError):
+        if isinstance(cause, ConfigError):
+            report.problems.append(str(placed(cause, "", options.key)))
+        elif isinstance(cause, ServerUnavailable) and report.protocol_version is None:
+            report.problems.append(str(diagnose(cause, entry)))
+        elif isinstance(cause, ConnectTimeout):
+            busy = "it did before: is the machine busy? (raise start_timeout_s, or --at-a-time 1)"
+            report.problems.append(f"it did not start within {entry.start_timeout_s:g} s; {busy}")
+        elif isinstance(cause, GatewayError):
+            report.problems.append(str(cause).removeprefix(f"{server}: "))
+        else:
             raise
-        report.problems.append(str(cause).removeprefix(f"{server}: "))
     report.elapsed_s = time.perf_counter() - began
     return report
 
@@ -93,236 +68,3 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-class _Listed(BaseModel):
-    task: str
-    seed: int
-
-
-class _Tasks(BaseModel):
-    tasks: list[_Listed]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What was seen under one scope; no observation where it took too long."""
-
-    plan: Plan
-    observation: Observation | None
-    isolation: Isolation
-
-
-class _Examination:
-    def __init__(self, server: str, config: GatewayConfig, options: Options, report: ServerReport) -> None:
-        self._server, self._options, self._report = server, options, report
-        self._config, self._entry = config, config.servers[server]
-        self._task = options.task
-        self._starts: list[float] = []
-        self._word = new_word()
-
-    async def run(self) -> None:
-        shareable = not names_lease_dir(self._entry)
-        own = own_scope(self._entry)
-        shared_seen: _Seen | None = None
-        if shareable:
-            async with self._gateway(Scope.SHARED) as gateway:
-                await self._first_look(gateway)
-                shared_seen = await self._observe(gateway, Scope.SHARED)
-        async with self._gateway(own) as gateway:
-            if not shareable:
-                await self._first_look(gateway)
-            own_seen = await self._observe(gateway, own)
-            await self._end_it(gateway)
-        self._report.start = Latency.of(self._starts)
-        self._conclude(shared_seen, own_seen)
-
-    @asynccontextmanager
-    async def _gateway(self, scope: Scope) -> AsyncGenerator[Gateway]:
-        bound = min(self._entry.call_timeout_s, self._options.call_timeout_s)
-        entry = self._entry.model_copy(
-            update={
-                "scope": scope,
-                "required": True,
-                "call_timeout_s": bound,
-                "min_ready": 0,
-                "max_processes": None,
-                "leases_per_process": 1,
-            }
-        )
-        config = self._config.model_copy(
-            update={
-                "servers": {self._server: entry},
-                # Probes hold two leases side by side.
-                "max_sessions": max(2, self._config.max_sessions),
-                "lease_timeout_s": entry.start_timeout_s + bound,
-                "reset_timeout_s": bound,
-                "release_timeout_s": bound,
-            }
-        )
-        async with Gateway(config, name="doctor") as gateway:
-            yield gateway
-
-    @asynccontextmanager
-    async def _lease(self, gateway: Gateway) -> AsyncGenerator[Session]:
-        task, seed = self._task or (None, 0)
-        async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=task, seed=seed) as session:
-            started = session.connection(self._server).start_s
-            if started not in self._starts:  # a shared connection starts once
-                self._starts.append(started)
-            yield session
-
-    async def _first_look(self, gateway: Gateway) -> None:
-        """What the server is, what it offers, and how fast it answers."""
-        report, server = self._report, self._server
-        report.malformed = gateway.malformed[server]
-        if not gateway.catalogue[server]:
-            report.problems.append("it offers no tools that can be used" if report.malformed else "it offers no tools")
-            raise HarnessError("nothing to look at", server=server)
-        await self._choose_task(gateway)
-        async with self._lease(gateway) as session:
-            connection = session.connection(server)
-            report.protocol_version = connection.protocol_version
-            raw = await connection.list_raw(timeout_s=self._options.call_timeout_s)
-            shown = {tool.name: tool for tool in session.tools.values() if tool.server == server}
-            report.tools = examine_tools(
-                raw,
-                connection.tools,
-                shown,
-                counter=self._options.counter,
-                find_hidden=self._options.find_hidden,
-            )
-            if self._options.counter is not None:
-                report.tokens = self._options.counter.tools([tool.openai_schema() for tool in shown.values()])
-            report.notes += schema_problems(connection.tools)
-            await self._measure_calls(session, self._plan(session))
-
-    async def _choose_task(self, gateway: Gateway) -> None:
-        """What to reset to: what the user's environment says, else the server's first task, else nothing."""
-        roles = {tool.role for tool in gateway.catalogue[self._server]}
-        if Role.RESET not in roles:
-            self._task = None
-        elif self._task is None and Role.TASKS in roles:
-            async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=None, seed=0) as session:
-                wanted = {"split": "train", "limit": 1}
-                found, _ = await ask_harness(session, Role.TASKS, wanted, _Tasks, server=self._server)
-            if found.tasks:
-                self._task = (found.tasks[0].task, found.tasks[0].seed)
-        elif self._task is None:
-            self._report.notes.append("it has a reset but lists no tasks: it was not reset")
-
-    def _plan(self, session: Session) -> Plan:
-        tools = [tool for tool in session.tools.values() if tool.server == self._server]
-        options = self._options
-        return plan_calls(self._server, tools, options.named, word=self._word, allow_writes=options.allow_writes)
-
-    async def _measure_calls(self, session: Session, plan: Plan) -> None:
-        """The first read that is answered at once, again and again; a listing where there is none."""
-        connection, options = session.connection(self._server), self._options
-        call = None
-        for candidate in plan.reads:
-            began = time.perf_counter()
-            answer = await ask(session, candidate)
-            if not answer.failed and time.perf_counter() - began < options.call_timeout_s / options.calls:
-                call = candidate
-                break
-        seconds: list[float] = []
-        with anyio.move_on_after(options.call_timeout_s):
-            for _ in range(options.calls):
-                began = time.perf_counter()
-                if call is not None:
-                    await ask(session, call)
-                else:
-                    await connection.list_raw(timeout_s=options.call_timeout_s)
-                seconds.append(time.perf_counter() - began)
-        self._report.call = Latency.of(seconds)
-        self._report.called = call.tool if call is not None else "tools/list"
-
-    async def _observe(self, gateway: Gateway, scope: Scope) -> _Seen:
-        async with self._lease(gateway) as a, self._lease(gateway) as b:
-            plan = self._plan(a)
-            self._report.withheld = plan.withheld
-            with anyio.move_on_after(self._options.probe_timeout_s):
-                observation = await observe(a, b, plan, pause_s=self._options.pause_s)
-                return _Seen(plan, observation, judge(str(scope), plan, observation))
-        evidence = f"the calls were not over after {self._options.probe_timeout_s:g} s"
-        return _Seen(plan, None, Isolation(scope=str(scope), finding=Finding.UNKNOWN, evidence=evidence))
-
-    async def _end_it(self, gateway: Gateway) -> None:
-        """Stop it and kill it, in a lease of its own that nobody else takes part in."""
-        report = self._report
-        if self._entry.kind is not Kind.STDIO:
-            said = ending.IN_PROCESS if self._entry.kind is Kind.IN_PROCESS else ending.NOT_OURS
-            report.hung = report.killed = said
-            return
-        async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=None, seed=0) as session:
-            connection = session.connection(self._server)
-            report.hung = await ending.hang(connection, timeout_s=self._options.hang_timeout_s)
-            if connection.alive:
-                report.killed = await ending.kill(connection, timeout_s=self._options.call_timeout_s)
-        async with self._lease(gateway) as session:
-            await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
-
-    def _conclude(self, shared: _Seen | None, own: _Seen) -> None:
-        report = self._report
-        found_own = self._own_finding(shared, own)
-        found_shared = self._shared_finding(shared, own)
-        report.isolation = tuple(found for found in (found_shared, found_own) if found is not None)
-        report.determinism = _determinism(shared, own)
-        report.advice = advise(self._entry, found_shared, found_own, modern=report.era == "modern")
-        if report.advice.scope is None:
-            report.problems.append(f"no scope keeps its trajectories apart: {report.advice.reason}")
-        elif report.scope_given and self._configured_leaks(report.isolation):
-            report.problems.append(f"scope: {report.scope} lets trajectories see each other; {report.advice.reason}")
-        unfaithful = [tool for tool in report.tools if not tool.faithful]
-        report.problems += [f"{tool.name} is not shown as it was sent: {tool.difference}" for tool in unfaithful]
-        report.problems += [f"hung: {report.hung.said}"] if report.hung and report.hung.well is False else []
-        report.problems += [f"killed: {report.killed.said}"] if report.killed and report.killed.well is False else []
-        report.notes += [f"left out, malformed: {message}" for message in report.malformed]
-        report.notes += [f"{tool.name}: {message}" for tool in report.tools for message in tool.hidden]
-
-    def _own_finding(self, shared: _Seen | None, own: _Seen) -> Isolation:
-        found = own.isolation
-        if shared is None or found.finding is Finding.LEAKS or not (shared.observation and own.observation):
-            return found
-        left = survives(shared.observation, own.observation, own.plan)
-        return Isolation(scope=found.scope, finding=Finding.LEAKS, evidence=left) if left else found
-
-    def _shared_finding(self, shared: _Seen | None, own: _Seen) -> Isolation | None:
-        if shared is None or shared.isolation.finding is Finding.LEAKS:
-            return shared.isolation if shared else None
-        if shared.observation and own.observation:
-            mixed = mixed_up(shared.observation, own.observation, own.plan)
-            if mixed:
-                return Isolation(scope=shared.isolation.scope, finding=Finding.LEAKS, evidence=mixed)
-        depends = ""
-        if shared.observation and own.observation and shared.isolation.finding is Finding.STATELESS:
-            depends = differs_between(shared.observation, own.observation, own.plan)
-        if not depends:
-            return shared.isolation
-        return Isolation(scope=shared.isolation.scope, finding=Finding.UNKNOWN, evidence=depends)
-
-    def _configured_leaks(self, isolation: Collection[Isolation]) -> bool:
-        # A stdio server's sessions have a process each: what holds for one scope holds for the other.
-        alike: Mapping[str, str] = {} if self._entry.url is not None else {"session": "process"}
-        scope = alike.get(self._report.scope, self._report.scope)
-        return any(found.scope == scope and found.finding is Finding.LEAKS for found in isolation)
-
-
-def _determinism(shared: _Seen | None, own: _Seen) -> Determinism | None:
-    """Reads of two fresh leases; and writes, where there were two leases in which nothing had been written."""
-    if own.observation is None:
-        return None
-    first, second = own.observation.read_in_a, own.observation.read_in_b
-    pairs = [(call.tool, a, b[1]) for call, a, b in zip(own.plan.reads, first, second, strict=True)]
-    if shared is not None and shared.observation is not None:
-        pairs += [
-            (call.tool, here[0], there[0])
-            for call, here, there in zip(
-                own.plan.writes, shared.observation.written_in_a, own.observation.written_in_a, strict=True
-            )
-        ]
-    if not pairs:
-        return None
-    differing = dict.fromkeys(tool for tool, one, other in pairs if one != other)
-    return Determinism(called=tuple(dict.fromkeys(tool for tool, _, _ in pairs)), differing=tuple(differing))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from gateway.coerce import coerce
+from gateway.schema import check_arguments
 from gateway.types import ToolDefinition
 from rollout.engines.random_arguments import plain_arguments
 
@@ -35,6 +38,9 @@ class ProbeCall:
     tool: str
     """The exposed name."""
     arguments: dict[str, Any]
+    """`${lease.dir}` in their strings is the directory of the lease that makes the call."""
+    read_only: bool = False
+    """Whether the tool is annotated so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +50,8 @@ class Plan:
     reads: tuple[ProbeCall, ...]
     writes: tuple[ProbeCall, ...]
     withheld: tuple[str, ...]
+    refused: tuple[str, ...]
+    """Calls that are not made, since the tool's own schema refuses the arguments: one message each."""
     only_reads: bool
     """Whether every tool of the server is annotated read-only."""
     word: str
@@ -71,6 +79,7 @@ def plan_calls(
     reads: list[ProbeCall] = []
     writes: list[ProbeCall] = []
     withheld: list[str] = []
+    refused: list[str] = []
     # Named ones first: the user knows arguments that make sense.
     for tool in sorted(tools, key=lambda tool: not _arguments_of(tool, given)):
         arguments = _arguments_of(tool, given)
@@ -79,14 +88,32 @@ def plan_calls(
             continue
         kind = reads if tool.read_only or _sounds_like_reading(tool.name) else writes
         for each in arguments or [plain_arguments(tool.input_schema, word)]:
-            kind.append(ProbeCall(tool=tool.exposed_name, arguments=each))
+            if faults := argument_faults(tool, each):
+                refused.append(f"{tool.exposed_name}: {'; '.join(faults)}")
+                continue
+            kind.append(ProbeCall(tool=tool.exposed_name, arguments=each, read_only=tool.read_only))
     return Plan(
         reads=tuple(reads[:_MOST]),
         writes=tuple(writes[:_MOST]),
         withheld=tuple(withheld),
+        refused=tuple(refused),
         only_reads=all(tool.read_only for tool in tools),
         word=word,
     )
+
+
+def argument_faults(tool: ToolDefinition, arguments: dict[str, Any]) -> list[str]:
+    """Why the gateway would not send these arguments; empty where it would."""
+    faults = check_arguments(tool, arguments)
+    return faults if faults and coerce(tool, arguments) is None else []
+
+
+def suggested(server: str, tools: Iterable[ToolDefinition]) -> tuple[str, ...]:
+    """For each tool the option, ready to be typed, that lets the probes call it."""
+    calls = [
+        (tool.name, json.dumps(plain_arguments(tool.input_schema, "{word}"), ensure_ascii=False)) for tool in tools
+    ]
+    return tuple(f"--call {shlex.quote(f'{server}/{name}={arguments}')}" for name, arguments in calls)
 
 
 def _arguments_of(tool: ToolDefinition, given: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:

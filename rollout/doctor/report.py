@@ -92,7 +92,7 @@ class Advice:
 
 @dataclass(kw_only=True, slots=True)
 class ServerReport:
-    """One server. `problems` make it unfit; `notes` do not."""
+    """One server. `problems` make it unfit, `unknown` leaves that open; `notes` do neither."""
 
     server: str
     transport: str
@@ -117,12 +117,19 @@ class ServerReport:
     killed: Behaviour | None = None
     advice: Advice | None = None
     problems: list[str] = field(default_factory=list[str])
+    unknown: str = ""
+    """Why nothing shows that the scope keeps trajectories apart; empty where something does."""
+    to_know: tuple[str, ...] = ()
+    """Options of the command line that would let the probes find out; any of them may be added."""
     notes: list[str] = field(default_factory=list[str])
     elapsed_s: float = 0.0
 
     @property
-    def fit(self) -> bool:
-        return not self.problems
+    def fit(self) -> bool | None:
+        """None where nothing is wrong and nothing is shown either."""
+        if self.problems:
+            return False
+        return None if self.unknown else True
 
     @property
     def era(self) -> str | None:

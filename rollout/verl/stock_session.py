@@ -13,7 +13,8 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.tool_agent_loop import AgentData
 
-from gateway.config import GatewayConfig, load_servers
+from gateway.config import GatewayConfig
+from gateway.servers_file import load_servers
 from gateway.session import Session
 from gateway.tool_config import LockEntry
 from rollout.config import load_environment

@@ -75,9 +75,9 @@ def test_healthy_servers_are_listed_though_others_fail_and_each_fault_is_said_on
     assert "\x1b" not in done.out and "\u200b" not in done.out
     said = done.err.splitlines()
     assert [line.split(":")[0] for line in said] == ["warning", "warning", "error", "error"], done.err
-    assert "servers.sly: hidden text in tool add_many_numbers_together: description" in said[0] and "U+200B" in said[0]
-    assert "servers.gone: cannot start 'no-such-program'" in said[2]
-    assert "servers.unmade.factory: cannot import 'no_such_module:create'" in said[3]
+    assert "mcpServers.sly: hidden text in tool add_many_numbers_together: desc" in said[0] and "U+200B" in said[0]
+    assert "mcpServers.gone: cannot start 'no-such-program'" in said[2]
+    assert "mcpServers.unmade.factory: cannot import 'no_such_module:create'" in said[3]
 
 
 def test_harness_tools_are_listed_and_cannot_be_called() -> None:
@@ -176,10 +176,10 @@ def test_help_needs_no_heavy_import() -> None:
 BAD_FILES = {
     "syntax.json": ("{", ["not valid JSON", "line 1"]),
     "typo.json": ('{"mcpServers": {"x": {"comand": "y"}}}', ["mcpServers.x.comand", "did you mean 'command'"]),
-    "missing.json": ('{"mcpServers": {"x": {"command": "no-such-program"}}}', ["servers.x", "no such program"]),
+    "missing.json": ('{"mcpServers": {"x": {"command": "no-such-program"}}}', ["mcpServers.x", "no such program"]),
     "silent.json": (
         '{"mcpServers": {"x": {"command": "sleep", "args": ["60"], "start_timeout_s": 1}}}',
-        ["servers.x", "handshake", "start_timeout_s"],
+        ["mcpServers.x", "handshake", "start_timeout_s"],
     ),
     "unset.json": (
         '{"mcpServers": {"x": {"command": "y", "env": {"K": "${NOT_SET}"}}}}',

@@ -47,7 +47,9 @@ def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(se
     assert (done.returncode, record["fit"], list(found)) == (1, False, ["cell", "pure", "gone"])
     assert [report["fit"] for report in found.values()] == [True, True, False]
     assert found["cell"]["advice"]["scope"] == "process" and found["pure"]["advice"]["scope"] == "shared"
-    assert found["gone"]["problems"] == ["cannot start 'no-such-program': no such program"]
+    assert found["gone"]["problems"] == [
+        "cannot start 'no-such-program': no such program (install it, or write its whole path)"
+    ]
     assert {*found["cell"]} == {*found["gone"]}
     assert found["cell"]["tools"][0]["tokens"] is None and found["cell"]["start"]["n"] >= 3
 
@@ -61,10 +63,14 @@ def test_people_get_a_table_that_fits_eighty_columns(servers: Path) -> None:
     assert "2025-06-18" in lines[1] and "not called" in done.stdout and "…" not in lines[1]
 
 
-def test_one_server_can_be_chosen_and_a_fit_one_ends_well(servers: Path) -> None:
+def test_a_verdict_is_open_until_the_probes_may_find_out(servers: Path) -> None:
     done = doctor(servers, "--server", "pure", "--call", 'add={"a": 1, "b": 2}', "--json")
     (report,) = json.loads(done.stdout)["servers"]
-    assert (done.returncode, report["server"], report["withheld"]) == (0, "pure", ["shout"])
+    assert (done.returncode, report["fit"], report["server"], report["withheld"]) == (3, None, "pure", ["shout"])
+    assert report["to_know"] == ["""--call 'pure/shout={"text": "{word}"}'""", "--allow-writes"]
+    assert done.stderr == ""
+    known = doctor(servers, "--server", "pure", "--allow-writes", "--json")
+    assert (known.returncode, json.loads(known.stdout)["fit"]) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,9 @@ def test_one_server_can_be_chosen_and_a_fit_one_ends_well(servers: Path) -> None
         ((), ("put={",), "the arguments are not JSON"),
         ((), ("put=[]",), "not a JSON object"),
         ((), ("other/put={}",), "no server 'other'"),
-        (("cell",), ("putt={}",), r"no server has a tool 'putt' \(get, put\)"),
+        (("cell",), ("putt={}",), r"no server has a tool 'putt' \(tools: get, put\)"),
+        (("cell",), ('put={"text": 7}',), r"--call put: cell's schema refuses the arguments: text"),
+        (("cell",), ("put={}", "get/x={}"), r"no server 'get'"),
     ],
 )
 def test_bad_use_is_a_message_with_the_remedy(
@@ -88,6 +96,33 @@ def test_bad_use_is_a_message_with_the_remedy(
 def test_bad_use_ends_with_status_two(servers: Path) -> None:
     done = doctor(servers, "--server", "cel")
     assert done.returncode == 2 and "no server 'cel'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_is_wrong_with_a_call_is_told_before_anything_is_examined(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    script = f"echo once >> {starts}; exec {sys.executable} -I -S {STATE} process cell"
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"a/b": {"command": "sh", "args": ["-c", script]}}}))
+    options = DoctorOptions(servers=(), tokenizer=None, calls=("a/b/putt={}",), allow_writes=True)
+    with pytest.raises(ConfigError, match="no server has a tool 'putt'"):
+        examine_file(str(file), ROOT, options, as_json=True)
+    assert starts.read_text() == "once\n"
+
+
+def test_an_entry_that_is_wrong_is_an_unfit_server_among_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"servers": {"typo": {"comand": "x"}, "off": {"command": "x", "disabled": True}}}))
+    options = DoctorOptions(servers=(), tokenizer=None, calls=(), allow_writes=False)
+    assert examine_file(str(file), ROOT, options, as_json=True) == 1
+    (report,) = json.loads(capsys.readouterr().out)["servers"]
+    assert (report["server"], report["fit"]) == ("typo", False)
+    assert "mcp.json: servers.typo.comand: unknown key" in report["problems"][0]
+    with pytest.raises(ConfigError, match="server 'off' is disabled"):
+        examine_file(
+            str(file), ROOT, DoctorOptions(servers=("off",), tokenizer=None, calls=(), allow_writes=False), as_json=True
+        )
 
 
 TEMPLATE = "{% for tool in tools or [] %}<t> {{ tool | tojson }} {% endfor %}{{ messages[0].content }}"

@@ -13,7 +13,8 @@ import pytest
 
 from gateway import GatewayConfig
 from gateway.types import ToolDefinition
-from rollout.doctor.examine import Options, examine
+from rollout.doctor.examination import Options
+from rollout.doctor.examine import examine
 from rollout.doctor.plan import NamedCall
 from rollout.doctor.report import Finding, Latency, ServerReport
 
@@ -79,7 +80,8 @@ async def test_a_stdio_servers_state_is_found_where_it_is(
     tmp_path: Path, where: str, tools: str, found: dict[str, str], advised: str | None
 ) -> None:
     report = await report_on(stdio(str(tmp_path / "state") if where == "file" else where, tools), allow_writes=True)
-    assert (findings(report), scope(report), report.fit) == (found, advised, advised is not None), report
+    fit = None if "unknown" in found.values() else advised is not None
+    assert (findings(report), scope(report), report.fit) == (found, advised, fit), report
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,8 @@ async def test_without_leave_nothing_is_called_that_may_write(tmp_path: Path) ->
     state = tmp_path / "state"
     report = await report_on(stdio(str(state), "cell"))
     assert not state.exists() and report.withheld == ("put",)
-    assert scope(report) == "process" and "--allow-writes" in str(report.advice)
+    assert scope(report) == "process" and report.fit is None and "put may write" in report.unknown
+    assert report.to_know == ("""--call 'world/put={"text": "{word}"}'""", "--allow-writes")
 
 
 async def test_a_named_call_may_be_made_with_the_arguments_given(tmp_path: Path) -> None:
@@ -126,6 +129,28 @@ async def test_a_named_call_may_be_made_with_the_arguments_given(tmp_path: Path)
     )
     assert state.read_text().startswith("by name probe")
     assert findings(report) == {"shared": "leaks", "process": "leaks"}
+
+
+async def test_arguments_that_the_schema_refuses_are_no_evidence() -> None:
+    wrong = NamedCall(server=None, tool="put", arguments={"text": 7})
+    report = await report_on(stdio("process", "cell"), named=(wrong,))
+    assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
+    assert [note for note in report.notes if note.startswith("not called, put: text")] and len(report.to_know) == 1
+
+
+async def test_a_scope_that_the_file_states_and_of_which_nothing_is_known_leaves_the_verdict_open() -> None:
+    report = await report_on(stdio("nowhere", "pure", scope="shared"))
+    assert report.fit is None and report.problems == []
+
+
+async def test_a_tool_that_says_where_its_lease_is_answers_the_same_in_each() -> None:
+    report = await report_on(mini("cwd", "pid", cwd="${lease.dir}", scope="process"))
+    assert report.determinism is not None and report.determinism.differing == ("pid",)
+
+
+async def test_an_examination_is_bounded_whatever_the_server_does() -> None:
+    report = await report_on(mini("mute"), server_timeout_s=0.5)
+    assert report.problems == ["the examination was not over after 0.5 s"]
 
 
 async def test_a_scope_that_the_file_asks_for_and_that_leaks_is_unfit() -> None:
@@ -156,7 +181,7 @@ async def test_a_server_that_hangs_or_dies_is_found_to_end_its_calls_in_time() -
 
 async def test_a_tool_that_hangs_costs_a_bounded_time() -> None:
     report = await report_on(mini("hang", "echo"), allow_writes=True, call_timeout_s=0.2, probe_timeout_s=1.0)
-    assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit
+    assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
 
 
 async def test_servers_that_fail_are_reports_among_the_others() -> None:

@@ -1,0 +1,117 @@
+"""`${VARIABLE}` in a user's file: environment variables, this program's own, and those that editors know."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from gateway.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Editor:
+    """What an editor knows of a file of its own when it replaces variables."""
+
+    folder: Path
+    """`${workspaceFolder}`."""
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """What it would ask its user for (`inputs` in VS Code's mcp.json), by id."""
+
+    @classmethod
+    def of(cls, file: str | Path, inputs: Any = None) -> Editor:
+        """The workspace is what `.vscode` or `.cursor` lies in, else where the file lies."""
+        folder = Path(file).resolve().parent
+        asked: dict[str, Mapping[str, Any]] = {}
+        for each in cast("list[Any]", inputs) if isinstance(inputs, list) else []:
+            if isinstance(each, Mapping) and "id" in each:
+                asked[str(cast("Mapping[str, Any]", each)["id"])] = cast("Mapping[str, Any]", each)
+        return cls(folder=folder.parent if folder.name in (".vscode", ".cursor") else folder, inputs=asked)
+
+    def known(self, name: str) -> str | None:
+        """The value of a variable that editors have; None for any other."""
+        match name:
+            case "workspaceFolder" | "workspaceRoot":
+                return str(self.folder)
+            case "workspaceFolderBasename":
+                return self.folder.name
+            case "userHome":
+                return str(Path.home())
+            case "pathSeparator" | "/":
+                return os.sep
+            case _:
+                return None
+
+
+def expand(
+    value: Any,
+    *,
+    file: str | Path | None = None,
+    key: str | None = None,
+    keep: Collection[str] = (),
+    editor: Editor | None = None,
+) -> Any:
+    """Replace the variables in every string inside `value`: `${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${python}`,
+    and with an `editor` `${workspaceFolder}`, `${userHome}`, `${input:ID}` and their like.
+
+    `${lease.dir}`, and what `keep` names, is left for the lease that knows it. Raises `ConfigError` for a variable
+    that is not set.
+    """
+    if isinstance(value, str):
+        place = _Place(file, key, keep, editor)
+        return _VARIABLE.sub(lambda match: place.value(match.group(1)), value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {name: expand(inner, file=file, key=f"{key}.{name}", keep=keep, editor=editor) for name, inner in items}
+    if isinstance(value, list | tuple):
+        each = cast("list[Any]", value)
+        return [expand(inner, file=file, key=key, keep=keep, editor=editor) for inner in each]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    file: str | Path | None
+    key: str | None
+    keep: Collection[str]
+    editor: Editor | None
+
+    def value(self, text: str) -> str:
+        name, has_default, default = text.removeprefix("env:").partition(":-")
+        if name == "lease.dir" or name in self.keep:
+            return f"${{{text}}}"
+        if name == "python":
+            return sys.executable
+        if self.editor is not None and (found := self.editor.known(text)) is not None:
+            return found
+        if self.editor is not None and text.startswith("input:"):
+            return self._input(text.removeprefix("input:"), self.editor)
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            problem = f"${{{text}}} is not a variable this program knows"
+            raise self._error(problem, "use ${NAME} for an environment variable or ${NAME:-default}")
+        found = os.environ.get(name)
+        if has_default and not found:
+            return default
+        if found is None:
+            remedy = f"set {name}, or write ${{{name}:-default}}"
+            raise self._error(f"environment variable {name} is not set", remedy)
+        return found
+
+    def _input(self, asked: str, editor: Editor) -> str:
+        """What the editor would ask for is taken from the environment, else it is the input's own default."""
+        name = re.sub(r"\W", "_", asked).upper()
+        found = os.environ.get(name, editor.inputs.get(asked, {}).get("default"))
+        if found is None:
+            # Not its description: what editors show there is nobody's promise to hold no secret.
+            problem = f"the editor would ask for ${{input:{asked}}}, and nobody is asked here"
+            raise self._error(problem, f"set the environment variable {name}")
+        return str(found)
+
+    def _error(self, problem: str, remedy: str) -> ConfigError:
+        return ConfigError(problem, file=self.file, key=self.key, remedy=remedy)

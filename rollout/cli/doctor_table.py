@@ -1,0 +1,107 @@
+"""What the doctor found, for people: a table, and a paragraph for each server."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rollout.doctor.report import Latency, ServerReport
+
+_MOST_NOTES = 8
+_VERDICTS = {True: Text("yes", "green"), False: Text("no", "bold red"), None: Text("unknown", "yellow")}
+_VIA = {"in_process": "here", "unknown": "-"}
+
+
+def print_reports(reports: list[ServerReport], console: Console) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("server", overflow="fold", min_width=6)
+    for column in ("via", "protocol", "start", "call", "tools", "tokens", "scope", "fit"):
+        right = column in ("start", "call", "tools", "tokens")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    for report in reports:
+        policy = [tool for tool in report.tools if tool.audience == "policy"]
+        table.add_row(
+            Text(report.server),
+            _VIA.get(report.transport, report.transport),
+            report.protocol_version or "-",
+            _seconds(report.start),
+            _seconds(report.call),
+            str(len(policy)) if report.tools else "-",
+            _tokens(report),
+            (report.advice.scope or "none") if report.advice else "-",
+            _VERDICTS[report.fit],
+        )
+    console.print(table)
+    for report in reports:
+        console.print()
+        _print_server(report, console)
+
+
+def _print_server(report: ServerReport, console: Console) -> None:
+    console.print(Text(report.server, "bold"))
+    grid = Table.grid(padding=(0, 1, 0, 2))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for problem in report.problems:
+        grid.add_row("unfit", Text(problem, "red"))
+    if report.unknown:
+        grid.add_row("fit", Text(f"unknown: {report.unknown}", "yellow"))
+    if report.advice is not None and report.advice.scope is not None:
+        grid.add_row("scope", Text(f"{report.advice.scope}: {report.advice.reason}"))
+    for found in report.isolation:
+        grid.add_row("isolation", Text(f"under {found.scope}: {found.finding}"))
+    if report.start and report.call:
+        grid.add_row("latency", Text(_latency(report)))
+    if report.tools:
+        faithful = sum(tool.faithful for tool in report.tools)
+        grid.add_row("schemas", Text(f"{faithful} of {len(report.tools)} reach the chat template byte for byte"))
+    if report.determinism is not None:
+        grid.add_row("same call", Text(_determinism(report)))
+    if report.hung is not None:
+        grid.add_row("hung", Text(report.hung.said))
+    if report.killed is not None:
+        grid.add_row("killed", Text(report.killed.said))
+    if report.withheld:
+        grid.add_row("not called", Text(", ".join(report.withheld)))
+    for note in report.notes[:_MOST_NOTES]:
+        grid.add_row("note", Text(note))
+    if len(report.notes) > _MOST_NOTES:
+        grid.add_row("note", Text(f"{len(report.notes) - _MOST_NOTES} more with --json"))
+    console.print(grid)
+    if report.to_know:
+        console.print(Text("  to know, add some of:", "yellow"))
+    for option in report.to_know:
+        # Not folded, so that it can be copied.
+        console.print(Text(f"  {option}"), soft_wrap=True)
+
+
+def _tokens(report: ServerReport) -> str:
+    each = [tool.tokens for tool in report.tools if tool.tokens is not None and tool.audience == "policy"]
+    total = report.tokens if report.tokens is not None else sum(each) if each else None
+    return "-" if total is None else str(total)
+
+
+def _seconds(latency: Latency | None) -> str:
+    return "-" if latency is None else _duration(latency.median_s)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
+
+
+def _latency(report: ServerReport) -> str:
+    def line(what: str, latency: Latency) -> str:
+        return f"{what} {_duration(latency.median_s)}, p95 {_duration(latency.p95_s)} of {latency.n}"
+
+    assert report.start is not None and report.call is not None
+    return f"{line('start', report.start)}; {line(f'call of {report.called}', report.call)}"
+
+
+def _determinism(report: ServerReport) -> str:
+    assert report.determinism is not None
+    found = report.determinism
+    if found.differing:
+        return f"answers differ between fresh leases: {', '.join(found.differing)}"
+    count = len(found.called)
+    return f"{count} tool{'s' if count > 1 else ''} answered the same in fresh leases"

@@ -1,0 +1,271 @@
+"""One server: started, read, called, compared, stopped and killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+import anyio
+from pydantic import BaseModel
+
+from gateway.config import GatewayConfig, Kind
+from gateway.errors import HarnessError
+from gateway.gateway import Gateway
+from gateway.lease_dir import names_lease_dir
+from gateway.session import Session
+from gateway.types import Role, Scope, ToolDefinition
+from rollout.doctor import ending
+from rollout.doctor.advice import advise, finding_under, own_scope, unproven
+from rollout.doctor.answers import ask
+from rollout.doctor.comparison import Seen, determinism, own_finding, shared_finding
+from rollout.doctor.fidelity import FindHidden, TokenCounter, examine_tools, schema_problems
+from rollout.doctor.isolation import observe
+from rollout.doctor.judgement import judge, unhelpful
+from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls, suggested
+from rollout.doctor.report import Finding, Isolation, Latency, ServerReport
+from rollout.harness import ask as ask_harness
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What the probes may do, and for how long."""
+
+    named: tuple[NamedCall, ...] = ()
+    allow_writes: bool = False
+    counter: TokenCounter | None = None
+    find_hidden: FindHidden | None = None
+    task: tuple[str, int] | None = None
+    """Task and seed that servers with a reset are reset to; None asks the server for one."""
+    calls: int = 20
+    """Calls whose latency is measured."""
+    call_timeout_s: float = 5.0
+    """For each call of a probe; a server's own bound holds where it is shorter."""
+    hang_timeout_s: float = 1.0
+    """How long a stopped server is waited for."""
+    probe_timeout_s: float = 25.0
+    """For everything that is done under one scope."""
+    pause_s: float = 1.1
+    """Between two readings of what must not change by itself, such as a clock."""
+    at_a_time: int = 4
+    """Servers. Waiting for one costs nothing, but latencies are those of a machine at work."""
+    server_timeout_s: float = 180.0
+    """For one server, whatever it does."""
+    key: str = "servers"
+    """Under what the file has its servers, for messages."""
+
+
+Told = Callable[[str, str], None]
+"""Takes a server's name and what is being done with it; the empty text where that is over."""
+
+
+class _Listed(BaseModel):
+    task: str
+    seed: int
+
+
+class _Tasks(BaseModel):
+    tasks: list[_Listed]
+
+
+class Examination:
+    def __init__(self, server: str, config: GatewayConfig, options: Options, report: ServerReport, told: Told) -> None:
+        self._server, self._options, self._report, self._told = server, options, report, told
+        self._config, self._entry = config, config.servers[server]
+        self._task = options.task
+        self._starts: list[float] = []
+        self._word = new_word()
+        self._offered: dict[str, ToolDefinition] = {}
+
+    async def run(self) -> None:
+        shareable = not names_lease_dir(self._entry)
+        own = own_scope(self._entry)
+        shared_seen: Seen | None = None
+        if shareable:
+            async with self._gateway(Scope.SHARED) as gateway:
+                await self._first_look(gateway)
+                async with self._lease(gateway) as session:
+                    shared_seen = await self._observe(gateway, session, Scope.SHARED)
+        async with self._gateway(own) as gateway:
+            if not shareable:
+                await self._first_look(gateway)
+            async with self._lease(gateway) as session:
+                own_seen = await self._observe(gateway, session, own)
+                # In a process that is there anyway: a start is what an examination spends most of its time on.
+                ended = await self._end_it(session)
+            if ended:
+                self._say("starting again")
+                async with self._lease(gateway) as session:
+                    await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
+        self._report.start = Latency.of(self._starts)
+        self._conclude(shared_seen, own_seen)
+
+    def _say(self, what: str) -> None:
+        self._told(self._server, what)
+
+    @asynccontextmanager
+    async def _gateway(self, scope: Scope) -> AsyncGenerator[Gateway]:
+        bound = min(self._entry.call_timeout_s, self._options.call_timeout_s)
+        entry = self._entry.model_copy(
+            update={
+                "scope": scope,
+                "required": True,
+                "call_timeout_s": bound,
+                "min_ready": 0,
+                "max_processes": None,
+                "leases_per_process": 1,
+            }
+        )
+        config = self._config.model_copy(
+            update={
+                "servers": {self._server: entry},
+                # Probes hold two leases side by side.
+                "max_sessions": max(2, self._config.max_sessions),
+                "lease_timeout_s": entry.start_timeout_s + bound,
+                "reset_timeout_s": bound,
+                "release_timeout_s": bound,
+            }
+        )
+        self._say(f"starting, {scope}")
+        async with Gateway(config, name="doctor") as gateway:
+            yield gateway
+
+    @asynccontextmanager
+    async def _lease(self, gateway: Gateway) -> AsyncGenerator[Session]:
+        task, seed = self._task or (None, 0)
+        async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=task, seed=seed) as session:
+            started = session.connection(self._server).start_s
+            if started not in self._starts:  # a shared connection starts once
+                self._starts.append(started)
+            yield session
+
+    async def _first_look(self, gateway: Gateway) -> None:
+        """What the server is, what it offers, and how fast it answers."""
+        report, server = self._report, self._server
+        self._say("schemas and latency")
+        report.malformed = gateway.malformed[server]
+        if not gateway.catalogue[server]:
+            report.problems.append("it offers no tools that can be used" if report.malformed else "it offers no tools")
+            raise HarnessError("nothing to look at", server=server)
+        await self._choose_task(gateway)
+        async with self._lease(gateway) as session:
+            connection = session.connection(server)
+            report.protocol_version = connection.protocol_version
+            raw = await connection.list_raw(timeout_s=self._options.call_timeout_s)
+            shown = {tool.name: tool for tool in session.tools.values() if tool.server == server}
+            report.tools = examine_tools(
+                raw,
+                connection.tools,
+                shown,
+                counter=self._options.counter,
+                find_hidden=self._options.find_hidden,
+            )
+            if self._options.counter is not None:
+                report.tokens = self._options.counter.tools([tool.openai_schema() for tool in shown.values()])
+            report.notes += schema_problems(connection.tools)
+            await self._measure_calls(session, self._plan(session))
+
+    async def _choose_task(self, gateway: Gateway) -> None:
+        """What to reset to: what the user's environment says, else the server's first task, else nothing."""
+        roles = {tool.role for tool in gateway.catalogue[self._server]}
+        if Role.RESET not in roles:
+            self._task = None
+        elif self._task is None and Role.TASKS in roles:
+            async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=None, seed=0) as session:
+                wanted = {"split": "train", "limit": 1}
+                found, _ = await ask_harness(session, Role.TASKS, wanted, _Tasks, server=self._server)
+            if found.tasks:
+                self._task = (found.tasks[0].task, found.tasks[0].seed)
+        elif self._task is None:
+            self._report.notes.append("it has a reset but lists no tasks: it was not reset")
+
+    def _plan(self, session: Session) -> Plan:
+        tools = [tool for tool in session.tools.values() if tool.server == self._server]
+        self._offered = {tool.exposed_name: tool for tool in tools}
+        options = self._options
+        return plan_calls(self._server, tools, options.named, word=self._word, allow_writes=options.allow_writes)
+
+    async def _measure_calls(self, session: Session, plan: Plan) -> None:
+        """The first read that is answered at once, again and again; a listing where there is none."""
+        connection, options = session.connection(self._server), self._options
+        call = None
+        for candidate in plan.reads:
+            began = time.perf_counter()
+            answer = await ask(session, candidate)
+            if answer.well and time.perf_counter() - began < options.call_timeout_s / options.calls:
+                call = candidate
+                break
+        seconds: list[float] = []
+        with anyio.move_on_after(options.call_timeout_s):
+            for _ in range(options.calls):
+                began = time.perf_counter()
+                if call is not None:
+                    await ask(session, call)
+                else:
+                    await connection.list_raw(timeout_s=options.call_timeout_s)
+                seconds.append(time.perf_counter() - began)
+        self._report.call = Latency.of(seconds)
+        self._report.called = call.tool if call is not None else "tools/list"
+
+    async def _observe(self, gateway: Gateway, a: Session, scope: Scope) -> Seen:
+        """What the lease of `a` does, seen from another one."""
+        async with self._lease(gateway) as b:
+            self._say(f"isolation, {scope}")
+            plan = self._plan(a)
+            self._report.withheld = plan.withheld
+            with anyio.move_on_after(self._options.probe_timeout_s):
+                observation = await observe(a, b, plan, pause_s=self._options.pause_s)
+                return Seen(plan, observation, judge(str(scope), plan, observation))
+        evidence = f"the calls were not over after {self._options.probe_timeout_s:g} s"
+        return Seen(plan, None, Isolation(scope=str(scope), finding=Finding.UNKNOWN, evidence=evidence))
+
+    async def _end_it(self, session: Session) -> bool:
+        """Stop its process and kill it, once nobody else takes part in it; whether that was done."""
+        report, connection = self._report, session.connection(self._server)
+        if self._entry.kind is not Kind.STDIO:
+            said = ending.IN_PROCESS if self._entry.kind is Kind.IN_PROCESS else ending.NOT_OURS
+            report.hung = report.killed = said
+            return False
+        self._say("hung and killed")
+        report.hung = await ending.hang(connection, timeout_s=self._options.hang_timeout_s)
+        if connection.alive:
+            report.killed = await ending.kill(connection, timeout_s=self._options.call_timeout_s)
+        return True
+
+    def _conclude(self, shared: Seen | None, own: Seen) -> None:
+        report = self._report
+        found_own = own_finding(shared, own)
+        found_shared = shared_finding(shared, own)
+        report.isolation = tuple(found for found in (found_shared, found_own) if found is not None)
+        report.determinism = determinism(shared, own)
+        report.advice = advise(self._entry, found_shared, found_own, modern=report.era == "modern")
+        if report.advice.scope is None:
+            report.problems.append(f"no scope keeps its trajectories apart: {report.advice.reason}")
+        elif report.scope_given and self._configured_leaks():
+            problem = f"scope: {report.scope} lets trajectories see each other; {report.advice.reason}"
+            report.problems.append(problem)
+        stated = report.scope if report.scope_given else None
+        report.unknown = unproven(stated, report.isolation, report.advice, self._entry)
+        if report.unknown:
+            report.to_know = self._to_know(own)
+        report.notes += [f"not called, {message}" for message in own.plan.refused]
+        unfaithful = [tool for tool in report.tools if not tool.faithful]
+        report.problems += [f"{tool.name} is not shown as it was sent: {tool.difference}" for tool in unfaithful]
+        report.problems += [f"hung: {report.hung.said}"] if report.hung and report.hung.well is False else []
+        report.problems += [f"killed: {report.killed.said}"] if report.killed and report.killed.well is False else []
+        report.notes += [f"left out, malformed: {message}" for message in report.malformed]
+        report.notes += [f"{tool.name}: {message}" for tool in report.tools for message in tool.hidden]
+
+    def _configured_leaks(self) -> bool:
+        found = finding_under(self._report.scope, self._report.isolation, self._entry)
+        return found is not None and found.finding is Finding.LEAKS
+
+    def _to_know(self, own: Seen) -> tuple[str, ...]:
+        """Options that would let the probes find out: calls to fill in, and leave to call everything."""
+        wanted = [*own.plan.withheld, *(message.split(":", 1)[0] for message in own.plan.refused)]
+        if own.observation is not None:
+            wanted += unhelpful(own.plan, own.observation)
+        tools = [self._offered[name] for name in dict.fromkeys(wanted) if name in self._offered]
+        return (*suggested(self._server, tools), *(["--allow-writes"] if own.plan.withheld else []))

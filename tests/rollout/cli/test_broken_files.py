@@ -1,0 +1,115 @@
+"""`call`, `tool-config` and `tools` on files of which something is broken: only what is needed has to be whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import ConfigError, faults_of
+from gateway.tool_config import read_lock
+from rollout.cli.call import call_tool
+from rollout.cli.servers import list_tools, write_tool_config
+
+MINI = str(Path(__file__).parents[2] / "gateway" / "mini_server.py")
+
+
+def mini(*tools: str, **more: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-I", "-S", MINI, *tools], **more}
+
+
+def file_of(tmp_path: Path, **entries: Any) -> str:
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": entries}))
+    return str(file)
+
+
+def call(file: str, tool: str, arguments: str = '{"text": "plum"}') -> int:
+    return call_tool(file, Path(), tool, arguments, task=None, seed=0, as_json=False)
+
+
+BROKEN: dict[str, Any] = {
+    "typo": {"comand": "x"},
+    "gone": {"command": "no-such-program"},
+    "torn": mini("echo", tools=["no_such_tool"]),
+    "lost": mini("echo", cwd="${lease.dir}"),
+}
+
+
+def test_a_call_is_made_though_other_entries_are_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = file_of(tmp_path, well=mini("echo"), **BROKEN)
+    assert call(file, "echo") == 0
+    assert "plum" in capsys.readouterr().out
+
+
+def test_a_call_that_names_its_server_starts_no_other(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    other = {"command": "sh", "args": ["-c", f"touch {started}; exec cat"]}
+    file = file_of(tmp_path, **{"a/b": mini("echo"), "a": other, "off": {**other, "disabled": True}})
+    assert call(file, "a/b/echo") == 0 and not started.exists()
+    with pytest.raises(ConfigError, match=r"mcpServers\.off: the server is disabled"):
+        call(file, "off/echo")
+    with pytest.raises(ConfigError, match=r"^shout: no such tool \(tools: echo\)$"):
+        call(file, "a/b/shout")
+
+
+def test_a_call_for_which_there_is_no_tool_says_what_is_wrong_with_who_may_have_it(tmp_path: Path) -> None:
+    file = file_of(tmp_path, well=mini("echo"), typo=BROKEN["typo"], gone=BROKEN["gone"])
+    with pytest.raises(ConfigError) as caught:
+        call(file, "shout")
+    assert [fault.key for fault in faults_of(caught.value)] == ["shout", "mcpServers.typo.comand", "mcpServers.gone"]
+    with pytest.raises(ConfigError, match=r"^[^\n]*mcpServers\.typo\.comand: unknown key[^\n]*$"):
+        call(file, "typo/shout")
+    with pytest.raises(ConfigError, match=r"^[^\n]*mcpServers\.gone: cannot start[^\n]*$"):
+        call(file, "gone/shout")
+
+
+def test_a_lock_is_written_of_what_runs_and_the_rest_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, lock = file_of(tmp_path, well=mini("echo"), **BROKEN), tmp_path / "tools.yaml"
+    assert write_tool_config([file], Path(), lock, accept=False, as_json=True) == 2
+    assert [entry.definition.server for entry in read_lock(lock)] == ["well"]
+    out, err = capsys.readouterr()
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(json.loads(out.splitlines()[-1])["left_out"]) == len(errors) == len(BROKEN)
+    assert all(f"mcpServers.{server}" in err for server in BROKEN)
+    with pytest.raises(ConfigError, match="no such program"):
+        write_tool_config([file_of(tmp_path, gone=BROKEN["gone"])], Path(), tmp_path / "x", accept=False, as_json=True)
+
+
+REMEDIES: dict[str, tuple[dict[str, Any], str]] = {
+    "one string": ({"command": "npx -y @foo/bar --key hunter2"}, r"'npx': its arguments .* \(write .*\"args\": \["),
+    "directory": ({"command": "/tmp"}, r"'/tmp': it is a directory \(name the program in it\)"),
+    "a file": ({"command": MINI}, r"it is not executable \(chmod"),
+    "npx": ({"command": "npx", "env": {"PATH": "/nowhere"}}, r"no such program \(install Node.js, or write its whole"),
+    "home": ({"command": "~/x"}, r"write \$\{HOME\} for ~"),
+    "cat": ({"command": "cat"}, r"'cat' is no MCP server"),
+    "mute": (mini("mute", start_timeout_s=1), r"did not finish its handshake in 1 s \(start it by hand"),
+    "little": (
+        mini("mute", start_timeout_s=1, scope="process", max_memory_mb=64),
+        r"\(it may need more than max_memory_mb: 64",
+    ),
+    "url": ({"url": "http://127.0.0.1:9/mcp"}, r"\(nothing answers there: start the server, or correct url\)"),
+}
+
+
+def test_each_fault_comes_with_a_remedy_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        list_tools(
+            file_of(tmp_path, **{name: entry for name, (entry, _) in REMEDIES.items()}),
+            Path(),
+            tokenizer=None,
+            as_json=True,
+        )
+        == 2
+    )
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "hunter2" not in "".join(lines)
+    for line, (name, (_, said)) in zip(lines, REMEDIES.items(), strict=True):
+        assert f"mcpServers.{name}: " in line
+        assert re.search(said, line), line
