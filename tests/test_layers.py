@@ -28,7 +28,7 @@ GATEWAY = (
 )
 ROLLOUT = (
     {"errors", "types", "reward_config"},
-    {"config", "task", "hermes", "parquet", "startup"},
+    {"config", "task", "formats", "hermes", "parquet", "startup"},
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "components", "results"},
     {"reward"},
