@@ -53,7 +53,7 @@ class BlockFormat:
             inside = start + len(opening)
             end = text.find(ending, inside)
             position = len(text) if end < 0 else end + len(ending)
-            body = text[inside : len(text) if end < 0 else end]
+            body = _without_half(text[inside:], ending) if end < 0 else text[inside:end]
             if opening == self.think[0]:
                 thoughts.append(body.strip("\n"))
                 thinking_end = thinking_end or (position if not "".join(said).strip() and not calls else 0)
@@ -105,6 +105,12 @@ class BlockFormat:
 
 def _between(text: str, opening: str, ending: str) -> str:
     return text.removesuffix(ending).replace(opening, "", 1).strip("\n")
+
+
+def _without_half(text: str, marker: str) -> str:
+    """A text that was cut, without the part of the marker that was written already."""
+    written = next((size for size in range(len(marker) - 1, 0, -1) if text.endswith(marker[:size])), 0)
+    return text[: len(text) - written]
 
 
 def quoted(text: str) -> str:

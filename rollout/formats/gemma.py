@@ -13,6 +13,7 @@ QUOTE = '<|"|>'
 SHAPE = f"write <|tool_call>call:NAME{{key:{QUOTE}text{QUOTE},other:1}}<tool_call|>"
 _CALL = re.compile(r"\s*call:([^{]*)(\{.*\})\s*", re.DOTALL)
 _BARE = re.compile(r"[^,{}\[\]]*")
+_KEY = re.compile(r"[^:,{}\[\]<]+")
 _DEEPEST = 64
 _WORDS = {"true": True, "false": False, "null": None}
 
@@ -85,10 +86,10 @@ class _Notation:
         if self._take(QUOTE):
             key = self._quoted()
         else:
-            end = self.text.find(":", self.position)
-            if end < 0:
-                raise ValueError(f"no colon after {self.position}")
-            key, self.position = self.text[self.position : end].strip(), end
+            match = _KEY.match(self.text, self.position)
+            if match is None:
+                raise ValueError(f"no name at {self.position}")
+            key, self.position = match.group(0).strip(), match.end()
         self._expect(":")
         return key
 

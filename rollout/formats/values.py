@@ -33,9 +33,10 @@ def decode_json(text: str) -> object:
 def parameters(tools: Tools, name: str) -> Mapping[str, Any]:
     """The schemas of a tool's parameters by name; empty where there is no such tool."""
     for tool in tools:
-        function = tool.get("function", {})
+        function: dict[str, Any] = tool.get("function", {})
         if function.get("name") == name:
-            return (function.get("parameters") or {}).get("properties") or {}
+            schema: dict[str, Any] = function.get("parameters") or {}
+            return schema.get("properties") or {}
     return {}
 
 
@@ -77,9 +78,9 @@ def _kinds(schema: object) -> set[str]:
     fields = cast("Mapping[str, Any]", schema)
     stated: Any = fields.get("type")
     if stated is not None:
-        return {stated} if isinstance(stated, str) else set(stated)
+        return {stated} if isinstance(stated, str) else {str(kind) for kind in stated}
     if "const" in fields or "enum" in fields:
         values: list[Any] = fields["enum"] if "enum" in fields else [fields["const"]]
         return {_JSON_TYPES.get(type(value), "object") for value in values}
     branches = [_kinds(branch) for key in ("anyOf", "oneOf") for branch in fields.get(key) or ()]
-    return set().union(*branches) if branches and all(branches) else set()
+    return {kind for branch in branches for kind in branch} if all(branches) else set()

@@ -1,7 +1,8 @@
 """How much of a conversation verl's builder has to see to render what is new in it.
 
-verl's builders render more than the new messages on each turn: all of them the tools' schemas, twice; gpt-oss's and, for
-a user's message, gemma4's the whole conversation. What they keep of it is the end. `narrow` shows them only that.
+verl's builders render more than the new messages on each turn: all but deepseek_v4's the tools' schemas, twice;
+gpt-oss's the whole conversation, and gemma4's before a user's message. What they keep of it is the end. `narrow` shows
+them only that.
 """
 
 from __future__ import annotations

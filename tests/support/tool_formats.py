@@ -1,7 +1,7 @@
 """Every tool format as a policy writes it, with a small tokenizer that carries its public template's structure.
 
-A real tokenizer takes the small one's place where `MCP_ROLLOUT_TOKENIZERS` names a directory that has one of the format's
-name in it, with a `config.json` that says `model_type`.
+A real tokenizer takes the small one's place where `MCP_ROLLOUT_TOKENIZERS` names a directory that has one of the
+format's name in it, with a `config.json` that says `model_type`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REAL = os.environ.get("MCP_ROLLOUT_TOKENIZERS")
 BAR = "\uff5c"
 
 Write = Callable[[str, str, Sequence[Call]], str]
-"""Text of a completion from thinking, content and calls, as the policy samples it after the prompt, its end included."""
+"""Text of a completion from thinking, content and calls, as a policy samples it after the prompt, its end included."""
 
 
 @dataclass(frozen=True, kw_only=True)
