@@ -80,7 +80,7 @@ def _kinds(schema: object) -> set[str]:
     if stated is not None:
         return {stated} if isinstance(stated, str) else {str(kind) for kind in stated}
     if "const" in fields or "enum" in fields:
-        values: list[Any] = fields["enum"] if "enum" in fields else [fields["const"]]
+        values: list[object] = fields["enum"] if "enum" in fields else [fields["const"]]
         return {_JSON_TYPES.get(type(value), "object") for value in values}
     branches = [_kinds(branch) for key in ("anyOf", "oneOf") for branch in fields.get(key) or ()]
     return {kind for branch in branches for kind in branch} if all(branches) else set()

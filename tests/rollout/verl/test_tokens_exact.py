@@ -19,6 +19,7 @@ from tool_formats import DIALECTS, Dialect, builder_for, tokenizer_for
 from worlds import ROLE, environment, opened, task
 
 from gateway.session import Session
+from rollout.formats.known import FORMATS
 from rollout.limits import Limits
 from rollout.task import Origin
 from rollout.trace.record import SpanKind, StopReason, Trace
@@ -190,3 +191,31 @@ def test_a_stop_that_opens_the_next_message_is_the_messages(name: str, tmp_path:
     assert tuple(turn.trimmed for turn in trace.turns) == trimmed
     assert trace.response_ids[-1] == sampler.log[-1]["token_ids"][-1] == end["<|user|>"]
     assert trace.loss_mask[-1] == 1
+
+
+CUT = {name: FORMATS[name].closing[0] for name in DIALECTS} | {
+    "glm": "<|observation|>",  # opens the answer; no end of turn comes before it
+    "deepseek_v4": DIALECTS["deepseek_v4"].eos,
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_half_a_call_gets_the_end_of_its_message_before_the_answer(name: str, tmp_path: Path) -> None:
+    trace, sampler = anyio.run(played, name, EVERYTHING, tmp_path)
+    half, after = sampler.log[2:4]
+    seen = half["prompt_ids"] + half["token_ids"]
+    assert after["prompt_ids"][: len(seen)] == seen
+    assert after["prompt_ids"][len(seen)] == tokenizer_for(name).convert_tokens_to_ids(CUT[name])
+    assert trace.loss_mask[len(seen) - len(trace.prompt_ids)] == 0
+
+
+# minimax's prompt begins a thought that its template leaves out of earlier turns; gpt-oss's policies write calls in
+# another order than its template; verl's gemma4 builder leaves out the newline before a user's message.
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "glm", "seed", "kimi", "deepseek_v4"])
+def test_what_grew_turn_by_turn_reads_as_the_template_renders_it_whole(name: str, tmp_path: Path) -> None:
+    script = [Said(thinking="", content=said.content, calls=said.calls, half=False) for said in EVERYTHING]
+    trace, sampler = anyio.run(played, name, script, tmp_path)
+    tokenizer = tokenizer_for(name)
+    whole = tokenizer.decode(builder_for(name, tokenizer).build_initial_tokens(trace.messages[:-1]))
+    grown = tokenizer.decode(sampler.log[-1]["prompt_ids"])
+    assert grown.partition("Take notes.")[2] == whole.partition("Take notes.")[2]
