@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any
 
 from rollout.types import Edit, Message
@@ -79,9 +78,10 @@ def can_narrow(builder: Any, ends: Sequence[int]) -> bool:
     Args:
         ends: ids that may end a completion; contexts end in one of them, or in none, in turn.
     """
-    tried = False
-    for (previous, new, tools), end in zip(_probes(), cycle([[], *([end] for end in ends)]), strict=False):
-        context = [*range(2 * TAIL), *end]
+    tried, endings = False, [[], *([end] for end in ends)]
+    for index, (previous, new, tools) in enumerate(_probes()):
+        # Probes come in twos, a tool's answer and a user's: each ending stands before both.
+        context = [*range(2 * TAIL), *endings[index // 2 % len(endings)]]
         expected = _attempt(builder, wide(context, previous, tools), new)
         tried = tried or expected is not None
         if expected is not None and _attempt(builder, narrow(context, previous, tools), new) != expected:
