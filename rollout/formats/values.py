@@ -9,7 +9,13 @@ from typing import Any, cast
 
 from rollout.formats.reading import Tools
 
-_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_JSON_TYPES: dict[type[Any], str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
 
 
 def decode_json(text: str) -> object:
