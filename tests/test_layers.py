@@ -42,7 +42,7 @@ GATEWAY = (
 )
 ROLLOUT = (
     {"errors", "types", "reward_config", "remedies"},
-    {"config", "task", "hermes", "parquet", "startup"},
+    {"config", "task", "formats", "hermes", "parquet", "startup"},
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "components", "results"},
     {"reward"},

@@ -19,7 +19,6 @@ from rollout.verl.manager import BATCH
 from rollout.verl.output import context_images, to_output, withdrawn_output
 from rollout.verl.policy import VerlPolicy
 from rollout.verl.runtime import WORKER, OpenEnvironment, Runtime
-from rollout.verl.tokens import ContinuousTokens
 from rollout.verl.tool import MCPTool
 
 log = structlog.get_logger(__name__)
@@ -91,7 +90,7 @@ class MCPAgentLoop(AgentLoopBase):
         sampling_params: dict[str, Any],
         seed_key: str | None,
     ) -> Trace:
-        tokens = ContinuousTokens(self.continuous_token_builder, self.tokenizer, self.rollout_config.multi_turn.format)
+        tokens = runtime.tokens(self.continuous_token_builder, self.tokenizer)
 
         async def policy_for(_: Session) -> Policy:
             return VerlPolicy(

@@ -204,6 +204,7 @@ def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str
         trust_remote_code=bool(model.get("trust_remote_code")),
         chat_template=model.get("custom_chat_template"),
         template_kwargs=template_kwargs,
+        tool_format=str(config.actor_rollout_ref.rollout.multi_turn.format),
         key="actor_rollout_ref.model.path",
     )
     limit = int(config.actor_rollout_ref.rollout.prompt_length)

@@ -23,6 +23,7 @@ from rollout.verl.gateways import Gateways
 from rollout.verl.ledger import Entry, start_ledger
 from rollout.verl.settings import Settings, limits_for
 from rollout.verl.stock_session import StockSessions
+from rollout.verl.tokens import ContinuousTokens
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,17 @@ class Runtime:
         self._rollout, self._lock, self._gateways = config.actor_rollout_ref.rollout, lock, gateways
         self._workers_per_node = -(-self._rollout.agent.num_workers // config.trainer.nnodes)
         self._open: dict[str, OpenEnvironment] = {}
+        self._narrow_view: bool | None = None
+
+    def tokens(self, builder: Any, tokenizer: Any) -> ContinuousTokens:
+        """A trajectory's token builder. What its template allows is tried out once: a worker has one model.
+
+        Raises:
+            ConfigError: verl's `multi_turn.format` names no tool format.
+        """
+        made = ContinuousTokens(builder, tokenizer, self._rollout.multi_turn.format, narrow_view=self._narrow_view)
+        self._narrow_view = made.narrow_view
+        return made
 
     async def environment(self, name: str) -> OpenEnvironment:
         """The running environment.

@@ -1,36 +1,53 @@
-"""verl's continuous-token builder and tool parsers as a `TokenBuilder`."""
+"""verl's continuous-token builder as a `TokenBuilder`, under every tool format that verl knows."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
+from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from gateway.errors import ConfigError
-from rollout import hermes
-from rollout.types import Call, Edit, Message, Parsed
+from rollout.formats.known import FORMATS
+from rollout.types import Edit, Message, Parsed
 from rollout.verl.images import image_urls, read_image, with_images
+from rollout.verl.window import TAIL, can_narrow, edit_of, merge, narrow, wide
+
+FORMAT_KEY = "actor_rollout_ref.rollout.multi_turn.format"
 
 
 class ContinuousTokens:
     """`TokenBuilder` over `verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder`.
 
-    The hermes format is read by `rollout.hermes`, which loses no call; every other format of verl by verl's own parser.
+    Completions are read by `rollout.formats`, which loses no call; verl's own parser says which tokens must stop the
+    engine. Messages are rendered by verl's builder.
+
+    Args:
+        narrow_view: whether the builder may be shown the end of a conversation alone; None tries it out now, for
+            about as long as a hundred turns take. The attribute of that name tells the next one with the same template.
+
+    Raises:
+        ConfigError: there is no such tool format.
     """
 
-    def __init__(self, builder: Any, tokenizer: Any, tool_format: str) -> None:
-        self._builder, self._tokenizer = builder, tokenizer
-        self._parser = None if tool_format == "hermes" else ToolParser.get_tool_parser(tool_format, tokenizer)
-        self._special = frozenset(tokenizer.all_special_ids)
+    def __init__(self, builder: Any, tokenizer: Any, tool_format: str, *, narrow_view: bool | None = None) -> None:
+        if tool_format not in FORMATS:
+            remedy = f"one of {', '.join(sorted(FORMATS))}"
+            raise ConfigError(f"no tool format {tool_format!r}", key=FORMAT_KEY, remedy=remedy)
+        self._builder, self._tokenizer, self._format = builder, tokenizer, FORMATS[tool_format]
+        self._ends = {*self._ids(self._format.ends), *_valid((tokenizer.eos_token_id, tokenizer.pad_token_id))}
+        self._closing = [self._ids([token] if token else []) for token in self._format.closing]
+        self._whole = self._ends.union(*self._closing)
         self._opened = False
+        self.narrow_view = can_narrow(builder, sorted(self._whole)) if narrow_view is None else narrow_view
 
     @property
     def stop_token_ids(self) -> list[int]:
         """Ids after which generation must stop so that a call can be read."""
-        return [] if self._parser is None else list(self._parser.stop_token_ids)
+        parser = ToolParser.get_tool_parser(self._format.name, self._tokenizer)
+        return sorted({*_valid(parser.stop_token_ids), *self._ids(self._format.stops)})
 
     def sees(self, image: bytes) -> bool:
         return self._builder.supports_multimodal() and read_image(image) is not None
@@ -39,20 +56,19 @@ class ContinuousTokens:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(ids))
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode_completion(self, text: str) -> list[int]:
         """Ids of what a policy might have sampled, its end-of-turn token included."""
-        return self._tokenizer.encode(text + self._tokenizer.eos_token, add_special_tokens=False)
+        return self.encode(text + self._tokenizer.eos_token)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         ids: list[int] = self._builder.build_initial_tokens(list(messages), tools=list(tools) or None)
-        # Some templates begin the thought themselves; then a completion without a closing marker is all thought.
-        self._opened = self._tokenizer.decode(ids[-8:]).rstrip().endswith(hermes.THINK_OPEN)
+        self._note_opened(ids)
         return ids
 
     def completion(self, context: list[int], sampled: list[int]) -> Edit:
-        return _edit(self._builder.merge_assistant_tokens(context, sampled))
+        return edit_of(self._builder.merge_assistant_tokens(self._seen(context), sampled))
 
     def messages(
         self,
@@ -61,37 +77,54 @@ class ContinuousTokens:
         new: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
     ) -> Edit:
-        before = with_images(previous)
-        after = [*before, *with_images(new)]
-        merge = self._builder.merge_context_tokens(before, after, context, tools=list(tools) or None)
-        return replace(_edit(merge), images=len(image_urls(new)))
+        # A completion cut at its length limit lacks the end of its message.
+        cut = bool(context) and context[-1] not in self._whole
+        closing = self._closing[new[0]["role"] != "tool"] if cut else []
+        view = (narrow if self.narrow_view else wide)(self._seen(context) + closing, previous, tools)
+        edit = merge(self._builder, replace(view, previous=with_images(view.previous)), with_images(new))
+        self._note_opened(edit.appended)
+        return replace(edit, inserted=closing + edit.inserted, images=len(image_urls(new)))
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
-        ids = self._without_stop(sampled)
-        thinking_tokens = self._thinking_tokens(ids)
-        if self._parser is None:
-            return hermes.read(self._tokenizer.decode(ids), thinking_tokens=thinking_tokens, opened=self._opened)
-        content, calls = await self._parser.extract_tool_calls(sampled)
-        thinking, content = hermes.split_thinking(content, opened=self._opened)
+        ids = self._without_end(sampled)
+        text = self.decode(ids)
+        reading = self._format.read(text, tools, opened=self._opened)
         return Parsed(
-            content=content.strip(),
-            thinking=thinking,
-            thinking_tokens=thinking_tokens,
-            calls=tuple(_call(call) for call in calls),
+            content=reading.content,
+            thinking=reading.thinking,
+            thinking_tokens=self._tokens_of(ids, text[: reading.thinking_end]),
+            calls=reading.calls,
         )
 
-    def _without_stop(self, ids: list[int]) -> list[int]:
+    def _seen(self, context: list[int]) -> list[int]:
+        return context[-TAIL:] if self.narrow_view else context
+
+    def _note_opened(self, ids: list[int]) -> None:
+        """Some templates begin the thought themselves; then a completion without a closing marker is all thought."""
+        self._opened = self._format.opens(self.decode(ids[-16:]))
+
+    def _without_end(self, ids: list[int]) -> list[int]:
         end = len(ids)
-        while end and ids[end - 1] in self._special:
+        while end and ids[end - 1] in self._ends:
             end -= 1
         return ids[:end]
 
-    def _thinking_tokens(self, ids: list[int]) -> int:
-        """The marker may be one token or several, alone or merged with its neighbours: its end is found in the text."""
-        text = self._tokenizer.decode(ids)
-        if hermes.THINK_CLOSE not in text:
-            return len(ids) if self._opened or hermes.THINK_OPEN in text else 0
-        return bisect_left(range(len(ids)), True, key=lambda n: hermes.THINK_CLOSE in self._tokenizer.decode(ids[:n]))
+    def _tokens_of(self, ids: list[int], thought: str) -> int:
+        """How many ids spell the thought, which ends in a marker or with them.
+
+        The marker may be one token or several, alone or merged with its neighbours: in the end the text decides.
+        """
+        if not thought:
+            return 0
+        for token in self._ids([thought[thought.rfind("<") :]]):
+            if token in ids and self.decode(ids[: ids.index(token) + 1]) == thought:
+                return ids.index(token) + 1
+        return bisect_left(range(len(ids)), True, key=lambda n: self.decode(ids[:n]).startswith(thought))
+
+    def _ids(self, tokens: Sequence[str]) -> list[int]:
+        """The ids of those tokens that the vocabulary has."""
+        found = [self._tokenizer.convert_tokens_to_ids(token) for token in tokens]
+        return [token for token in _valid(found) if token != self._tokenizer.unk_token_id]
 
 
 def load_tokens(
@@ -101,12 +134,13 @@ def load_tokens(
     trust_remote_code: bool = False,
     chat_template: str | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
+    tool_format: str = "hermes",
     key: str | None = None,
 ) -> ContinuousTokens:
-    """The tokenizer of a model directory, or of `tokenizer_path`, in the hermes format.
+    """The tokenizer of a model directory, or of `tokenizer_path`.
 
     Raises:
-        ConfigError: there is none; `key` says where the path was given.
+        ConfigError: there is none, and `key` says where the path was given; or no such tool format.
     """
     from transformers import AutoConfig, AutoTokenizer
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
@@ -122,23 +156,8 @@ def load_tokens(
         tokenizer.chat_template = chat_template
     kwargs = dict(template_kwargs or {})
     builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
-    return ContinuousTokens(builder, tokenizer, "hermes")
+    return ContinuousTokens(builder, tokenizer, tool_format)
 
 
-def _edit(merge: Any) -> Edit:
-    """A `MergeResult` says what changed at the junction; the appended ids are the tail of its stream."""
-    ids = merge.token_ids
-    return Edit(
-        appended=ids[len(ids) - merge.appended_token_count :],
-        inserted=list(merge.inserted_token_ids),
-        removed=merge.removed_prefix_token_count,
-    )
-
-
-def _call(call: FunctionCall) -> Call:
-    try:
-        arguments = hermes.decode_json(call.arguments)
-    except ValueError as error:
-        return Call(name=call.name, id=call.tool_call_id, problem=f"The arguments are not valid JSON: {error}.")
-    read = hermes.call_from({"name": call.name, "arguments": arguments})
-    return Call(name=read.name, arguments=read.arguments, id=call.tool_call_id, problem=read.problem)
+def _valid(tokens: Iterable[int | None]) -> list[int]:
+    return [token for token in tokens if isinstance(token, int) and token >= 0]

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 
-def derive(record: dict[str, Any], generations: list[dict[str, Any]]) -> tuple[list[int], list[int], list[float]]:
+def derive(
+    record: dict[str, Any], generations: list[dict[str, Any]], *, stands_in: frozenset[int] = frozenset()
+) -> tuple[list[int], list[int], list[float]]:
     """(ids, mask, logprobs) of a trajectory's response, as the engine's log has them.
 
     Follows the chain of generations: each one's prompt begins with everything before it; what lies between is context.
@@ -15,14 +17,18 @@ def derive(record: dict[str, Any], generations: list[dict[str, Any]]) -> tuple[l
     Args:
         record: the trace's JSON record; its ids are only used to tell siblings with the same prompt apart.
         generations: all of the engine's records; those that belong to the trajectory are removed.
+        stands_in: ids that a policy stops at and that open the next message as well. Where a conversation goes on
+            after one, it is the message's, not the policy's.
     """
     claimed = record["prompt_ids"] + record["response_ids"]
-    context: list[int] = record["prompt_ids"]
+    context: list[int] = list(record["prompt_ids"])
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
     for _ in record["turns"]:
-        found = pick(record, claimed, context, generations)
+        if ids and ids[-1] in stands_in:
+            del ids[-1], mask[-1], logprobs[-1], context[-1]
+        found = pick(record, claimed, context, generations, stands_in)
         generations.remove(found)
         between = found["prompt_ids"][len(context) :]
         ids += between + found["token_ids"]
@@ -33,7 +39,11 @@ def derive(record: dict[str, Any], generations: list[dict[str, Any]]) -> tuple[l
 
 
 def pick(
-    record: dict[str, Any], claimed: list[int], context: list[int], generations: list[dict[str, Any]]
+    record: dict[str, Any],
+    claimed: list[int],
+    context: list[int],
+    generations: list[dict[str, Any]],
+    stands_in: frozenset[int] = frozenset(),
 ) -> dict[str, Any]:
     """The generation that continued `context` as the trajectory goes on.
 
@@ -43,9 +53,7 @@ def pick(
     candidates = [
         generation
         for generation in generations
-        if generation["prompt_ids"][: len(context)] == context
-        and claimed[: len(generation["prompt_ids"]) + len(generation["token_ids"])]
-        == generation["prompt_ids"] + generation["token_ids"]
+        if generation["prompt_ids"][: len(context)] == context and begins(claimed, generation, stands_in)
     ]
     assert candidates, "the engine never continued this context"
     # A sibling with the same conversation may be ahead, and its later turns in the log before this one's first.
@@ -56,6 +64,14 @@ def pick(
         if record["logprobs"][start : start + len(generation["log_probs"])] == generation["log_probs"]:
             return generation
     return candidates[0]
+
+
+def begins(claimed: list[int], generation: dict[str, Any], stands_in: frozenset[int]) -> bool:
+    """Whether the conversation went on from this generation; what stood in for the next message may be another's."""
+    said: list[int] = generation["prompt_ids"] + generation["token_ids"]
+    if said[-1] in stands_in and len(said) < len(claimed):
+        said = said[:-1]
+    return claimed[: len(said)] == said
 
 
 def read_generations(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,92 @@
+"""Values that a policy wrote: JSON that may be broken, and text whose type only the tool's schema tells."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from rollout.formats.reading import Tools
+
+_JSON_TYPES: dict[type[Any], str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
+
+
+def decode_json(text: str) -> object:
+    """`json.loads` for text that a policy wrote, which may be anything.
+
+    Raises:
+        ValueError: not JSON, nested too deeply, a number of thousands of digits, or half of a surrogate pair.
+    """
+    try:
+        value: object = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} at {error.pos}") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("half of a surrogate pair") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
+
+
+def parameters(tools: Tools, name: str) -> Mapping[str, Any]:
+    """The schemas of a tool's parameters by name; empty where there is no such tool."""
+    for tool in tools:
+        function: dict[str, Any] = tool.get("function", {})
+        if function.get("name") == name:
+            schema: dict[str, Any] = function.get("parameters") or {}
+            return schema.get("properties") or {}
+    return {}
+
+
+def typed(text: str, schema: object) -> object:
+    """What a parameter's text stands for, in formats that write strings without quotes.
+
+    A parameter declared a string keeps its text as it is, `12` and all; any other is read as JSON, or as Python where a
+    template writes `True`, `None` or a list that way. What cannot be read stays text, for the schema to refuse.
+    """
+    kinds = _kinds(schema)
+    if kinds == {"string"}:
+        return text
+    bare = text.strip()
+    if kinds == {"string", "null"}:
+        return None if bare in ("null", "None") else text
+    if kinds and bare in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[bare]
+    try:
+        return decode_json(bare)
+    except ValueError:
+        return _python(bare) if kinds else bare
+
+
+def _python(text: str) -> object:
+    """A list, tuple or mapping as Python writes it; anything else is the text itself."""
+    if text[:1] not in ("[", "{", "("):
+        return text
+    try:
+        value = ast.literal_eval(text)
+        return decode_json(json.dumps(value))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return text
+
+
+def _kinds(schema: object) -> set[str]:
+    """The JSON types that a schema allows; empty where it does not say."""
+    if not isinstance(schema, Mapping):
+        return set()
+    fields = cast("Mapping[str, Any]", schema)
+    stated: Any = fields.get("type")
+    if stated is not None:
+        return {stated} if isinstance(stated, str) else {str(kind) for kind in stated}
+    if "const" in fields or "enum" in fields:
+        values: list[object] = fields["enum"] if "enum" in fields else [fields["const"]]
+        return {_JSON_TYPES.get(type(value), "object") for value in values}
+    branches = [_kinds(branch) for key in ("anyOf", "oneOf") for branch in fields.get(key) or ()]
+    return {kind for branch in branches for kind in branch} if all(branches) else set()

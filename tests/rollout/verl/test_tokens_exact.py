@@ -1,0 +1,221 @@
+"""Token in, token out, under every tool format: random conversations over a real server, against the engine's log."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from engine_log import derive, read_records
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mcp.server.mcpserver import MCPServer
+from sampled import Sampler
+from tool_formats import DIALECTS, Dialect, builder_for, tokenizer_for
+from worlds import ROLE, environment, opened, task
+
+from gateway.session import Session
+from rollout.formats.known import FORMATS
+from rollout.limits import Limits
+from rollout.task import Origin
+from rollout.trace.record import SpanKind, StopReason, Trace
+from rollout.trace.store import TraceStore
+from rollout.trajectory import roll_out
+from rollout.types import Call, Policy
+
+pytestmark = pytest.mark.usefixtures("imported_verl")
+
+WORDS = st.text("abcxyz 0123456789.,:;!?-_äß\u4e2d\U0001f351\n", min_size=1, max_size=12).map(lambda text: f"p{text}q")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One turn of a script: words, calls, or half a call at the length limit."""
+
+    thinking: str
+    content: str
+    calls: tuple[Call, ...]
+    half: bool
+
+    def text(self, dialect: Dialect) -> tuple[str, bool]:
+        if self.half:
+            return dialect.half, True
+        return dialect.write(self.thinking, self.content, self.calls[: None if dialect.many else 1]), False
+
+
+CALLS = st.builds(
+    lambda name, text: Call(name=name, arguments={"text": text}), st.sampled_from(["note", "note", "guess"]), WORDS
+)
+TURNS = st.builds(
+    Said,
+    thinking=st.one_of(st.just(""), WORDS),
+    content=st.one_of(st.just(""), WORDS),
+    calls=st.lists(CALLS, max_size=2).map(tuple),
+    half=st.sampled_from([False, False, False, True]),
+)
+SCRIPTS = st.lists(TURNS, min_size=2, max_size=6)
+
+
+def servers(answers: int) -> dict[str, MCPServer]:
+    """`note` is the policy's tool; the user says something else each time, `answers` times."""
+    desk, user = MCPServer("desk", log_level="ERROR"), MCPServer("user", log_level="ERROR")
+
+    @desk.tool()
+    def note(text: str) -> str:
+        """Take a note."""
+        return f"Noted: {text}"
+
+    @user.tool(name="start", meta={ROLE: "start"})
+    def start() -> dict[str, Any]:
+        return {"message": "Take notes."}
+
+    @user.tool(name="reply", meta={ROLE: "reply"})
+    def reply(seq: int, message: str) -> dict[str, Any]:
+        return {"message": f"And then? ({seq})", "done": seq > answers}
+
+    return {"desk": desk, "user": user}
+
+
+async def played(name: str, script: Sequence[Said], directory: Path, **thinking: str) -> tuple[Trace, Sampler]:
+    from rollout.verl.tokens import ContinuousTokens
+
+    tokenizer, dialect = tokenizer_for(name), DIALECTS[name]
+    sampler = Sampler(tokenizer=tokenizer, script=[said.text(dialect) for said in script], seed=len(script))
+
+    async def policy_for(_: Session) -> Policy:
+        return sampler
+
+    worlds = servers(sum(not said.calls and not said.half for said in script))
+    made = environment(worlds, user={"server": "user"}, thinking=thinking)
+    async with opened(made, worlds) as gateway:
+        trace = await roll_out(
+            Trace.begin("t", task(), Origin()),
+            environment=made,
+            gateway=gateway,
+            policy_for=policy_for,
+            tokens=ContinuousTokens(builder_for(name, tokenizer), tokenizer, name, narrow_view=True),
+            limits=Limits(response_tokens=100_000, assistant_turns=len(script)),
+            store=TraceStore(directory),
+        )
+    return trace, sampler
+
+
+def check(name: str, script: Sequence[Said], trace: Trace, sampler: Sampler, record: dict[str, Any]) -> None:
+    tokenizer, dialect = tokenizer_for(name), DIALECTS[name]
+    assert trace.stop_reason is StopReason.TURN_LIMIT, trace.failure
+    # The trace is what the engine's log gives, position by position.
+    stands_in = frozenset(tokenizer.convert_tokens_to_ids(token) for token in dialect.stands_in)
+    derived = derive(record, list(sampler.log), stands_in=stands_in)
+    assert (record["response_ids"], record["loss_mask"], record["logprobs"]) == derived
+    # What is trained on is what was sampled, but for what the builder took out, which the trace has beside it.
+    for index, generation in enumerate(sampler.log):
+        spans = [span for span in trace.spans if span.turn == index and span.kind is not SpanKind.CONTEXT]
+        ids = [token for span in spans for token in trace.response_ids[span.start : span.end]]
+        assert ids + trace.turns[index].trimmed == generation["token_ids"]
+        assert all(trace.loss_mask[span.start : span.end] == [1] * (span.end - span.start) for span in spans)
+    # Each context goes on from the one before.
+    for turn, (earlier, later) in zip(trace.turns, zip(sampler.log, sampler.log[1:], strict=False), strict=False):
+        kept = earlier["token_ids"][: len(earlier["token_ids"]) - len(turn.trimmed)]
+        assert later["prompt_ids"][: len(earlier["prompt_ids"]) + len(kept)] == earlier["prompt_ids"] + kept
+    # Every call was read, in its order, with its arguments; what could not be read was answered.
+    for said, turn in zip(script, trace.turns, strict=True):
+        calls = [Call(name="note")] if said.half else said.calls[: None if dialect.many else 1]
+        assert [event.name for event in turn.tools] == [call.name for call in calls]
+        assert [event.is_error for event in turn.tools] == [said.half or call.name != "note" for call in calls]
+        if not said.half:
+            assert [event.arguments for event in turn.tools] == [call.arguments for call in calls]
+            assert (turn.thinking.strip(), turn.content) == (said.thinking.strip(), said.content.strip())
+
+
+def one(name: str, script: Sequence[Said]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        trace, sampler = anyio.run(played, name, script, Path(directory))
+        (record,) = read_records(Path(directory))
+    check(name, script, trace, sampler, record)
+
+
+EVERYTHING = [
+    Said(thinking="Two.", content="I note", calls=(Call(name="note", arguments={"text": "12"}),) * 2, half=False),
+    Said(thinking="Hm.", content="So far.", calls=(), half=False),
+    Said(thinking="", content="", calls=(), half=True),
+    Said(thinking="Again.", content="", calls=(Call(name="guess", arguments={"text": "x"}),), half=False),
+    Said(thinking="Done?", content="Done.", calls=(), half=False),
+]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(script=SCRIPTS)
+@example(script=EVERYTHING)
+@settings(max_examples=3, deadline=None, derandomize=True, database=None)
+def test_a_conversation_is_what_the_engine_saw_and_sampled(name: str, script: list[Said]) -> None:
+    one(name, script)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", DIALECTS)
+@given(script=SCRIPTS)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def test_many_conversations_are_what_the_engine_saw_and_sampled(name: str, script: list[Said]) -> None:
+    one(name, script)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_thinking_alone_is_masked(name: str, tmp_path: Path) -> None:
+    from rollout.verl.tokens import ContinuousTokens
+
+    trace, sampler = anyio.run(lambda: played(name, EVERYTHING, tmp_path, loss="mask"))
+    tokenizer = tokenizer_for(name)
+    builder = ContinuousTokens(builder_for(name, tokenizer), tokenizer, name, narrow_view=True)
+    builder.prompt([{"role": "user", "content": "x"}], [])
+    for index, (said, generation) in enumerate(zip(EVERYTHING, sampler.log, strict=True)):
+        spans = [span for span in trace.spans if span.turn == index and span.kind is not SpanKind.CONTEXT]
+        masked = [token for span in spans for token in trace.response_ids[span.start : span.end]]
+        mask = [bit for span in spans for bit in trace.loss_mask[span.start : span.end]]
+        thought = [token for token, bit in zip(masked, mask, strict=True) if not bit]
+        assert thought == generation["token_ids"][: len(thought)]
+        assert said.thinking in tokenizer.decode(thought)
+        assert not said.content or said.content not in tokenizer.decode(thought)
+        assert tokenizer.decode(masked[len(thought) :]).lstrip().startswith(("<", said.content or "<"))
+
+
+@pytest.mark.parametrize("name", ["glm"])
+def test_a_stop_that_opens_the_next_message_is_the_messages(name: str, tmp_path: Path) -> None:
+    trace, sampler = anyio.run(played, name, EVERYTHING, tmp_path)
+    end = {token: tokenizer_for(name).convert_tokens_to_ids(token) for token in ("<|observation|>", "<|user|>")}
+    trimmed = [end["<|observation|>"]], [end["<|user|>"]], [], [end["<|observation|>"]], []
+    assert tuple(turn.trimmed for turn in trace.turns) == trimmed
+    assert trace.response_ids[-1] == sampler.log[-1]["token_ids"][-1] == end["<|user|>"]
+    assert trace.loss_mask[-1] == 1
+
+
+CUT = {name: FORMATS[name].closing[0] for name in DIALECTS} | {
+    "glm": "<|observation|>",  # opens the answer; no end of turn comes before it
+    "deepseek_v4": DIALECTS["deepseek_v4"].eos,
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_half_a_call_gets_the_end_of_its_message_before_the_answer(name: str, tmp_path: Path) -> None:
+    trace, sampler = anyio.run(played, name, EVERYTHING, tmp_path)
+    half, after = sampler.log[2:4]
+    seen = half["prompt_ids"] + half["token_ids"]
+    assert after["prompt_ids"][: len(seen)] == seen
+    assert after["prompt_ids"][len(seen)] == tokenizer_for(name).convert_tokens_to_ids(CUT[name])
+    assert trace.loss_mask[len(seen) - len(trace.prompt_ids)] == 0
+
+
+# minimax's prompt begins a thought that its template leaves out of earlier turns; gpt-oss's policies write calls in
+# another order than its template; verl's gemma4 builder leaves out the newline before a user's message.
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "glm", "seed", "kimi", "deepseek_v4"])
+def test_what_grew_turn_by_turn_reads_as_the_template_renders_it_whole(name: str, tmp_path: Path) -> None:
+    script = [Said(thinking="", content=said.content, calls=said.calls, half=False) for said in EVERYTHING]
+    trace, sampler = anyio.run(played, name, script, tmp_path)
+    tokenizer = tokenizer_for(name)
+    whole = tokenizer.decode(builder_for(name, tokenizer).build_initial_tokens(trace.messages[:-1]))
+    grown = tokenizer.decode(sampler.log[-1]["prompt_ids"])
+    assert grown.partition("Take notes.")[2] == whole.partition("Take notes.")[2]
