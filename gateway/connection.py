@@ -480,7 +480,7 @@ async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]
             if error.code == mcp.METHOD_NOT_FOUND:
                 break  # a server without tools need not know the method
             raise
-        except ValidationError:
+        except ValueError:  # off the protocol, or nested deeper than mcp's models go
             found, more, cursor = await _list_leniently(session, cursor)
         tools += found
         faults += more

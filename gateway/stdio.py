@@ -108,29 +108,31 @@ class LineSplitter:
 def parse_line(line: bytes) -> JSONRPCMessage | None:
     """One message, bad UTF-8 and lone surrogates replaced; None for what is no message at all.
 
-    An answer that is not a valid response becomes an error response, so that its caller need not wait for the deadline.
+    An answer that is no valid response, or is nested deeper than Python reads, becomes an error response, so that its
+    caller need not wait for the deadline.
     """
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError:
         pass
     try:
-        # json.loads takes the lone surrogates that the strict parser refuses; encoding replaces them.
+        # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
         data = json.loads(line.decode("utf-8", "replace"))
-        clean = json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
-    except (ValueError, RecursionError):
+        data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+    except ValueError:
         return None
+    except RecursionError:
+        return _unreadable(Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id())
     try:
-        return jsonrpc_message_adapter.validate_json(clean, by_name=False)
+        return jsonrpc_message_adapter.validate_python(data, by_name=False)
     except ValidationError:
-        return _unreadable(data)
+        if not isinstance(data, dict) or "method" in data:
+            return None
+        return _unreadable(cast("dict[str, Any]", data).get("id"))
 
 
-def _unreadable(data: Any) -> JSONRPCError | None:
-    if not isinstance(data, dict):
-        return None
-    answered = cast("dict[str, Any]", data).get("id")
-    if "method" in data or isinstance(answered, bool) or not isinstance(answered, int | str):
+def _unreadable(answered: object) -> JSONRPCError | None:
+    if isinstance(answered, bool) or not isinstance(answered, int | str):
         return None
     problem = ErrorData(code=UNREADABLE, message="the server's answer is no valid JSON-RPC response")
     return JSONRPCError(jsonrpc="2.0", id=answered, error=problem)

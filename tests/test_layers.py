@@ -13,23 +13,10 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom to the top: a module may import what stands in its own row or below.
 GATEWAY = (
+    {"errors", "types", "subschemas", "patterns"},
+    {"effort", "projection"},
     {"compiled"},
-    {"errors", "types"},
-    {"faults", "mapping_file", "variables"},
-    {
-        "config",
-        "foreign",
-        "servers_file",
-        "schema",
-        "link",
-        "names",
-        "guard",
-        "selection",
-        "catalogue",
-        "differences",
-        "hidden_text",
-        "offers",
-    }
+    {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
     | {"sweeper", "places", "tls", "exchange"},
     {"coerce", "wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
     {"stdio", "http", "listening", "fetch", "requests"},
