@@ -192,8 +192,9 @@ class ServerRequest:
     tool: str
     kind: RequestKind
     asked: dict[str, Any]
-    """The request's parameters, as sent."""
+    """The request's parameters as sent, cut where they are long; a mark that begins with `…` says what is missing."""
     answer: dict[str, Any] | None = None
+    """What the server was answered, cut in the same way."""
     refused: str | None = None
     """Why there was no answer."""
     elapsed_s: float = 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from gateway.compiled import MOST_EFFORT, MOST_WORDED, Program, Programs, TooMuc
 from gateway.effort import measure
 from gateway.patterns import compiled_size, states
 from gateway.projection import verl_parameters
-from gateway.schema import check_arguments, check_output, schema_fault
+from gateway.schema import check_arguments, check_output, check_value, schema_fault
 from gateway.types import ToolDefinition
 
 DOUBLING: dict[str, Any] = {
@@ -172,6 +174,19 @@ def test_what_is_kept_of_compiled_schemas_has_a_bound() -> None:
         assert programs.weight <= room
     kept = programs.get(schemas[-1], subject="s/t")
     assert kept is programs.get(schemas[-1], subject="s/t")
+
+
+class Sent(dict[str, Any]):
+    """A schema that can be watched."""
+
+
+def test_a_schema_that_is_used_once_is_not_kept() -> None:
+    schema = Sent(type="object", required=["n"])
+    assert check_value(schema, {}, subject="s/elicit") == ["missing required 'n'"]
+    watched = weakref.ref(schema)
+    del schema
+    gc.collect()
+    assert watched() is None
 
 
 def test_the_types_for_verl_are_found_once_for_each_reference() -> None:
