@@ -21,11 +21,12 @@ from mcp import Client, MCPError
 from mcp.client.session import ClientSession, IncomingMessage
 from pydantic import ValidationError
 
+from gateway.address import Address
 from gateway.config import Kind, ServerConfig
 from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.exchange import EXCHANGE, Exchange
 from gateway.fetch import fetch
-from gateway.http import Address, HttpTransport
+from gateway.http import HttpTransport
 from gateway.link import Link
 from gateway.listening import hear_tool_changes
 from gateway.oauth import Authority

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom to the top: a module may import what stands in its own row or below.
 GATEWAY = (
-    {"errors", "types", "subschemas", "patterns", "shortened"},
+    {"errors", "types", "subschemas", "patterns", "shortened", "address"},
     {"effort", "projection"},
     {"compiled"},
     {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
