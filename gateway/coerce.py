@@ -29,16 +29,19 @@ class Coerced:
     """The value that is sent instead of the string that the policy gave, by dotted path."""
 
 
-def coerce(definition: ToolDefinition, arguments: object) -> Coerced | None:
+def coerce(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None) -> Coerced | None:
     """The arguments with every fault mended; None where a fault cannot be, or could be in more than one way.
 
     A fault can be mended where a string stands, the schema allows none there, and the string holds exactly one value
     that it does allow, as JSON writes it. What comes out fits the whole schema.
+
+    Args:
+        fixed: What the gateway adds to the arguments; it is left as it is.
     """
     if not isinstance(arguments, Mapping):
         return None
     arguments = cast("Mapping[str, Any]", arguments)
-    errors = argument_errors(definition, arguments)
+    errors = argument_errors(definition, arguments, fixed=fixed)
     if not errors:
         return None
     mended: dict[str, Any] = copy.deepcopy(dict(arguments))
@@ -46,14 +49,14 @@ def coerce(definition: ToolDefinition, arguments: object) -> Coerced | None:
     for error in errors:
         path = error.instance_path
         value = _reading(error)
-        if value is _UNREADABLE or not path:
+        if value is _UNREADABLE or not path or path[0] in (fixed or ()):
             return None
         place: Any = mended
         for step in path[:-1]:
             place = place[step]
         place[path[-1]] = value
         changes[".".join(map(str, path))] = value
-    if check_arguments(definition, mended):
+    if check_arguments(definition, mended, fixed=fixed):
         return None
     return Coerced(arguments=mended, changes=changes)
 

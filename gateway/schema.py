@@ -21,24 +21,36 @@ _MAX_SHOWN = 80
 _PROGRAMS = Programs()
 
 
-def check_arguments(definition: ToolDefinition, arguments: object) -> list[str]:
+def check_arguments(
+    definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None
+) -> list[str]:
     """One short message per fault of `arguments` against the tool's full input schema; empty when there is none.
 
     A schema that is itself broken or costs too much checks nothing: the server, which made it, decides.
+
+    Args:
+        fixed: What the gateway adds before they are sent. No message tells of it.
     """
     if not isinstance(arguments, Mapping):
         return [f"arguments: expected an object, got {_shown(arguments)}"]
-    subject = _subject(definition)
-    return _faults(_PROGRAMS.get(definition.input_schema, subject=subject), cast("object", arguments), subject)
+    given, fixed = cast("Mapping[str, Any]", arguments), fixed or {}
+    if both := [name for name in given if name in fixed]:
+        return [f"unknown {name!r}" for name in both][:MAX_FAULTS]
+    return _faults(_program(definition), {**given, **fixed}, _subject(definition), frozenset(fixed))
 
 
-def argument_errors(definition: ToolDefinition, arguments: Mapping[str, Any]) -> list[ValidationError]:
+def argument_errors(
+    definition: ToolDefinition, arguments: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
+) -> list[ValidationError]:
     """The same faults as the validator finds them; empty, too, where it cannot say which they are."""
-    subject = _subject(definition)
     try:
-        return _errors(_PROGRAMS.get(definition.input_schema, subject=subject), arguments, subject) or []
+        return _errors(_program(definition), {**arguments, **(fixed or {})}, _subject(definition)) or []
     except ValueError:
         return []
+
+
+def _program(definition: ToolDefinition) -> Program | None:
+    return _PROGRAMS.get(definition.full_schema or definition.input_schema, subject=_subject(definition))
 
 
 def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:
@@ -69,14 +81,14 @@ def _subject(definition: ToolDefinition) -> str:
     return f"{definition.server}/{definition.name}"
 
 
-def _faults(program: Program | None, value: object, subject: str) -> list[str]:
+def _faults(program: Program | None, value: object, subject: str, hidden: frozenset[str] = frozenset()) -> list[str]:
     try:
         errors = _errors(program, value, subject)
     except ValueError as error:
         return [f"arguments: {error}"]
     if errors is None:
         return ["arguments: they do not fit the schema and are too large to say where"]
-    messages = dict.fromkeys(_message(error, program) for error in errors)
+    messages = dict.fromkeys(_message(error, program, hidden) for error in errors)
     return list(messages)[:MAX_FAULTS]
 
 
@@ -91,8 +103,10 @@ def _errors(program: Program | None, value: object, subject: str) -> list[Valida
         return []
 
 
-def _message(error: ValidationError, program: Program | None) -> str:
+def _message(error: ValidationError, program: Program | None, hidden: frozenset[str]) -> str:
     where, kind, got = _path(error.instance_path), error.kind, error.instance
+    if hidden and error.instance_path[:1] and error.instance_path[0] in hidden:
+        return "arguments: they do not go together with what is filled in"
     at, prefix = where or "arguments", f"{where}: " if where else ""
     match kind:
         case ValidationErrorKind.Type():
@@ -100,10 +114,13 @@ def _message(error: ValidationError, program: Program | None) -> str:
         case ValidationErrorKind.Required():
             return f"{prefix}missing required {kind.property!r}"
         case ValidationErrorKind.AdditionalProperties() | ValidationErrorKind.UnevaluatedProperties():
-            known = program.names_beside(error.schema_path) if program is not None else []
+            beside = program.names_beside(error.schema_path) if program is not None else []
+            known = [name for name in beside if where or name not in hidden]
             hint = difflib.get_close_matches(kind.unexpected[0], known, n=1) if kind.unexpected else []
             near = f"; did you mean {hint[0]!r}?" if hint else f"; known: {', '.join(known) or 'none'}"
             return _cut(f"{prefix}unknown {', '.join(repr(name) for name in kind.unexpected)}", 160) + _cut(near, 400)
+        case _ if hidden and not where:  # it would quote all arguments, and what is filled in may be secret
+            return f"arguments: they do not fit the schema's {kind.name}"
         case ValidationErrorKind.Enum():
             return f"{at}: expected one of {_shown(kind.options)}, got {_shown(got)}"
         case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid() if types := _type_names(kind.context):

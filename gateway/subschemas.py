@@ -48,7 +48,7 @@ def read_graph(schema: Mapping[str, Any]) -> list[Node]:
         Unchecked: a reference leads out of the document or nowhere, the document has parts with addresses of their own,
             or there are more than `MOST_SCHEMAS` schemas.
     """
-    document = _Document(schema)
+    document = Document(schema)
     nodes = [Node(schema, ())]
     index: dict[tuple[str, ...], int] = {(): 0}
 
@@ -92,8 +92,8 @@ def _schemas(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (), value
 
 
-class _Document:
-    """Where references lead."""
+class Document:
+    """Where references lead. Raises `Unchecked` for a schema of whose parts one has an address of its own."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -142,3 +142,30 @@ def _inner(value: Any, step: str) -> Any:
     if isinstance(value, list) and step.isdecimal() and int(step) < len(cast("list[Any]", value)):
         return cast("list[Any]", value)[int(step)]
     return None
+
+
+def needed_definitions(schema: Mapping[str, Any], keyword: str, definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a document's `definitions` that the rest of it refers to, by way of each other too; all where unsure."""
+    prefix = f"#/{keyword}/"
+    todo = list(_references({name: part for name, part in schema.items() if name != keyword}))
+    found: set[str] = set()
+    while todo:
+        reference = todo.pop()
+        name = reference.removeprefix(prefix).split("/")[0]
+        if not reference.startswith(prefix):
+            return dict(definitions)  # an anchor, or the root itself: what it needs is not ours to tell
+        if name in definitions and name not in found:
+            found.add(name)
+            todo += _references(definitions[name])
+    return {name: part for name, part in definitions.items() if name in found}
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        for name, inner in cast("Mapping[str, Any]", schema).items():
+            if name in ("$ref", "$dynamicRef") and isinstance(inner, str):
+                yield inner
+            yield from _references(inner)
+    elif isinstance(schema, list):
+        for inner in cast("list[Any]", schema):
+            yield from _references(inner)

@@ -17,7 +17,7 @@ GATEWAY = (
     {"effort", "projection"},
     {"compiled"},
     {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
-    | {"sweeper", "places", "tls", "exchange"},
+    | {"sweeper", "places", "tls", "exchange", "fixed"},
     {"coerce", "wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
     {"stdio", "http", "listening", "fetch", "requests"},
     {"sse"},
