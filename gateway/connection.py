@@ -48,6 +48,7 @@ _MAX_PAGES = 100
 _MAX_ROUNDS = 10
 """How often a server may answer a call with "come back with this state" before it is off the protocol."""
 _ROUND_S = 0.05
+_LIMITS_REMEDY = "raise the entry's max_memory_mb or max_cpu_s"
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
 
 
@@ -113,7 +114,7 @@ class Connection:
         """Whether progress comes through mcp; our own transports hand it to `_hear`, where a flood costs little."""
         self._link.hear = self._hear
         self._secrets = Secrets(self.config)
-        self._link.clean = self._clean
+        self._link.clean = self._clean_text
 
     @property
     def alive(self) -> bool:
@@ -250,7 +251,7 @@ class Connection:
 
     async def _describe(self, client: Client) -> None:
         self.tools, self.malformed = await self._list(client.session)
-        self.instructions = client.instructions or ""
+        self.instructions = self._clean_text(client.instructions or "")
         has = {
             Offer.INSTRUCTIONS: self.instructions,
             Offer.RESOURCES: client.server_capabilities.resources,
@@ -261,7 +262,7 @@ class Connection:
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
         listed, faults = await list_tools(session)
         tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
-        return tuple(tools), (*faults, *more)
+        return tuple(tools), tuple(self._clean_text(fault) for fault in (*faults, *more))
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
         """The tools as the server defines them now; None where it does not say within `start_timeout_s`."""
@@ -273,19 +274,25 @@ class Connection:
                 tools, _ = await self._list(session)
                 return tools
             except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
-                log.warning("connection.not_listed_again", server=self.server, problem=_innermost(error))
+                log.warning(
+                    "connection.not_listed_again", server=self.server, problem=self._clean_text(_innermost(error))
+                )
         return None
 
     def _too_late(self) -> ConnectTimeout:
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
-        remedy = "; check the command by hand, or raise start_timeout_s"
-        return ConnectTimeout(self._link.describe(bound) + remedy, server=self.server)
+        remedy = "check the command by hand, or raise start_timeout_s"
+        if exhausted := self._link.exhausted or self._link.out_of_memory():
+            bound, remedy = f"{bound}: {exhausted}", _LIMITS_REMEDY
+        return ConnectTimeout(f"{self._link.describe(bound)}; {remedy}", server=self.server)
 
     def _given_up(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
 
     def _cannot_start(self, error: Exception) -> ServerUnavailable:
         problem = self._link.reason or self._link.trouble or _innermost(error)
+        if self._link.exhausted:
+            problem = f"{problem}: {self._link.exhausted} ({_LIMITS_REMEDY})"
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
         unavailable = ServerUnavailable(message, server=self.server)
         unavailable.__cause__ = error
@@ -337,10 +344,17 @@ class Connection:
         return replace(result, content=content, structured=structured, meta=meta)
 
     def _clean(self, value: Any) -> Any:
-        """A text or JSON value without secrets; the token in use is one of them."""
+        """A JSON value without secrets; the token in use is one of them."""
+        self._note_token()
+        return self._secrets.clean_json(value)
+
+    def _clean_text(self, text: str, *, cut_before: bool = False) -> str:
+        self._note_token()
+        return self._secrets.clean(text, cut_before=cut_before)
+
+    def _note_token(self) -> None:
         if self.era.authority is not None and self.era.authority.token is not None:
             self._secrets.add(self.era.authority.token)
-        return self._secrets.clean_json(value)
 
     async def _call(
         self,

@@ -160,7 +160,9 @@ class Exchange:
         return room
 
     def _note(self, kind: NotificationKind, text: object, **more: Any) -> None:
-        shown = self.clean(text if isinstance(text, str) else repr(text))[:_MAX_TEXT]
+        # Cleaned before it is worded and cut: quotes around a secret change it, and half of one is not found.
+        said = self.clean(text)
+        shown = (said if isinstance(said, str) else repr(said))[:_MAX_TEXT]
         note = Notification(server=self.server, tool=self.tool, kind=kind, text=shown, **more)
         self._heard.notifications.append(note)
 

@@ -211,30 +211,22 @@ class Gateway:
             leases_each=min(entry.leases_per_process for entry in entries),
         )
 
-    async def _open_bundle(self, servers: tuple[str, ...]) -> Bundle:
-        if servers[0] not in self._bundled:
-            return Bundle({servers[0]: await self._open(servers[0])})
-        directory = await self._directory()
-        opened: dict[str, Connection] = {}
+    async def _open_bundle(self, servers: tuple[str, ...], bundle: Bundle) -> None:
+        if servers[0] in self._bundled:
+            bundle.directory = await self._directory()
         errors: list[GatewayError] = []
 
         async def open_one(server: str) -> None:
             try:
-                opened[server] = await self._open(server, directory)
+                await self._open(server, bundle.directory, bundle)
             except GatewayError as error:
                 errors.append(error)
 
-        try:
-            async with anyio.create_task_group() as tasks:
-                for server in servers:
-                    tasks.start_soon(open_one, server)
-            if errors:
-                raise errors[0]
-        except BaseException:
-            # Not awaited: whoever waits for this bundle need not wait for its end.
-            self._tasks.start_soon(self._discard, Bundle(opened, directory))
-            raise
-        return Bundle({server: opened[server] for server in servers}, directory)
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(open_one, server)
+        if errors:
+            raise errors[0]
 
     async def _discard(self, bundle: Bundle) -> None:
         for connection in bundle.connections.values():
@@ -251,21 +243,25 @@ class Gateway:
         except OSError as error:
             raise ServerUnavailable(f"no directory for a lease: {error}", server=self._bundled[0]) from error
 
-    async def _open(self, server: str, directory: Path | None = None) -> Connection:
+    async def _open(self, server: str, directory: Path | None = None, bundle: Bundle | None = None) -> Connection:
         config = self.config.servers[server]
         if config.kind is not Kind.STDIO or self._janitor is None:
-            return await self._open_now(server, config)
+            return await self._open_now(server, config, bundle)
         async with self._starts[server]:
             mark = self._janitor.mark()
-            return await self._open_now(server, placed(config, directory, **{OWNER: mark}), mark)
+            return await self._open_now(server, placed(config, directory, **{OWNER: mark}), bundle, mark)
 
-    async def _open_now(self, server: str, config: ServerConfig, mark: str | None = None) -> Connection:
+    async def _open_now(
+        self, server: str, config: ServerConfig, bundle: Bundle | None, mark: str | None = None
+    ) -> Connection:
         asks, patience_s = requests_answered(self.config)
         longest_s = max(config.start_timeout_s, self.config.reset_timeout_s, self.config.release_timeout_s)
         patience_s += max(0.0, longest_s - config.call_timeout_s)
         era, notice = self._eras[server], self._watch.notice
         connection = Connection(server, config, self._connect, era, notice, asks=asks, patience_s=patience_s)
         self._connections.add(connection)
+        if bundle is not None:
+            bundle.connections[server] = connection
         self._tasks.start_soon(self._own, connection, mark)
         try:
             await connection.started()

@@ -40,8 +40,14 @@ class Secrets:
             self._values.append(value)
             self._values.sort(key=len, reverse=True)
 
-    def clean(self, text: str) -> str:
-        """The text with every secret value in it replaced."""
+    def clean(self, text: str, *, cut_before: bool = False) -> str:
+        """The text with every secret value in it replaced. Clean first, cut then: half a secret is not found.
+
+        Args:
+            cut_before: Something stood before the text: what it begins with may be the end of a secret.
+        """
+        if cut_before:
+            text = text[max((_overlap(value, text) for value in self._values), default=0) :]
         for value in self._values:
             if value in text:
                 text = text.replace(value, SHOWN)
@@ -62,6 +68,11 @@ class Secrets:
 
     def __bool__(self) -> bool:
         return bool(self._values)
+
+
+def _overlap(secret: str, text: str) -> int:
+    """How many characters of the text's beginning end the secret."""
+    return next((size for size in range(len(secret) - 1, 0, -1) if text.startswith(secret[-size:])), 0)
 
 
 def _found(config: ServerConfig) -> Iterator[str]:
