@@ -373,7 +373,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._outbox.pipe.abort() if self._outbox.pipe.get_write_buffer_size() else self._outbox.pipe.close()
         if self._link.settled:
             await self._wait_exit(half)
-        if not self._exited.is_set():
+        ours = not self._exited.is_set()
+        if ours:
             self._signal_group(signal.SIGTERM)
             await self._wait_exit(half if self._link.settled else _ABRUPT_S)
         # Whatever the server itself did, its children go too.
@@ -383,7 +384,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
             log.warning("stdio.not_reaped", server=self._name, pid=process.get_pid())
         if self._last_words is not None:
             self._last_words.cancel()
-        self._link.end(self._how_it_ended())
+        # A start that failed is not explained by the signal that it was ended with.
+        self._link.end("" if ours and not self._link.settled else self._how_it_ended())
         process.close()
 
     async def _wait_exit(self, seconds: float) -> None:

@@ -19,8 +19,11 @@ GATEWAY = (
     {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
     | {"sweeper", "places", "tls", "exchange", "fixed"},
     {"coerce", "wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
-    {"stdio", "http", "listening", "fetch", "requests"},
-    {"sse"},
+    {"stdio", "http", "listening", "listing", "fetch", "requests"},
+    {"sse", "rounds"},
+    {"target"},
+    {"cleaning"},
+    {"calls"},
     {"connection"},
     {"pool", "watch"},
     {"session"},
@@ -105,6 +108,10 @@ def test_only_the_wire_touches_mcp() -> None:
         "oauth",
         "requests",
         "listening",
+        "listing",
+        "rounds",
+        "target",
+        "calls",
         "fetch",
     }
     found = {
