@@ -25,8 +25,9 @@ GATEWAY = (
     {"cleaning"},
     {"calls"},
     {"connection"},
-    {"pool", "watch"},
-    {"session"},
+    {"pool", "watch", "answering"},
+    {"session", "opening"},
+    {"leasing"},
     {"gateway", "tool_config"},
     {"__init__"},
 )

@@ -105,7 +105,7 @@ async def test_a_server_that_hangs_when_it_is_closed_is_killed() -> None:
     async with gate:
         async with lease(gate, "echo") as session:
             assert await still_serves(session)
-            (connection,) = (found for found in gate._connections if found.server == "bad")
+            (connection,) = (found for found in gate._openings.connections if found.server == "bad")
 
         async def closed() -> None:
             with anyio.fail_after(5):
