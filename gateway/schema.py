@@ -36,7 +36,7 @@ def check_arguments(
     given, fixed = cast("Mapping[str, Any]", arguments), fixed or {}
     if both := [name for name in given if name in fixed]:
         return [f"unknown {name!r}" for name in both][:MAX_FAULTS]
-    return _faults(_program(definition), {**given, **fixed}, _subject(definition), frozenset(fixed))
+    return _faults(_program(definition), {**given, **fixed}, _subject(definition), hidden=frozenset(fixed))
 
 
 def argument_errors(
@@ -56,7 +56,7 @@ def _program(definition: ToolDefinition) -> Program | None:
 def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:
     """One short message per fault of `value` against a schema that is used once; `subject` names it in logs."""
     program = compile_schema(schema, subject=subject)
-    return _faults(program if isinstance(program, Program) else None, value, subject)
+    return _faults(program if isinstance(program, Program) else None, value, subject, whole="the answer")
 
 
 def check_output(definition: ToolDefinition, structured: object) -> str | None:
@@ -65,7 +65,7 @@ def check_output(definition: ToolDefinition, structured: object) -> str | None:
         return None
     subject = _subject(definition)
     program = _PROGRAMS.get(definition.output_schema, subject=f"{subject} (output)")
-    return next(iter(_faults(program, structured, subject)), None)
+    return next(iter(_faults(program, structured, subject, whole="structured content")), None)
 
 
 def schema_fault(schema: Mapping[str, Any]) -> str | None:
@@ -81,14 +81,27 @@ def _subject(definition: ToolDefinition) -> str:
     return f"{definition.server}/{definition.name}"
 
 
-def _faults(program: Program | None, value: object, subject: str, hidden: frozenset[str] = frozenset()) -> list[str]:
+def _faults(
+    program: Program | None,
+    value: object,
+    subject: str,
+    *,
+    whole: str = "arguments",
+    hidden: frozenset[str] = frozenset(),
+) -> list[str]:
+    """One message for each fault.
+
+    Args:
+        whole: What the value is called.
+        hidden: Names of arguments that no message may tell of.
+    """
     try:
         errors = _errors(program, value, subject)
     except ValueError as error:
-        return [f"arguments: {error}"]
+        return [f"{whole}: {error}"]
     if errors is None:
-        return ["arguments: they do not fit the schema and are too large to say where"]
-    messages = dict.fromkeys(_message(error, program, hidden) for error in errors)
+        return [f"{whole}: does not fit the schema and is too large to say where"]
+    messages = dict.fromkeys(_message(error, program, whole, hidden) for error in errors)
     return list(messages)[:MAX_FAULTS]
 
 
@@ -103,11 +116,11 @@ def _errors(program: Program | None, value: object, subject: str) -> list[Valida
         return []
 
 
-def _message(error: ValidationError, program: Program | None, hidden: frozenset[str]) -> str:
+def _message(error: ValidationError, program: Program | None, whole: str, hidden: frozenset[str]) -> str:
     where, kind, got = _path(error.instance_path), error.kind, error.instance
     if hidden and error.instance_path[:1] and error.instance_path[0] in hidden:
         return "arguments: they do not go together with what is filled in"
-    at, prefix = where or "arguments", f"{where}: " if where else ""
+    at, prefix = where or whole, f"{where}: " if where else ""
     match kind:
         case ValidationErrorKind.Type():
             return f"{at}: expected {' or '.join(kind.types)}, got {_shown(got)}"

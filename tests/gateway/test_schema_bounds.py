@@ -149,7 +149,10 @@ def test_faults_of_a_large_value_are_not_worded_one_by_one() -> None:
     many = [1] * MOST_WORDED
     assert program.errors(many) is None
     output = tool({}, {"items": {"type": "string"}})
-    assert check_output(output, many) == "arguments: they do not fit the schema and are too large to say where"
+    assert check_output(output, many) == "structured content: does not fit the schema and is too large to say where"
+    assert check_output(tool({}, {"type": "object"}), {"x": nested(101)}) == (
+        "structured content: nested more than 100 deep"
+    )
 
 
 @pytest.mark.parametrize(
