@@ -16,7 +16,9 @@ GATEWAY = (
     {"errors", "types", "subschemas", "patterns", "shortened", "address"},
     {"effort", "projection"},
     {"compiled"},
-    {"config", "schema", "link", "names", "guard", "selection", "catalogue", "differences", "hidden_text", "offers"}
+    {"faults", "mapping_file", "variables"},
+    {"config", "foreign", "servers_file", "schema", "link", "names", "guard", "selection", "catalogue", "differences"}
+    | {"hidden_text", "offers"}
     | {"sweeper", "places", "tls", "exchange", "fixed"},
     {"coerce", "wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
     {"stdio", "http", "listening", "listing", "fetch", "requests"},
