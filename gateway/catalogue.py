@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import structlog
 
 from gateway.config import ServerConfig
 from gateway.errors import ConfigError
-from gateway.schema import check_arguments
+from gateway.fixed import CannotHide, fits_alone, without
 from gateway.selection import ToolChange, fill, is_glob, matches
 from gateway.types import Role, ToolDefinition
 
@@ -22,8 +22,8 @@ def select_tools(server: str, config: ServerConfig, tools: Sequence[ToolDefiniti
     """Apply an entry's `tools` and check its `roles`; the order is the server's.
 
     Raises:
-        ConfigError: a name or glob matches no tool of the server, a fixed argument is none of its tool's or does not
-            fit it, or two tools have the same role.
+        ConfigError: a name or glob matches no tool of the server, a fixed argument is none of its tool's, does not
+            fit it or cannot be hidden, or two tools have the same role.
     """
     _check_patterns(server, config, {tool.name for tool in tools})
     _check_roles(server, tools)
@@ -76,7 +76,7 @@ def _changed(server: str, changes: Mapping[str, ToolChange], tool: ToolDefinitio
             tool = replace(tool, exposed_name=change.name)
         if change.description is not None:
             tool = replace(tool, description=change.description)
-        known = _properties(tool.input_schema).keys() | tool.fixed.keys()
+        known = _properties(tool.full_schema or tool.input_schema).keys()
         fixed = {name: value for name, value in change.fixed.items() if name in known or not is_glob(pattern)}
         if fixed:
             tool = _with_fixed(tool, fixed, key=f"servers.{server}.tools.change.{pattern}.fixed")
@@ -84,20 +84,26 @@ def _changed(server: str, changes: Mapping[str, ToolChange], tool: ToolDefinitio
 
 
 def _with_fixed(tool: ToolDefinition, fixed: Mapping[str, Any], *, key: str) -> ToolDefinition:
-    known = _properties(tool.input_schema)
+    full = tool.full_schema or tool.input_schema
+    known = _properties(full)
     for name, value in fixed.items():
-        if name in tool.fixed:
-            continue
         if name not in known:
             remedy = f"its arguments: {', '.join(known) or 'none'}"
             raise ConfigError(f"{tool.name} has no argument {name!r}", key=key, remedy=remedy)
-        alone: dict[str, Any] = {**tool.input_schema, "properties": {name: known[name]}, "required": []}
-        sample = {name: fill(value, trajectory="trajectory", seed=0)}
-        if check_arguments(replace(tool, input_schema=alone), sample):
+        if not fits_alone(full, name, fill(value, trajectory="trajectory", seed=0)):
             # The value itself may be a secret.
             remedy = "give a value that fits"
             raise ConfigError(f"{tool.name}'s schema refuses the value of {name!r}", key=key, remedy=remedy)
-    return replace(tool, input_schema=without(tool.input_schema, fixed), fixed={**tool.fixed, **fixed})
+    fixed = {**tool.fixed, **fixed}
+    try:
+        shown = without(full, fixed)
+    except CannotHide as problem:
+        raise ConfigError(
+            f"{tool.name}'s argument {problem.name!r} cannot be hidden: {problem}",
+            key=key,
+            remedy="leave it to the policy, or keep the tool from it with tools.deny",
+        ) from None
+    return replace(tool, input_schema=shown, full_schema=full, fixed=fixed)
 
 
 def _check_fixed_somewhere(server: str, changes: Mapping[str, ToolChange], tools: Collection[ToolDefinition]) -> None:
@@ -109,46 +115,6 @@ def _check_fixed_somewhere(server: str, changes: Mapping[str, ToolChange], tools
                     key=f"servers.{server}.tools.change.{pattern}.fixed",
                     remedy="look at their schemas with `mcp-rollout tools --json`",
                 )
-
-
-def without(schema: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """An input schema without some of its arguments, and without the definitions that only those needed."""
-    left = {**schema, "properties": {name: kept for name, kept in _properties(schema).items() if name not in names}}
-    if isinstance(required := schema.get("required"), list):
-        left["required"] = [name for name in cast("list[Any]", required) if name not in names]
-    for keyword in ("$defs", "definitions"):
-        if isinstance(definitions := schema.get(keyword), Mapping):
-            kept = _reachable(left, keyword, cast("Mapping[str, Any]", definitions))
-            left.pop(keyword)
-            if kept:
-                left[keyword] = kept
-    return left
-
-
-def _reachable(schema: Mapping[str, Any], keyword: str, definitions: Mapping[str, Any]) -> dict[str, Any]:
-    prefix = f"#/{keyword}/"
-    todo = list(_references({name: part for name, part in schema.items() if name != keyword}))
-    found: set[str] = set()
-    while todo:
-        reference = todo.pop()
-        name = reference.removeprefix(prefix).split("/")[0]
-        if not reference.startswith(prefix):
-            return dict(definitions)  # an anchor, or the root itself: what it needs is not ours to tell
-        if name in definitions and name not in found:
-            found.add(name)
-            todo += _references(definitions[name])
-    return {name: part for name, part in definitions.items() if name in found}
-
-
-def _references(schema: Any) -> Iterator[str]:
-    if isinstance(schema, Mapping):
-        for name, inner in cast("Mapping[str, Any]", schema).items():
-            if name in ("$ref", "$dynamicRef") and isinstance(inner, str):
-                yield inner
-            yield from _references(inner)
-    elif isinstance(schema, list):
-        for inner in cast("list[Any]", schema):
-            yield from _references(inner)
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from jsonschema import ValidationError
+from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from gateway.schema import argument_errors, check_arguments
 from gateway.types import ToolDefinition
@@ -29,28 +29,34 @@ class Coerced:
     """The value that is sent instead of the string that the policy gave, by dotted path."""
 
 
-def coerce(definition: ToolDefinition, arguments: object) -> Coerced | None:
+def coerce(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None) -> Coerced | None:
     """The arguments with every fault mended; None where a fault cannot be, or could be in more than one way.
 
     A fault can be mended where a string stands, the schema allows none there, and the string holds exactly one value
     that it does allow, as JSON writes it. What comes out fits the whole schema.
+
+    Args:
+        fixed: What the gateway adds to the arguments; it is left as it is.
     """
     if not isinstance(arguments, Mapping):
         return None
     arguments = cast("Mapping[str, Any]", arguments)
+    errors = argument_errors(definition, arguments, fixed=fixed)
+    if not errors:
+        return None
     mended: dict[str, Any] = copy.deepcopy(dict(arguments))
     changes: dict[str, Any] = {}
-    for error in argument_errors(definition, arguments):
-        path = list(error.absolute_path)
+    for error in errors:
+        path = error.instance_path
         value = _reading(error)
-        if value is _UNREADABLE or not path:
+        if value is _UNREADABLE or not path or path[0] in (fixed or ()):
             return None
         place: Any = mended
         for step in path[:-1]:
             place = place[step]
         place[path[-1]] = value
         changes[".".join(map(str, path))] = value
-    if not changes or check_arguments(definition, mended):
+    if check_arguments(definition, mended, fixed=fixed):
         return None
     return Coerced(arguments=mended, changes=changes)
 
@@ -68,15 +74,19 @@ def _reading(error: ValidationError) -> Any:
 
 def _types(error: ValidationError) -> list[str]:
     """The types that would have been right there; empty where it is not a matter of type alone."""
-    if error.validator == "type":
-        stated: Any = error.validator_value
-        return [stated] if isinstance(stated, str) else list(stated)
-    if error.validator not in ("anyOf", "oneOf"):
-        return []
-    branches = list(error.context or ())
-    if any(branch.validator != "type" or branch.relative_path for branch in branches):
-        return []
-    return [kind for branch in branches for kind in _types(branch)]
+    match error.kind:
+        case ValidationErrorKind.Type():
+            return error.kind.types
+        case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
+            branches = [branch for errors in error.kind.context for branch in errors]
+            if any(branch.instance_path != error.instance_path for branch in branches):
+                return []
+            kinds = [branch.kind for branch in branches]
+            if not all(isinstance(kind, ValidationErrorKind.Type) for kind in kinds):
+                return []
+            return [kind for branch in branches for kind in _types(branch)]
+        case _:
+            return []
 
 
 def _read(text: str, kind: str) -> Any:

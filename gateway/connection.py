@@ -7,12 +7,11 @@ lives for as long as the connection does; everybody else only awaits `call`.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import anyio
 import mcp_types as mcp
@@ -21,56 +20,23 @@ from mcp import Client, MCPError
 from mcp.client.session import ClientSession, IncomingMessage
 from pydantic import ValidationError
 
-from gateway.config import Kind, ServerConfig
-from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ProtocolError, ServerUnavailable
-from gateway.exchange import EXCHANGE, Exchange
-from gateway.fetch import fetch
-from gateway.http import Address, HttpTransport
+from gateway.calls import Calls
+from gateway.cleaning import Cleaning
+from gateway.config import ServerConfig
+from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
+from gateway.exchange import Exchange
 from gateway.link import Link
 from gateway.listening import hear_tool_changes
-from gateway.oauth import Authority
-from gateway.requests import Exchanges, answer_round
-from gateway.schema import check_output
-from gateway.secrets import Secrets
-from gateway.sse import SseTransport
-from gateway.stdio import StdioTransport
+from gateway.listing import list_tools
+from gateway.requests import Exchanges
+from gateway.target import Connect, Era, is_ours, target_of
 from gateway.types import Offer, RequestKind, ToolDefinition, ToolResult
-from gateway.wire import ANSWER, DELIVERY, Answer, Delivery, failure, read_result, read_tools, sound_tools
+from gateway.wire import read_tools
 
 log = structlog.get_logger(__name__)
 
-Broken = TypeVar("Broken", bound=GatewayError)
-Connect = Callable[[ServerConfig, str], Any]
-"""The seam for tests and embedders: what `mcp.Client` shall connect to for a server, called once per connection."""
-
-_MAX_PAGES = 100
-_MAX_ROUNDS = 10
-"""How often a server may answer a call with "come back with this state" before it is off the protocol."""
-_ROUND_S = 0.05
+_LIMITS_REMEDY = "raise the entry's max_memory_mb or max_cpu_s"
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
-
-
-@dataclass(slots=True)
-class Era:
-    """What the first connection to a server learned about its protocol, so that the next ones need not ask."""
-
-    mode: str = "auto"
-    discover: mcp.DiscoverResult | None = None
-    authority: Authority | None = None
-    """Holds the token for all connections to the server."""
-
-    def authority_for(self, config: ServerConfig) -> Authority | None:
-        if self.authority is None and config.client_credentials is not None:
-            assert config.url is not None
-            self.authority = Authority(Address(config.url).url, config)
-        return self.authority
-
-    def learn(self, client: Client) -> None:
-        self.discover = client.session.discover_result
-        self.mode = client.protocol_version if self.discover is not None else "legacy"
-
-    def forget(self) -> None:
-        self.mode, self.discover = "auto", None
 
 
 @dataclass(eq=False)
@@ -103,21 +69,19 @@ class Connection:
     def __post_init__(self) -> None:
         self._link = Link()
         self._opened = anyio.Event()
-        self._session: ClientSession | None = None
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
         self._exchanges = Exchanges()
-        self._by_callback = True
-        """Whether progress comes through mcp; our own transports hand it to `_hear`, where a flood costs little."""
         self._link.hear = self._hear
-        self._secrets = Secrets(self.config)
-        self._link.clean = self._clean
+        self._cleaning = Cleaning(self.config, self.era)
+        self._link.clean = self._cleaning.text
+        self._calls = Calls(self.server, self.config, self._link, self._exchanges, self._cleaning)
 
     @property
     def alive(self) -> bool:
         """Whether a request can be sent."""
-        return self._session is not None and not self._link.over.is_set()
+        return self._calls.session is not None and not self._link.over.is_set()
 
     @property
     def exhausted(self) -> str:
@@ -160,7 +124,7 @@ class Connection:
             if scope.cancelled_caught and not self._opened.is_set():
                 self._error = self._too_late() if self._abandoned is None else self._given_up(self._abandoned)
         except GatewayError as error:
-            self._error = self._cleaned(error)
+            self._error = self._cleaning.error(error)
         except ConfigError as error:
             self._error = error
         except Exception as error:  # boundary: a server, its transport or a factory; it ends this connection only
@@ -170,7 +134,7 @@ class Connection:
         finally:
             if self._error is not None:
                 self.era.forget()
-            self._session = None
+            self._calls.session = None
             self._link.end("the connection was closed")
             self._opened.set()
             self.done.set()
@@ -182,7 +146,7 @@ class Connection:
             self.start_s = anyio.current_time() - began
             self.era.learn(client)
             self._exchanges.declare(client.session, self.asks)
-            self._session = client.session
+            self._calls.session = client.session
             self._link.settled = True
             scope.deadline = math.inf
             self._opened.set()
@@ -190,23 +154,14 @@ class Connection:
                 hearing.start_soon(hear_tool_changes, client, self.server, self._tools_changed)
                 await self._link.over.wait()
                 hearing.cancel_scope.cancel()
-            self._session = None
+            self._calls.session = None
             scope.deadline = anyio.current_time() + self.config.close_timeout_s
 
     def _client(self) -> Client:
         target = self.connect(self.config, self.server) if self.connect is not None else None
         if target is None:
-            match self.config.kind:
-                case Kind.STDIO:
-                    target = StdioTransport(self.server, self.config, self._link)
-                case Kind.IN_PROCESS:
-                    target = build(self.config, self.server)
-                case Kind.HTTP:
-                    authority = self.era.authority_for(self.config)
-                    target = HttpTransport(self.config, self._link, authority=authority, patience_s=self.patience_s)
-                case Kind.SSE:
-                    target = SseTransport(self.config, self._link, self.era.authority_for(self.config))
-        self._by_callback = not isinstance(target, StdioTransport | HttpTransport | SseTransport)
+            target = target_of(self.server, self.config, self._link, self.era, patience_s=self.patience_s)
+        self._calls.by_callback = not is_ours(target)
         return Client(
             target,
             mode=self.era.mode,
@@ -226,22 +181,10 @@ class Connection:
             self._hear(message.method, None, None)
 
     def _hear(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
-        """Note what the server says by the way on the call it belongs to; it is dropped where that cannot be told."""
-        said = params or {}
-        match method:
-            case "notifications/tools/list_changed":
-                self._tools_changed()
-            case "notifications/progress":
-                exchange = self._exchanges.by_token(said.get("progressToken"))
-                if exchange is not None:
-                    exchange.progress(said.get("progress"), said.get("total"), said.get("message"))
-            case "notifications/message":
-                here = EXCHANGE.get() if context is None else context.get(EXCHANGE)
-                exchange = self._exchanges.find(said.get("_meta"), here)
-                if exchange is not None:
-                    exchange.logged(said.get("level"), said.get("data"))
-            case _:
-                pass
+        if method == "notifications/tools/list_changed":
+            self._tools_changed()
+        else:
+            self._exchanges.hear(method, params or {}, context)
 
     def _tools_changed(self) -> None:
         if self.on_tools_changed is not None and self._opened.is_set():
@@ -249,7 +192,7 @@ class Connection:
 
     async def _describe(self, client: Client) -> None:
         self.tools, self.malformed = await self._list(client.session)
-        self.instructions = client.instructions or ""
+        self.instructions = self._calls.instructions = self._cleaning.text(client.instructions or "")
         has = {
             Offer.INSTRUCTIONS: self.instructions,
             Offer.RESOURCES: client.server_capabilities.resources,
@@ -260,11 +203,11 @@ class Connection:
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
         listed, faults = await list_tools(session)
         tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
-        return tuple(tools), (*faults, *more)
+        return tuple(tools), tuple(self._cleaning.text(fault) for fault in (*faults, *more))
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
         """The tools as the server defines them now; None where it does not say within `start_timeout_s`."""
-        session = self._session
+        session = self._calls.session
         if session is None:
             return None
         with anyio.move_on_after(self.config.start_timeout_s):
@@ -272,23 +215,29 @@ class Connection:
                 tools, _ = await self._list(session)
                 return tools
             except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
-                log.warning("connection.not_listed_again", server=self.server, problem=_innermost(error))
+                log.warning(
+                    "connection.not_listed_again", server=self.server, problem=self._cleaning.text(_innermost(error))
+                )
         return None
 
     def _too_late(self) -> ConnectTimeout:
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
-        remedy = "; check the command by hand, or raise start_timeout_s"
-        return ConnectTimeout(self._link.describe(bound) + remedy, server=self.server)
+        remedy = "check the command by hand, or raise start_timeout_s"
+        if exhausted := self._link.exhausted or self._link.out_of_memory():
+            bound, remedy = f"{bound}: {exhausted}", _LIMITS_REMEDY
+        return ConnectTimeout(f"{self._link.describe(bound)}; {remedy}", server=self.server)
 
     def _given_up(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
 
     def _cannot_start(self, error: Exception) -> ServerUnavailable:
         problem = self._link.reason or self._link.trouble or _innermost(error)
+        if self._link.exhausted:
+            problem = f"{problem}: {self._link.exhausted} ({_LIMITS_REMEDY})"
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
         unavailable = ServerUnavailable(message, server=self.server)
         unavailable.__cause__ = error
-        return self._cleaned(unavailable)
+        return self._cleaning.error(unavailable)
 
     async def call(
         self,
@@ -299,232 +248,12 @@ class Connection:
         timeout_s: float,
         exchange: Exchange | None = None,
     ) -> ToolResult:
-        """Send one request and wait for its result; safe from any task, and any number at a time.
-
-        Args:
-            timeout_s: Does not run while the server waits for an answer to a request of its own.
-            exchange: Answers such requests; without one they are refused.
-
-        Raises:
-            RequestRefused: the server asked for something that nobody could give.
-            ServerUnavailable: the request surely did not arrive.
-            DeliveryUnknown: it was sent and the line broke before the answer.
-            CallTimeout: it was sent and not answered within `timeout_s`.
-            ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
-        """
-        try:
-            result = await self._call(tool, arguments, meta, timeout_s, exchange)
-        except GatewayError as error:
-            raise self._cleaned(error) from error.__cause__
-        return self._cleaned_result(result)
-
-    def _cleaned(self, error: Broken) -> Broken:
-        """The error without the server's secrets; then without its cause too, which may quote them."""
-        message = str(error)
-        if (clean := self._clean(message)) != message:
-            error.args, error.__cause__, error.__suppress_context__ = (clean,), None, True
-        return error
-
-    def _cleaned_result(self, result: ToolResult) -> ToolResult:
-        """The result without the server's secrets: a trace would keep them, and a policy would learn them."""
-        if not self._secrets and self.era.authority is None:
-            return result
-        content = tuple(
-            replace(block, text=self._clean(block.text), uri=self._clean(block.uri)) for block in result.content
-        )
-        meta, structured = self._clean(dict(result.meta)), self._clean(result.structured)
-        return replace(result, content=content, structured=structured, meta=meta)
-
-    def _clean(self, value: Any) -> Any:
-        """A text or JSON value without secrets; the token in use is one of them."""
-        if self.era.authority is not None and self.era.authority.token is not None:
-            self._secrets.add(self.era.authority.token)
-        return self._secrets.clean_json(value)
-
-    async def _call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        exchange: Exchange | None,
-    ) -> ToolResult:
-        session, server, name = self._session, tool.server, tool.name
-        if session is None or self._link.over.is_set():
-            raise ServerUnavailable(self._link.down or "not connected", server=server, tool=name)
-        delivery = Delivery()
-        DELIVERY.set(delivery)
-        exchange = exchange or Exchange(server=server, tool=name)
-        exchange.clean = self._clean
-        outer = EXCHANGE.set(exchange)
-        progress_token = self._exchanges.open(exchange)
-        if not self._by_callback:
-            meta = {**meta, "progress_token": progress_token}
-        began = time.perf_counter()
-        answer: mcp.CallToolResult | None = None
-        with anyio.move_on_after(timeout_s) as exchange.scope:
-            try:
-                if tool.offer is None:
-                    answer = await self._ask(session, name, arguments, meta, exchange, delivery)
-                else:
-                    answer = await fetch(session, name, arguments, instructions=self.instructions, meta=meta)
-            except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
-                if exchange.broken is not None:
-                    raise exchange.broken from error
-                outcome = failure(error, delivery, down=self._link.down, server=server, tool=name)
-                if delivery.session_over:
-                    self._link.end("the server has ended the session")
-                if isinstance(outcome, GatewayError):
-                    raise outcome from error
-                return outcome
-            finally:
-                self._exchanges.close(progress_token)
-                EXCHANGE.reset(outer)
-        if exchange.broken is not None:
-            raise exchange.broken
-        if answer is None:
-            raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool=name)
-        try:
-            result = read_result(answer, trusted=self.config.trusted, elapsed_s=time.perf_counter() - began)
-        except ValueError as error:
-            raise ProtocolError(str(error), server=server, tool=name) from error
-        if tool.output_schema is not None and not result.is_error:
-            fault = check_output(tool, answer.structured_content)
-            if fault is not None:
-                raise ProtocolError(f"off its own output schema: {fault}", server=server, tool=name)
-        return result
+        """Send one request and wait for its result; safe from any task, and any number at a time. As `Calls.call`."""
+        return await self._calls.call(tool, arguments, meta=meta, timeout_s=timeout_s, exchange=exchange)
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """The server's tools as it sends them, read by nobody. Raises what `call` raises."""
-        session, server = self._session, self.server
-        if session is None or self._link.over.is_set():
-            raise ServerUnavailable(self._link.down or "not connected", server=server)
-        delivery = Delivery()
-        DELIVERY.set(delivery)
-        with anyio.move_on_after(timeout_s):
-            try:
-                return await raw_tools(session)
-            except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
-                outcome = failure(error, delivery, down=self._link.down, server=server, tool="tools/list")
-                if isinstance(outcome, GatewayError):
-                    raise outcome from error
-                raise ProtocolError(outcome.text, server=server, tool="tools/list") from error
-        raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool="tools/list")
-
-    async def _ask(
-        self,
-        session: ClientSession,
-        name: str,
-        arguments: Mapping[str, Any],
-        meta: Mapping[str, Any],
-        exchange: Exchange,
-        delivery: Delivery,
-    ) -> mcp.CallToolResult:
-        """One `tools/call`, without the SDK's second look at the result and without its hidden `tools/list`.
-
-        A server that needs something first is called again with the answers, as often as it may ask.
-        """
-        state: str | None = None
-        answers: dict[str, Any] | None = None
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            exchange.progress(progress, total, message)
-
-        callback = on_progress if self._by_callback else None
-        for _ in range(_MAX_ROUNDS):
-            params = mcp.CallToolRequestParams(
-                name=name,
-                arguments=dict(arguments),
-                request_state=state,
-                input_responses=answers,
-                _meta=cast("Any", dict(meta)),
-            )
-            request = mcp.CallToolRequest(params=params)
-            answer: Answer = await session.send_request(request, ANSWER, progress_callback=callback)
-            if isinstance(answer, mcp.CallToolResult):
-                return answer
-            delivery.rounds += 1
-            state, answers = answer.request_state, None
-            if answer.input_requests:
-                answers = await answer_round(exchange, answer.input_requests)
-            else:
-                await anyio.sleep(_ROUND_S)
-        raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
-
-
-async def raw_tools(session: ClientSession) -> list[Any]:
-    """All pages of `tools/list`, not parsed beyond JSON."""
-    tools: list[Any] = []
-    cursor: str | None = None
-    for _ in range(_MAX_PAGES):
-        page = await _raw_page(session, cursor)
-        listed, cursor = page.get("tools"), page.get("nextCursor")
-        tools += cast("list[Any]", listed) if isinstance(listed, list) else []
-        if not isinstance(cursor, str):
-            break
-    return tools
-
-
-async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]:
-    """All pages of the server's tools; a malformed tool costs itself only and is reported."""
-    tools: list[mcp.Tool] = []
-    faults: list[str] = []
-    cursor: str | None = None
-    seen: set[str] = set()
-    for _ in range(_MAX_PAGES):
-        params = mcp.PaginatedRequestParams(cursor=cursor) if cursor else None
-        try:
-            page = await session.list_tools(params=params)
-            found, more, cursor = page.tools, list[str](), page.next_cursor
-        except MCPError as error:
-            if error.code == mcp.METHOD_NOT_FOUND:
-                break  # a server without tools need not know the method
-            raise
-        except ValidationError:
-            found, more, cursor = await _list_leniently(session, cursor)
-        tools += found
-        faults += more
-        if not cursor or cursor in seen:
-            break
-        seen.add(cursor)
-    return tools, faults
-
-
-async def _list_leniently(
-    session: ClientSession, cursor: str | None
-) -> tuple[Sequence[mcp.Tool], list[str], str | None]:
-    raw = await _raw_page(session, cursor)
-    tools, faults = sound_tools(raw, session.protocol_version or "2025-11-25")
-    page = mcp.ListToolsResult(tools=list(tools))
-    # So that annotations which travel in HTTP headers are known for these tools too.
-    session._absorb_tool_listing(page, complete=False)  # pyright: ignore[reportPrivateUsage]
-    cursor_out = raw.get("nextCursor")
-    return page.tools, faults, cursor_out if isinstance(cursor_out, str) else None
-
-
-async def _raw_page(session: ClientSession, cursor: str | None) -> dict[str, Any]:
-    # mcp parses a page as a whole; below that there is only the private request path.
-    data: dict[str, Any] = {"method": "tools/list", "params": {"cursor": cursor} if cursor else {}}
-    options: dict[str, Any] = {}
-    session._stamp(data, cast("Any", options))  # pyright: ignore[reportPrivateUsage]
-    return await session._dispatcher.send_raw_request(  # pyright: ignore[reportPrivateUsage]
-        "tools/list", data["params"], cast("Any", options)
-    )
-
-
-def build(config: ServerConfig, server: str) -> Any:
-    """Call an in-process server's `factory`. Raises `ConfigError` when there is none by that name."""
-    from importlib import import_module
-
-    module, _, function = (config.factory or "").partition(":")
-    try:
-        factory = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        remedy = "name an importable function as package.module:function"
-        raise ConfigError(
-            f"cannot import {config.factory!r}: {error}", key=f"servers.{server}.factory", remedy=remedy
-        ) from error
-    return factory()
+        return await self._calls.list_raw(timeout_s=timeout_s)
 
 
 def _innermost(error: BaseException) -> str:

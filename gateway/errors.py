@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 
 class ConfigError(ValueError):
@@ -105,9 +106,17 @@ class ToolsChanged(GatewayError):
         self.difference = difference
         super().__init__(f"its tools have changed since the start of the run:\n{difference}", server=server)
 
-    def again(self) -> ToolsChanged:
+    def again(self) -> Self:
         """The same for another trajectory; an exception object gathers the traces of all who raise it."""
-        return ToolsChanged(self.difference, server=self.server or "")
+        return type(self)(self.difference, server=self.server or "")
+
+
+class ToolsUnknown(ToolsChanged):
+    """Whether a server's tools have changed could not be found out, by a fault of this program's own."""
+
+    def __init__(self, difference: str, *, server: str) -> None:
+        self.difference = difference
+        GatewayError.__init__(self, f"whether its tools have changed cannot be told: {difference}", server=server)
 
 
 class HarnessError(GatewayError):

@@ -14,6 +14,7 @@ import anyio
 import structlog
 
 from gateway.errors import GatewayError, RequestRefused
+from gateway.shortened import cut_text, shortened
 from gateway.types import Heard, Notification, NotificationKind, RequestKind, ServerRequest
 
 log = structlog.get_logger(__name__)
@@ -81,14 +82,14 @@ class Exchange:
             Refused: nobody is configured to answer, somebody failed to, or the call has asked too often.
         """
         params = self.clean(dict(params))
-        event = ServerRequest(server=self.server, tool=self.tool, kind=kind, asked=dict(params))
+        event = ServerRequest(server=self.server, tool=self.tool, kind=kind, asked=shortened(params))
         self._heard.add_request(event)
         began = time.perf_counter()
         try:
             with self._clock_stopped():
-                event.answer = await self._answer(kind, params)
+                answer = await self._answer(kind, params)
         except Refused as refusal:
-            event.refused = str(refusal)
+            event.refused = cut_text(str(refusal), _MAX_TEXT)
             log.warning(
                 "exchange.refused",
                 trajectory=self.trajectory,
@@ -100,7 +101,8 @@ class Exchange:
             raise
         finally:
             event.elapsed_s = time.perf_counter() - began
-        return event.answer
+        event.answer = shortened(answer)
+        return answer
 
     async def _answer(self, kind: RequestKind, params: Mapping[str, Any]) -> dict[str, Any]:
         self._requests += 1
@@ -122,7 +124,7 @@ class Exchange:
     def refuse(self, kind: RequestKind, params: Mapping[str, Any], reason: str) -> NoReturn:
         """Note a request that nobody is asked about. Raises `Refused`."""
         event = ServerRequest(
-            server=self.server, tool=self.tool, kind=kind, asked=self.clean(dict(params)), refused=reason
+            server=self.server, tool=self.tool, kind=kind, asked=shortened(self.clean(dict(params))), refused=reason
         )
         self._heard.add_request(event)
         raise Refused(reason)
@@ -158,7 +160,9 @@ class Exchange:
         return room
 
     def _note(self, kind: NotificationKind, text: object, **more: Any) -> None:
-        shown = self.clean(text if isinstance(text, str) else repr(text))[:_MAX_TEXT]
+        # Cleaned before it is worded and cut: quotes around a secret change it, and half of one is not found.
+        said = self.clean(text)
+        shown = (said if isinstance(said, str) else repr(said))[:_MAX_TEXT]
         note = Notification(server=self.server, tool=self.tool, kind=kind, text=shown, **more)
         self._heard.notifications.append(note)
 

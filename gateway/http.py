@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
+from gateway.address import Address, Addressed
 from gateway.config import ServerConfig
 from gateway.link import Link
 from gateway.oauth import Authority, AuthorizationFailed, Authorized
@@ -118,39 +119,6 @@ class _GuardedBody(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-class Address:
-    """A server's url without what may be secret in it: user, password and query are put back beneath every log."""
-
-    def __init__(self, url: str) -> None:
-        given = httpx2.URL(url)
-        self.url = str(given.copy_with(userinfo=b"", query=None, fragment=None))
-        self.path, self.query = given.raw_path.partition(b"?")[0], given.query
-        self.auth = httpx2.BasicAuth(given.username, given.password) if given.userinfo else None
-
-    def complete(self, request: httpx2.Request) -> None:
-        """Put back what belongs to a request for this address."""
-        if self.query and request.url.raw_path == self.path:
-            request.url = request.url.copy_with(query=self.query)
-        if self.auth is not None and "authorization" not in request.headers:
-            next(self.auth.sync_auth_flow(request))
-
-
-class _Addressed(httpx2.AsyncBaseTransport):
-    def __init__(self, inner: httpx2.AsyncBaseTransport, address: Address) -> None:
-        self._inner, self._address = inner, address
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        shown = request.url
-        self._address.complete(request)
-        try:
-            return await self._inner.handle_async_request(request)
-        finally:
-            request.url = shown
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 def open_client(
     config: ServerConfig,
     address: Address,
@@ -168,7 +136,7 @@ def open_client(
     # Not limited: a handshake-era session holds a GET for good, and a full pool would wait for ever.
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
     transport: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(verify=certificates(), limits=limits)
-    transport = _Addressed(transport, address)
+    transport = Addressed(transport, address)
     if authority is not None:
         transport = Authorized(transport, authority)
     if guard is not None:

@@ -81,14 +81,18 @@ class Janitor:
         return f"{self._token}.{self._marks}"
 
     async def directory(self) -> Path:
-        """A fresh directory for one lease, a copy of the template. Raises `OSError`."""
+        """A fresh directory for one lease, a copy of the template. Raises `OSError`, and leaves nothing behind then."""
         assert self._root is not None and self._config is not None
         self._made += 1
         made = self._root / f"lease-{self._made}"
         made.mkdir(mode=0o700)
         if self._config.template is not None:
             fill = partial(shutil.copytree, self._config.template, made, symlinks=True, dirs_exist_ok=True)
-            await anyio.to_thread.run_sync(fill)
+            try:
+                await anyio.to_thread.run_sync(fill)
+            except BaseException:
+                self.emptied(made)
+                raise
         return made
 
     def ended(self, mark: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
@@ -13,6 +13,16 @@ FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/ack
 
 Hear = Callable[[str, Mapping[str, Any] | None, Context | None], None]
 """Takes a notification: its method, its parameters, and the context of the request it came with where there is one."""
+
+
+class Clean(Protocol):
+    """Takes secrets out of a text; `cut_before` where the text is only the end of one."""
+
+    def __call__(self, text: str, *, cut_before: bool = False) -> str: ...
+
+
+def _as_it_is(text: str, *, cut_before: bool = False) -> str:
+    return text
 
 
 def deaf(method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
@@ -34,9 +44,11 @@ class Link:
         self.trouble = ""
         """The last fault on a line that still stands, for a start that fails without a better reason."""
         self.stderr_tail: Callable[[], str] = str
+        """The server's last words, clean."""
+        self.out_of_memory: Callable[[], str] = str
+        """Half a sentence where a process that still runs has no memory left; empty elsewhere."""
         self.hear: Hear = deaf
-        self.clean: Callable[[str], str] = str
-        """Takes secrets out of a text."""
+        self.clean: Clean = _as_it_is
 
     def end(self, reason: str) -> None:
         """The line is down for good. Safe to call again and from callbacks."""
@@ -51,4 +63,5 @@ class Link:
 
     def describe(self, reason: str) -> str:
         tail = self.stderr_tail()
-        return self.clean(f"{reason}; stderr ends: {tail}" if tail else reason)
+        reason = self.clean(reason)
+        return f"{reason}; stderr ends: {tail}" if tail else reason

@@ -7,8 +7,8 @@ at the same time, and that nobody used before unless its server is reset in betw
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -72,7 +72,8 @@ class SharedConnection:
 class Bundle:
     """Connections that one session has to itself, with the directory they share if they name one."""
 
-    connections: Mapping[str, Connection]
+    connections: dict[str, Connection] = field(default_factory=dict[str, Connection])
+    """Those that are still starting, too, while the bundle is being opened."""
     directory: Path | None = None
     leases: int = 0
     """How often it was given out."""
@@ -87,7 +88,8 @@ class BundlePool:
 
     Args:
         servers: Whose connections make a bundle.
-        open_bundle: Opens one; raises what `Connection.started` raises.
+        open_bundle: Opens what belongs into an empty one, entering everything as soon as it is begun; raises what
+            `Connection.started` raises.
         discard: Closes one and returns when nothing of it is left.
         first: The one that is open already.
         min_ready: Bundles kept warm.
@@ -99,7 +101,7 @@ class BundlePool:
         self,
         servers: tuple[str, ...],
         *,
-        open_bundle: Callable[[], Awaitable[Bundle]],
+        open_bundle: Callable[[Bundle], Awaitable[None]],
         discard: Callable[[Bundle], Awaitable[None]],
         first: Bundle,
         tasks: TaskGroup,
@@ -166,13 +168,15 @@ class BundlePool:
         return None
 
     async def _opened(self) -> Bundle:
-        """Open the bundle that `_live` counts already."""
+        """Open the bundle that `_live` counts already, and goes on counting until nothing of it is left."""
+        bundle = Bundle()
         try:
-            return await self._open()
+            await self._open(bundle)
         except BaseException:
-            self._live -= 1
-            self._changed()
+            # Not awaited: whoever waits for this bundle need not wait for its end.
+            self._retire(bundle)
             raise
+        return bundle
 
     def _retire(self, bundle: Bundle) -> None:
         for connection in bundle.connections.values():

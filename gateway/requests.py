@@ -1,8 +1,9 @@
-"""A server's requests within a call, in both eras: pushed over the connection, or as rounds of the call itself."""
+"""What a server asks and says within a call: pushed over the connection, or as rounds of the call itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import Context
 from typing import Any, cast
 
 import anyio
@@ -56,6 +57,20 @@ class Exchanges:
         if named:
             calls = [call for call in calls if call.trajectory == named]
         return calls[-1] if len({call.trajectory for call in calls}) == 1 else None
+
+    def hear(self, method: str, said: Mapping[str, Any], context: Context | None) -> None:
+        """Note what the server says by the way on the call it belongs to; it is dropped where that cannot be told.
+
+        Args:
+            context: What it was sent in; None for the context of whoever calls this.
+        """
+        if method == "notifications/progress":
+            if (exchange := self.by_token(said.get("progressToken"))) is not None:
+                exchange.progress(said.get("progress"), said.get("total"), said.get("message"))
+        elif method == "notifications/message":
+            here = EXCHANGE.get() if context is None else context.get(EXCHANGE)
+            if (exchange := self.find(said.get("_meta"), here)) is not None:
+                exchange.logged(said.get("level"), said.get("data"))
 
     async def elicit(
         self, context: ClientRequestContext, params: mcp.ElicitRequestParams

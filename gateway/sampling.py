@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import httpx2
 
+from gateway.address import Address, Addressed
 from gateway.config import SamplingConfig
 from gateway.errors import RequestRefused
 from gateway.exchange import Question
@@ -47,10 +48,11 @@ class Sampler:
     async def _post(self, body: Mapping[str, Any]) -> Any:
         config = self._config
         headers = {"authorization": f"Bearer {config.api_key.get_secret_value()}"} if config.api_key else {}
-        transport = httpx2.AsyncHTTPTransport(verify=certificates())
+        address = Address(f"{config.url}/chat/completions")
+        transport = Addressed(httpx2.AsyncHTTPTransport(verify=certificates()), address)
         async with (
             httpx2.AsyncClient(transport=transport, headers=headers, timeout=config.timeout_s) as client,
-            client.stream("POST", f"{config.url}/chat/completions", json=body) as response,
+            client.stream("POST", address.url, json=body) as response,
         ):
             data = bytearray()
             async for chunk in response.aiter_bytes():

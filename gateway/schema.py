@@ -1,23 +1,16 @@
-"""JSON Schema, without any I/O: what is wrong with a call's arguments, and what verl's own schema class accepts."""
+"""What is wrong with arguments, answers and results by their JSON Schema: one short message per fault, no I/O."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import structlog
-from jsonschema import Draft202012Validator, validators
-from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
-from referencing import Registry
-from referencing.exceptions import Unresolvable
+from jsonschema_rs import ValidationError, ValidationErrorKind
 
-from gateway.compiled import Fits, compile_schema, matches
+from gateway.compiled import Program, Programs, TooMuch, Unchecked, compile_schema
 from gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
@@ -25,151 +18,139 @@ log = structlog.get_logger(__name__)
 MAX_FAULTS = 8
 """Messages per call: enough to correct it in one go, short enough for a prompt."""
 _MAX_SHOWN = 80
-
-_UNCHECKABLE = (Unresolvable, RecursionError, re.error)
-"""What a schema that compiles can still do wrong when it is applied."""
+_PROGRAMS = Programs()
 
 
-def check_arguments(definition: ToolDefinition, arguments: object) -> list[str]:
+def check_arguments(
+    definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None
+) -> list[str]:
     """One short message per fault of `arguments` against the tool's full input schema; empty when there is none.
 
-    A schema that is itself broken checks nothing: the server, which made it, decides.
+    A schema that is itself broken or costs too much checks nothing: the server, which made it, decides.
+
+    Args:
+        fixed: What the gateway adds before they are sent. No message tells of it.
     """
     if not isinstance(arguments, Mapping):
         return [f"arguments: expected an object, got {_shown(arguments)}"]
-    errors = argument_errors(definition, cast("Mapping[str, Any]", arguments))
-    return [message for message, _ in zip(_messages(errors), range(MAX_FAULTS), strict=False)]
+    given, fixed = cast("Mapping[str, Any]", arguments), fixed or {}
+    if both := [name for name in given if name in fixed]:
+        return [f"unknown {name!r}" for name in both][:MAX_FAULTS]
+    return _faults(_program(definition), {**given, **fixed}, _subject(definition), hidden=frozenset(fixed))
 
 
-def argument_errors(definition: ToolDefinition, arguments: Mapping[str, Any]) -> list[ValidationError]:
-    """The same faults as jsonschema finds them."""
-    return _errors(definition.input_schema, arguments, subject=f"{definition.server}/{definition.name}")
+def argument_errors(
+    definition: ToolDefinition, arguments: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
+) -> list[ValidationError]:
+    """The same faults as the validator finds them; empty, too, where it cannot say which they are."""
+    try:
+        return _errors(_program(definition), {**arguments, **(fixed or {})}, _subject(definition)) or []
+    except ValueError:
+        return []
+
+
+def _program(definition: ToolDefinition) -> Program | None:
+    return _PROGRAMS.get(definition.full_schema or definition.input_schema, subject=_subject(definition))
 
 
 def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:
-    """One short message per fault of `value` against `schema`; `subject` names it in logs."""
-    errors = _errors(schema, value, subject=subject)
-    return [message for message, _ in zip(_messages(errors), range(MAX_FAULTS), strict=False)]
+    """One short message per fault of `value` against a schema that is used once; `subject` names it in logs."""
+    program = compile_schema(schema, subject=subject)
+    return _faults(program if isinstance(program, Program) else None, value, subject, whole="the answer")
 
 
 def check_output(definition: ToolDefinition, structured: object) -> str | None:
     """What is wrong with a tool's structured content by its own output schema, or None."""
     if definition.output_schema is None:
         return None
-    errors = _errors(definition.output_schema, structured, subject=f"{definition.server}/{definition.name}")
-    return next(_messages(errors), None)
+    subject = _subject(definition)
+    program = _PROGRAMS.get(definition.output_schema, subject=f"{subject} (output)")
+    return next(iter(_faults(program, structured, subject, whole="structured content")), None)
 
 
 def schema_fault(schema: Mapping[str, Any]) -> str | None:
-    """Why `schema` is no valid JSON Schema, or None."""
+    """Why nothing is checked against `schema`, or None."""
     try:
-        validator_for(schema, default=Draft202012Validator).check_schema(dict(schema))
-    except (SchemaError, RecursionError) as error:
-        return error.message if isinstance(error, SchemaError) else "it never ends"
+        Program(schema)
+    except Unchecked as problem:
+        return str(problem)
     return None
 
 
-def _errors(schema: Mapping[str, Any], value: object, *, subject: str) -> list[ValidationError]:
-    key = _Same(schema)
-    if _surely_fits(key, value):
-        return []
-    validator = _compiled(key)
-    if validator is None:
+def _subject(definition: ToolDefinition) -> str:
+    return f"{definition.server}/{definition.name}"
+
+
+def _faults(
+    program: Program | None,
+    value: object,
+    subject: str,
+    *,
+    whole: str = "arguments",
+    hidden: frozenset[str] = frozenset(),
+) -> list[str]:
+    """One message for each fault.
+
+    Args:
+        whole: What the value is called.
+        hidden: Names of arguments that no message may tell of.
+    """
+    try:
+        errors = _errors(program, value, subject)
+    except ValueError as error:
+        return [f"{whole}: {error}"]
+    if errors is None:
+        return [f"{whole}: does not fit the schema and is too large to say where"]
+    messages = dict.fromkeys(_message(error, program, whole, hidden) for error in errors)
+    return list(messages)[:MAX_FAULTS]
+
+
+def _errors(program: Program | None, value: object, subject: str) -> list[ValidationError] | None:
+    """The faults; None where there are some and they cannot be told. Raises ValueError for what is no JSON value."""
+    if program is None:
         return []
     try:
-        return list(validator.iter_errors(cast("Any", value)))
-    except _UNCHECKABLE as error:
-        log.warning("schema.not_applicable", tool=subject, problem=f"{type(error).__name__}: {error}"[:200])
+        return program.errors(value)
+    except TooMuch as problem:
+        log.warning("schema.too_much", tool=subject, problem=str(problem))
         return []
 
 
-class _Same:
-    """A schema as a cache key: equal to itself alone, so that a look-up costs nothing that grows with the schema."""
-
-    __slots__ = ("schema",)
-
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        self.schema = schema
-
-    def __hash__(self) -> int:
-        return id(self.schema)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.schema is other.schema
-
-
-def _surely_fits(key: _Same, value: object) -> bool:
-    test = _test(key)
-    try:
-        return test is not None and test(value)
-    except ValueError:
-        return False
-
-
-@lru_cache(maxsize=4096)
-def _test(key: _Same) -> Fits | None:
-    return compile_schema(key.schema)
-
-
-def _check_pattern(_: object, pattern: Any, instance: Any, __: object) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not matches(pattern, instance):
-        yield ValidationError(f"{_shown(instance)} does not match {_shown(pattern)}")
-
-
-@lru_cache(maxsize=4096)
-def _compiled(key: _Same) -> Validator | None:
-    """Compiling costs some sixty times what validating does; None for a schema that is not valid."""
-    schema = dict(key.schema)
-    if schema_fault(schema) is not None:
-        return None
-    # An empty registry: a `$ref` resolves within its document or not at all, never over the network.
-    dialect = _with_own_patterns(validator_for(schema, default=Draft202012Validator))
-    return dialect(schema, registry=Registry())
-
-
-@lru_cache(maxsize=16)
-def _with_own_patterns(dialect: type[Validator]) -> type[Validator]:
-    # A pattern is the server's, and Python's `re` may take for ever over one.
-    own = {"pattern": _check_pattern}
-    return cast("type[Validator]", validators.extend(dialect, own))  # pyright: ignore[reportUnknownMemberType]
-
-
-def _messages(errors: Iterable[ValidationError]) -> Iterator[str]:
-    for error in errors:
-        yield _message(error)
-
-
-def _message(error: ValidationError) -> str:
-    where = _path(error.absolute_path)
-    # jsonschema's error attributes are untyped: keyword, its value in the schema, and the instance.
-    keyword, wanted, got = cast("tuple[str, Any, Any]", (error.validator, error.validator_value, error.instance))
-    prefix = f"{where}: " if where else ""
-    match keyword:
-        case "type":
-            expected = " or ".join(cast("list[str]", wanted)) if isinstance(wanted, list) else str(wanted)
-            return f"{where or 'arguments'}: expected {expected}, got {_shown(got)}"
-        case "required":
-            names = [name for name in cast("list[str]", wanted) if name not in got]
-            return f"{prefix}missing required {', '.join(repr(name) for name in names)}"
-        case "additionalProperties" | "unevaluatedProperties" if isinstance(got, Mapping):
-            schema = cast("Mapping[str, Any]", error.schema)
-            known = list(cast("Mapping[str, Any]", schema.get("properties", {})))
-            extra = [name for name in cast("Mapping[str, Any]", got) if name not in known]
-            hint = difflib.get_close_matches(extra[0], known, n=1) if extra else []
+def _message(error: ValidationError, program: Program | None, whole: str, hidden: frozenset[str]) -> str:
+    where, kind, got = _path(error.instance_path), error.kind, error.instance
+    if hidden and error.instance_path[:1] and error.instance_path[0] in hidden:
+        return "arguments: they do not go together with what is filled in"
+    at, prefix = where or whole, f"{where}: " if where else ""
+    match kind:
+        case ValidationErrorKind.Type():
+            return f"{at}: expected {' or '.join(kind.types)}, got {_shown(got)}"
+        case ValidationErrorKind.Required():
+            return f"{prefix}missing required {kind.property!r}"
+        case ValidationErrorKind.AdditionalProperties() | ValidationErrorKind.UnevaluatedProperties():
+            beside = program.names_beside(error.schema_path) if program is not None else []
+            known = [name for name in beside if where or name not in hidden]
+            hint = difflib.get_close_matches(kind.unexpected[0], known, n=1) if kind.unexpected else []
             near = f"; did you mean {hint[0]!r}?" if hint else f"; known: {', '.join(known) or 'none'}"
-            return f"{prefix}unknown {', '.join(repr(name) for name in extra)}{near}"
-        case "enum":
-            return f"{where or 'arguments'}: expected one of {_shown(wanted)}, got {_shown(got)}"
-        case "anyOf" | "oneOf" if types := _type_names(wanted):
-            return f"{where or 'arguments'}: expected {' or '.join(types)}, got {_shown(got)}"
+            return _cut(f"{prefix}unknown {', '.join(repr(name) for name in kind.unexpected)}", 160) + _cut(near, 400)
+        case _ if hidden and not where:  # it would quote all arguments, and what is filled in may be secret
+            return f"arguments: they do not fit the schema's {kind.name}"
+        case ValidationErrorKind.Enum():
+            return f"{at}: expected one of {_shown(kind.options)}, got {_shown(got)}"
+        case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid() if types := _type_names(kind.context):
+            return f"{at}: expected {' or '.join(types)}, got {_shown(got)}"
         case _:
             return f"{prefix}{_cut(error.message, 160)}"
 
 
-def _type_names(branches: Any) -> list[str]:
-    """The types of an `anyOf` whose branches are told apart by type; empty when one of them has none."""
-    names = [_keyword(branch, "type") for branch in branches]
-    return [str(name) for name in names] if all(isinstance(name, str) for name in names) else []
+def _type_names(branches: Iterable[list[ValidationError]]) -> list[str]:
+    """The types of an `anyOf` none of whose branches has the value's type; empty when it is not a matter of that."""
+    names: list[str] = []
+    for errors in branches:
+        kinds = [error.kind for error in errors]
+        if len(kinds) != 1 or not isinstance(kinds[0], ValidationErrorKind.Type):
+            return []
+        names += kinds[0].types
+    return list(dict.fromkeys(names))
 
 
 def _path(parts: Iterable[str | int]) -> str:
@@ -188,110 +169,3 @@ def _shown(value: object) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-ALL_TYPES = ["string", "integer", "number", "boolean", "object", "array", "null"]
-
-
-def verl_parameters(input_schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What verl 0.9.1's `OpenAIFunctionParametersSchema` accepts of a full input schema.
-
-    It wants a `type` on every top-level property and keeps type, description and enum alone. `$ref`, `anyOf`, `oneOf`,
-    `allOf`, `const` and `enum` are folded into that type; what has no type may be anything.
-    """
-    properties: dict[str, Any] = {}
-    for name, schema in cast("Mapping[str, Any]", input_schema.get("properties") or {}).items():
-        types = sorted(_types(schema, input_schema, frozenset()), key=ALL_TYPES.index) or ALL_TYPES
-        folded: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
-        resolved = _resolve(schema, input_schema)
-        description = _keyword(schema, "description") or resolved.get("description") or ""
-        folded["description"] = str(description)
-        if values := _enum(resolved):
-            folded["enum"] = values
-        properties[name] = folded
-    listed = cast("list[Any]", input_schema.get("required") or [])
-    required = [name for name in listed if isinstance(name, str)]
-    return {"type": "object", "properties": properties, "required": required}
-
-
-def _keyword(schema: Any, name: str) -> Any:
-    return cast("Mapping[str, Any]", schema).get(name) if isinstance(schema, Mapping) else None
-
-
-def _enum(schema: Mapping[str, Any]) -> list[Any]:
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return list(cast("list[Any]", values)) if isinstance(values, list) else []
-
-
-def _types(schema: Any, root: Mapping[str, Any], seen: frozenset[str]) -> set[str]:
-    """The JSON types a property may have; the empty set when its schema does not say."""
-    if not isinstance(schema, Mapping):
-        return set()
-    node = cast("Mapping[str, Any]", schema)
-    reference = node.get("$ref")
-    if isinstance(reference, str):
-        return set() if reference in seen else _types(_target(reference, root), root, seen | {reference})
-    declared = node.get("type")
-    if isinstance(declared, str | list):
-        names = {declared} if isinstance(declared, str) else {str(name) for name in cast("list[Any]", declared)}
-        return names & _KNOWN
-    if values := _enum(node):
-        return {_type_of(value) for value in values}
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(branches := node.get(keyword), list):
-            found = [_types(branch, root, seen) for branch in cast("list[Any]", branches)]
-            return set[str]().union(*found) if all(found) else set()
-    if isinstance(branches := node.get("allOf"), list):
-        known = [types for branch in cast("list[Any]", branches) if (types := _types(branch, root, seen))]
-        return set[str].intersection(*known) if known else set()
-    return {"object"} if "properties" in node else {"array"} if "items" in node else set()
-
-
-_KNOWN = frozenset(ALL_TYPES)
-
-
-def _type_of(value: object) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case None:
-            return "null"
-        case list():
-            return "array"
-        case _:
-            return "object"
-
-
-def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow `$ref`s within the document; an `Optional[X]` counts as its X."""
-    for _ in range(16):
-        if not isinstance(schema, Mapping):
-            return {}
-        node = cast("Mapping[str, Any]", schema)
-        reference, branches = node.get("$ref"), node.get("anyOf")
-        if isinstance(reference, str):
-            schema = _target(reference, root)
-        elif isinstance(branches, list):
-            real = [branch for branch in cast("list[Any]", branches) if _keyword(branch, "type") != "null"]
-            if len(real) != 1:
-                return node
-            schema = real[0]
-        else:
-            return node
-    return {}
-
-
-def _target(reference: str, root: Mapping[str, Any]) -> Any:
-    here: Any = root
-    for part in filter(None, reference.removeprefix("#").split("/")):
-        step = part.replace("~1", "/").replace("~0", "~")
-        here = cast("Mapping[str, Any]", here).get(step) if isinstance(here, Mapping) and reference[:1] == "#" else None
-    return here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -17,7 +18,8 @@ _WORDS = frozenset(
     "cookie bearer pat dsn".split()
 )
 _SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
-_USERINFO = re.compile(r"\w://[^/\s:@]*:([^/\s@]+)@")
+_USERINFO = re.compile(r"\w://(?:[^/\s:@]*:([^/\s@]+)|([^/\s:@]{16,}))@")
+"""A password in a url, or a user as long as only a token is."""
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token)\s+(.+)", re.IGNORECASE)
 
 
@@ -38,8 +40,14 @@ class Secrets:
             self._values.append(value)
             self._values.sort(key=len, reverse=True)
 
-    def clean(self, text: str) -> str:
-        """The text with every secret value in it replaced."""
+    def clean(self, text: str, *, cut_before: bool = False) -> str:
+        """The text with every secret value in it replaced. Clean first, cut then: half a secret is not found.
+
+        Args:
+            cut_before: Something stood before the text: what it begins with may be the end of a secret.
+        """
+        if cut_before:
+            text = text[max((_overlap(value, text) for value in self._values), default=0) :]
         for value in self._values:
             if value in text:
                 text = text.replace(value, SHOWN)
@@ -62,13 +70,18 @@ class Secrets:
         return bool(self._values)
 
 
+def _overlap(secret: str, text: str) -> int:
+    """How many characters of the text's beginning end the secret."""
+    return next((size for size in range(len(secret) - 1, 0, -1) if text.startswith(secret[-size:])), 0)
+
+
 def _found(config: ServerConfig) -> Iterator[str]:
     for name, value in (*config.env.items(), *config.headers.items()):
         yield from _in_value(value, secret=is_secret_name(name))
     yield from _in_arguments(config.args)
     if config.url is not None:
         split = urlsplit(config.url)
-        yield unquote(split.password or "")
+        yield from _in_userinfo(split.username or "", split.password or "")
         for name, value in parse_qsl(split.query):
             yield from _in_value(value, secret=is_secret_name(name))
     for change in config.tools.change.values():
@@ -77,6 +90,13 @@ def _found(config: ServerConfig) -> Iterator[str]:
                 yield from _in_value(value, secret=is_secret_name(name))
     if config.client_credentials is not None:
         yield config.client_credentials.client_secret.get_secret_value()
+
+
+def _in_userinfo(user: str, password: str) -> Iterator[str]:
+    """As the url spells it, as it reads, and as it travels. A user without a password is a token."""
+    yield from (password or user, unquote(password or user))
+    if user or password:
+        yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
 
 
 def _in_arguments(arguments: tuple[str, ...]) -> Iterator[str]:
@@ -91,7 +111,8 @@ def _in_arguments(arguments: tuple[str, ...]) -> Iterator[str]:
 
 
 def _in_value(value: str, *, secret: bool) -> Iterator[str]:
-    yield from _USERINFO.findall(value)
+    for password, token in _USERINFO.findall(value):
+        yield password or token
     if secret:
         yield value
         if match := _SCHEME.match(value):

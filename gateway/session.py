@@ -120,11 +120,11 @@ class Session:
             return ToolResult.error(
                 f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}", fault=Fault.UNKNOWN_TOOL
             )
-        faults = check_arguments(tool, arguments)
-        coerced = coerce(tool, arguments) if faults else None
+        fixed = self._filled(tool)
+        faults = check_arguments(tool, arguments, fixed=fixed)
+        coerced = coerce(tool, arguments, fixed=fixed) if faults else None
         if coerced is not None:
             arguments, faults = coerced.arguments, []
-        faults = faults or _hidden_arguments(tool, arguments)
         if faults:
             return ToolResult.error(
                 f"Invalid arguments for {name}: " + "; ".join(faults), fault=Fault.INVALID_ARGUMENTS
@@ -216,8 +216,7 @@ class Session:
             raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
         self._check(tool)
         connection, exchange = self._connections[tool.server], self._exchange(tool)
-        if tool.fixed:
-            arguments = {**arguments, **fill(tool.fixed, trajectory=self.trajectory, seed=self.seed)}
+        arguments = {**arguments, **self._filled(tool)}
         try:
             return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, exchange=exchange)
         except ServerUnavailable as error:
@@ -231,6 +230,10 @@ class Session:
         log.info("session.resent", trajectory=self.trajectory, server=tool.server, tool=tool.name, after=broken.kind)
         exchange = self._exchange(tool)
         return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, exchange=exchange)
+
+    def _filled(self, tool: ToolDefinition) -> dict[str, Any]:
+        """What the gateway adds to the arguments of each call in this trajectory."""
+        return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 
     def _exchange(self, tool: ToolDefinition) -> Exchange:
         # Whoever answers for the user is not asked what it asks itself.
@@ -313,11 +316,6 @@ def keeps_state(config: ServerConfig, tools: tuple[ToolDefinition, ...]) -> bool
     own_process = config.url is None
     writes = any(not tool.read_only for tool in tools if tool.role is None)
     return config.scope is not Scope.SHARED or takes_part or (own_process and writes)
-
-
-def _hidden_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> list[str]:
-    """A policy that guesses an argument which the gateway fills in is told what it would be told of any other."""
-    return [f"unknown {name!r}" for name in arguments if name in tool.fixed]
 
 
 def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,9 +17,10 @@ from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
 
+from gateway.address import Address
 from gateway.config import ServerConfig
 from gateway.errors import ServerUnavailable
-from gateway.http import NOT_SENT, Address, open_client
+from gateway.http import NOT_SENT, open_client
 from gateway.link import FOR_MCP, Link
 from gateway.oauth import Authority, AuthorizationFailed
 from gateway.stdio import LineSplitter, Oversize, parse_line

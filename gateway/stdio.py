@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from gateway.config import ServerConfig, child_env
 from gateway.errors import ServerUnavailable
 from gateway.link import FOR_MCP, Link
-from gateway.process_limits import exhausted, rlimits
+from gateway.process_limits import exhausted, out_of_memory, rlimits
 from gateway.wire import DELIVERY, OVERSIZE, UNREADABLE
 
 log = structlog.get_logger(__name__)
@@ -108,29 +108,31 @@ class LineSplitter:
 def parse_line(line: bytes) -> JSONRPCMessage | None:
     """One message, bad UTF-8 and lone surrogates replaced; None for what is no message at all.
 
-    An answer that is not a valid response becomes an error response, so that its caller need not wait for the deadline.
+    An answer that is no valid response, or is nested deeper than Python reads, becomes an error response, so that its
+    caller need not wait for the deadline.
     """
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError:
         pass
     try:
-        # json.loads takes the lone surrogates that the strict parser refuses; encoding replaces them.
+        # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
         data = json.loads(line.decode("utf-8", "replace"))
-        clean = json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
-    except (ValueError, RecursionError):
+        data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+    except ValueError:
         return None
+    except RecursionError:
+        return _unreadable(Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id())
     try:
-        return jsonrpc_message_adapter.validate_json(clean, by_name=False)
+        return jsonrpc_message_adapter.validate_python(data, by_name=False)
     except ValidationError:
-        return _unreadable(data)
+        if not isinstance(data, dict) or "method" in data:
+            return None
+        return _unreadable(cast("dict[str, Any]", data).get("id"))
 
 
-def _unreadable(data: Any) -> JSONRPCError | None:
-    if not isinstance(data, dict):
-        return None
-    answered = cast("dict[str, Any]", data).get("id")
-    if "method" in data or isinstance(answered, bool) or not isinstance(answered, int | str):
+def _unreadable(answered: object) -> JSONRPCError | None:
+    if isinstance(answered, bool) or not isinstance(answered, int | str):
         return None
     problem = ErrorData(code=UNREADABLE, message="the server's answer is no valid JSON-RPC response")
     return JSONRPCError(jsonrpc="2.0", id=answered, error=problem)
@@ -234,12 +236,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._outbox = _Outbox(link, 4 * config.max_message_bytes)
         self._splitter = LineSplitter(config.max_message_bytes)
         self._stderr = bytearray()
+        self._stderr_cut = False
         self._garbage = 0
         self._process: asyncio.SubprocessTransport | None = None
         self._exited = anyio.Event()
         self._open_pipes = {1, 2}
         self._last_words: asyncio.TimerHandle | None = None
         link.stderr_tail = self._tail
+        link.out_of_memory = self._out_of_memory
 
     async def __aenter__(self) -> tuple[_Inbox, _Outbox]:
         argv, env = self._argv()
@@ -275,7 +279,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._stderr = (self._stderr + data)[-_TAIL_BYTES:]
+            self._stderr += data
+            if len(self._stderr) > _TAIL_BYTES:
+                self._stderr, self._stderr_cut = self._stderr[-_TAIL_BYTES:], True
             return
         for line in self._splitter.feed(data):
             if isinstance(line, Oversize):
@@ -288,7 +294,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if message is None:
             self._garbage += 1
             if self._garbage == 1:
-                begins = self._link.clean(line[:80].decode("utf-8", "replace"))
+                begins = self._link.clean(line.decode("utf-8", "replace"))[:80]
                 log.warning("stdio.garbage", server=self._name, begins=begins)
         elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
             self._inbox.put(message)
@@ -342,8 +348,15 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 return f"the server exited with status {status}"
 
     def _tail(self) -> str:
-        lines = self._stderr.decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+        said = self._link.clean(self._stderr.decode("utf-8", "replace"), cut_before=self._stderr_cut)
+        lines = said.splitlines()[-_TAIL_LINES:]
         return " | ".join(text[:300] for line in lines if (text := line.strip()))
+
+    def _out_of_memory(self) -> str:
+        process = self._process
+        if process is None or self._exited.is_set():
+            return ""
+        return out_of_memory(self._config, process.get_pid(), bytes(self._stderr))
 
     async def _shut_down(self) -> None:
         """Close stdin, then SIGTERM, then SIGKILL; within `close_timeout_s` and what the kernel needs to kill."""
@@ -353,12 +366,15 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._inbox.close()
         if self._inbox.reader is not None and not self._inbox.reader.is_closing():
             self._inbox.reader.resume_reading()  # a server that flushes into a full pipe cannot exit
+        if not self._link.settled and not self._link.exhausted:
+            self._link.exhausted = self._out_of_memory()
         half = self._config.close_timeout_s / 2
         if self._outbox.pipe is not None:
             self._outbox.pipe.abort() if self._outbox.pipe.get_write_buffer_size() else self._outbox.pipe.close()
         if self._link.settled:
             await self._wait_exit(half)
-        if not self._exited.is_set():
+        ours = not self._exited.is_set()
+        if ours:
             self._signal_group(signal.SIGTERM)
             await self._wait_exit(half if self._link.settled else _ABRUPT_S)
         # Whatever the server itself did, its children go too.
@@ -368,7 +384,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
             log.warning("stdio.not_reaped", server=self._name, pid=process.get_pid())
         if self._last_words is not None:
             self._last_words.cancel()
-        self._link.end(self._how_it_ended())
+        # A start that failed is not explained by the signal that it was ended with.
+        self._link.end("" if ours and not self._link.settled else self._how_it_ended())
         process.close()
 
     async def _wait_exit(self, seconds: float) -> None:

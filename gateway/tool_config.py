@@ -17,7 +17,7 @@ import yaml
 from gateway.config import read_mapping
 from gateway.differences import difference
 from gateway.errors import ConfigError
-from gateway.schema import verl_parameters
+from gateway.projection import verl_parameters
 from gateway.types import Audience, ToolDefinition
 
 CLASS_NAME = "rollout.verl.tool.MCPTool"

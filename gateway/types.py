@@ -83,6 +83,8 @@ class ToolDefinition:
     idempotent: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Arguments that the gateway adds to each call; `input_schema` is without them."""
+    full_schema: dict[str, Any] | None = None
+    """The schema as sent where `fixed` takes something from it: what is sent to the server has to fit this one."""
     offer: Offer | None = None
     """What the gateway made this tool of; None for a tool of the server's own."""
 
@@ -192,8 +194,9 @@ class ServerRequest:
     tool: str
     kind: RequestKind
     asked: dict[str, Any]
-    """The request's parameters, as sent."""
+    """The request's parameters as sent, cut where they are long; a mark that begins with `…` says what is missing."""
     answer: dict[str, Any] | None = None
+    """What the server was answered, cut in the same way."""
     refused: str | None = None
     """Why there was no answer."""
     elapsed_s: float = 0.0

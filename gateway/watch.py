@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from gateway.connection import Connection
 from gateway.differences import changed_tools
-from gateway.errors import ToolsChanged
+from gateway.errors import ToolsChanged, ToolsUnknown
 from gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
@@ -53,10 +53,18 @@ class ToolWatch:
         if server not in self._published:
             self._early[server] = tools
             return
-        differences = changed_tools(self._published[server], {tool.name: tool for tool in tools})
+        try:
+            differences = changed_tools(self._published[server], {tool.name: tool for tool in tools})
+        except Exception as error:  # boundary: a defect here ends the use of this server, and of nothing else
+            self._lose(server, error)
+            return
         if differences and server not in self._changed:
             self._changed[server] = error = ToolsChanged("\n".join(differences), server=server)
             log.warning("server.tools_changed", server=server, problem=str(error))
+
+    def _lose(self, server: str, error: Exception) -> None:
+        log.exception("server.tools_unknown", server=server)
+        self._changed.setdefault(server, ToolsUnknown(f"{type(error).__name__}: {error}", server=server))
 
     def notice(self, connection: Connection) -> None:
         """The server says that its list has changed: `run` will look. Safe from callbacks, in any number."""
@@ -90,6 +98,8 @@ class ToolWatch:
                     self.compare(connection.server, tools)
                 self._done(connection)
                 await anyio.sleep(_PAUSE_S)
+        except Exception as error:  # boundary: as above; this task shares its group with every connection
+            self._lose(connection.server, error)
         finally:
             self._looking.discard(connection)
             self._noticed.discard(connection)

@@ -16,6 +16,7 @@ from mcp import MCPError
 from mcp_types import methods
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
+from gateway.effort import too_large
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ProtocolError, RequestRefused, ServerUnavailable
 from gateway.types import REWARD_META, ROLE_META, Content, ContentKind, Role, ToolDefinition, ToolResult
 
@@ -78,6 +79,8 @@ def read_tools(
             faults.append(f"{tool.name}: listed twice")
         elif mark is not None and not (isinstance(mark, str) and mark in set(Role)):
             faults.append(f"{tool.name}: unknown role {mark!r}; roles: {', '.join(Role)}")
+        elif problem := too_large(tool.input_schema) or too_large(tool.output_schema or {}):
+            faults.append(f"{tool.name}: {problem}")
         else:
             seen.add(tool.name)
             hints = tool.annotations or mcp.ToolAnnotations()
@@ -106,9 +109,10 @@ def sound_tools(page: Mapping[str, Any], version: str) -> tuple[list[mcp.Tool], 
         try:
             methods.validate_server_result("tools/list", version, {**page, "tools": [raw]})
             tools.append(mcp.Tool.model_validate(raw, by_name=False))
-        except ValidationError as error:
-            name = cast("Mapping[str, Any]", raw).get("name") if isinstance(raw, Mapping) else None
-            faults.append(f"{name or f'tool {index}'}: {first_fault(error)}")
+        except ValueError as error:
+            found = cast("Mapping[str, Any]", raw) if isinstance(raw, Mapping) else dict[str, Any]()
+            problem = first_fault(error) if isinstance(error, ValidationError) else too_large(found) or str(error)
+            faults.append(f"{found.get('name') or f'tool {index}'}: {problem}")
     return tools, faults
 
 

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
 from verl.utils.import_utils import resolve_config_path
 
-from gateway.config import validate
+from gateway.config import GatewayConfig, ServerConfig, validate
 from gateway.errors import ConfigError
 from rollout.config import Environment, ThinkingLoss, ThinkingReward
 from rollout.limits import Limits
@@ -71,13 +71,7 @@ class Settings(BaseModel):
         overrides: dict[str, Any] = {"max_sessions": sessions, "lease_timeout_s": self.lease_timeout_s}
         limits: dict[str, Any] = {"wall_clock_s": self.wall_clock_s, "tokens_per_turn": self.tokens_per_turn}
         thinking = self.thinking.model_dump()
-        # Maxima are a node's, like the sessions.
-        servers = {
-            name: entry.model_copy(update={"max_processes": max(1, entry.max_processes // workers_per_node)})
-            if entry.max_processes is not None
-            else entry
-            for name, entry in environment.servers.items()
-        }
+        servers = _shared_out(environment.servers, workers_per_node)
         return environment.model_copy(
             update=_given(overrides)
             | {
@@ -86,6 +80,23 @@ class Settings(BaseModel):
                 "thinking": environment.thinking.model_copy(update=_given(thinking)),
             }
         )
+
+
+def share(config: GatewayConfig, workers_per_node: int) -> GatewayConfig:
+    """One worker's part of the sessions and processes that a node may have."""
+    sessions = max(1, config.max_sessions // workers_per_node)
+    servers = _shared_out(config.servers, workers_per_node)
+    return config.model_copy(update={"max_sessions": sessions, "servers": servers})
+
+
+def _shared_out(servers: Mapping[str, ServerConfig], workers_per_node: int) -> dict[str, ServerConfig]:
+    """The servers with one worker's part of their maxima, which are a node's."""
+    return {
+        name: entry.model_copy(update={"max_processes": max(1, entry.max_processes // workers_per_node)})
+        if entry.max_processes is not None
+        else entry
+        for name, entry in servers.items()
+    }
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Mapping
 from uuid import uuid4
 
+import ray
+import ray.util
 from verl.experimental.agent_loop.tool_agent_loop import AgentData
 
 from gateway.config import GatewayConfig
@@ -19,7 +21,9 @@ from gateway.session import Session
 from gateway.tool_config import LockEntry
 from rollout.config import load_environment
 from rollout.verl.gateways import Gateways
+from rollout.verl.settings import share
 
+_WORKER_NAME = "agent_loop_worker_"
 TASK_KEY = "mcp"
 """Key in a row's `tools_kwargs`: `{task, seed}` of the world, empty and 0 where the row has none."""
 
@@ -49,7 +53,9 @@ class StockSessions:
 
     async def _open(self, agent_data: weakref.ref[AgentData], task: Mapping[str, object], entry: LockEntry) -> Session:
         # Not the gateway of `mcp_agent`, whose limits the trainer's configuration may override.
-        gateway = await self._gateways.get(f"tool_agent {entry.source}", lambda: gateway_config(entry))
+        gateway = await self._gateways.get(
+            f"tool_agent {entry.source}", lambda: share(gateway_config(entry), workers_per_node())
+        )
         loop = asyncio.get_running_loop()
         entered: asyncio.Future[Session] = loop.create_future()
         dropped = asyncio.Event()
@@ -79,6 +85,19 @@ class StockSessions:
         self._owners.add(owner)
         owner.add_done_callback(self._owners.discard)
         return await entered
+
+
+def workers_per_node() -> int:
+    """verl's agent-loop workers on a node of this job; 1 outside of Ray.
+
+    The stock loop hands its tools no configuration. What there is of it are the workers, by the names that verl gives
+    them, spread evenly over the nodes (`AgentLoopManager._init_agent_loop_workers`, verl 0.9.1).
+    """
+    if not ray.is_initialized():
+        return 1
+    workers = sum(name.startswith(_WORKER_NAME) for name in ray.util.list_named_actors())
+    nodes = sum(bool(node["Alive"]) and node["Resources"].get("CPU", 0) > 0 for node in ray.nodes())
+    return max(1, -(-workers // max(1, nodes)))
 
 
 def gateway_config(entry: LockEntry) -> GatewayConfig:

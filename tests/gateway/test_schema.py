@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.schema import check_arguments, check_output, verl_parameters
+from gateway.projection import verl_parameters
+from gateway.schema import check_arguments, check_output
 from gateway.types import ToolDefinition
 
 
@@ -42,7 +43,7 @@ ORDER = {
         ({"items": [{"price": 1}], "note": 3}, ["note: expected string or null, got 3"]),
         ({"items": [{"price": 1}], "speed": "warp"}, ['speed: expected one of ["slow", "fast"], got "warp"']),
         ({"items": [{"price": 1}], "not": "x"}, ["unknown 'not'; did you mean 'note'?"]),
-        ({"items": []}, ["items: [] should be non-empty"]),
+        ({"items": []}, ["items: [] has less than 1 item"]),
         (None, ["arguments: expected an object, got null"]),
         ("items", ['arguments: expected an object, got "items"']),
     ],

@@ -98,6 +98,10 @@ def test_an_answer_that_is_no_response_becomes_an_error_for_its_caller() -> None
     assert isinstance(message, JSONRPCError) and message.id == 4
     assert isinstance(parse_line(b'{"jsonrpc":"2.0","id":4,"result":{}}'), JSONRPCResponse)
     assert parse_line(b"Listening on port 80") is None and parse_line(b"[" * 100_000) is None
+    deep = parse_line(b'{"jsonrpc":"2.0","id":4,"result":{"x":' + b"[" * 300 + b"]" * 300 + b"}}")
+    assert isinstance(deep, JSONRPCResponse) and deep.id == 4
+    deeper = parse_line(b'{"jsonrpc":"2.0","id":4,"result":{"x":' + b"[" * 3000 + b"]" * 3000 + b"}}")
+    assert isinstance(deeper, JSONRPCError) and deeper.id == 4
 
 
 SDK_SERVER = """

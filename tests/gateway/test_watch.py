@@ -14,8 +14,11 @@ import anyio.lowlevel
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
-from gateway import Gateway, GatewayConfig, Session
+from gateway import Gateway, GatewayConfig, Session, ToolDefinition
+from gateway.config import ServerConfig
+from gateway.connection import Connection
 from gateway.errors import ToolsChanged
+from gateway.watch import ToolWatch
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
@@ -120,6 +123,40 @@ async def by_another_process(gate: Gateway, changed: Path) -> None:
         _touch(changed)
         async with lease(gate, "b"):
             pass
+
+
+def unreadable(name: str) -> ToolDefinition:
+    """A tool whose definition cannot be compared: nobody foresaw what is in it."""
+    schema = {"x": {1, 2}}
+    return ToolDefinition(server="world", name=name, exposed_name=name, description="", input_schema=schema)
+
+
+class Unlistable(Connection):
+    """A connection with a defect."""
+
+    async def list_again(self) -> tuple[ToolDefinition, ...] | None:
+        raise ZeroDivisionError("nobody foresaw this")
+
+
+async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothing_else() -> None:
+    connection = Unlistable("other", ServerConfig(command="unused"))
+    async with anyio.create_task_group() as tasks:
+        watch = ToolWatch(tasks)
+        tasks.start_soon(watch.run)
+        watch.publish("world", [unreadable("a")])
+        watch.compare("world", [unreadable("a")])
+        watch.notice(connection)
+        with anyio.fail_after(5):
+            while "other" not in watch.changed:
+                await watch.settle([connection])
+                await anyio.lowlevel.checkpoint()
+        watch.publish("healthy", [])
+        watch.compare("healthy", [])
+        assert list(watch.changed) == ["world", "other"]
+        tasks.cancel_scope.cancel()
+    for server, why in (("world", "TypeError"), ("other", "ZeroDivisionError: nobody foresaw this")):
+        error = watch.changed[server].again()
+        assert isinstance(error, ToolsChanged) and error.kind == "tools_unknown" and why in str(error)
 
 
 @pytest.mark.parametrize(("scope", "find_out"), [("shared", by_reconnecting), ("process", by_another_process)])

@@ -15,6 +15,7 @@ from neighbour import Neighbour, attempt, beside, good
 
 from gateway import Gateway, GatewayConfig, GatewayError, Session, ToolResult
 from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError, ToolsChanged
+from gateway.tool_config import lock_entries
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +105,7 @@ async def test_a_server_that_hangs_when_it_is_closed_is_killed() -> None:
     async with gate:
         async with lease(gate, "echo") as session:
             assert await still_serves(session)
-            (connection,) = (found for found in gate._connections if found.server == "bad")
+            (connection,) = (found for found in gate._openings.connections if found.server == "bad")
 
         async def closed() -> None:
             with anyio.fail_after(5):
@@ -243,6 +244,32 @@ async def test_commands_in_a_description_change_nothing_but_that_description() -
         assert session.tools["say"].description == "Say."
         outcome, _ = await beside(gate, lambda: attempt(session, "echo", {"text": "x"}))
         assert isinstance(outcome, ToolResult) and outcome.text == "hostile: x"
+
+
+SLOW_NAME = "a" * 80 + "!"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("doubling", {}, "hostile: None"),
+        ("expanding", {}, "hostile: None"),
+        ("slow names", {SLOW_NAME: 1}, f"Invalid arguments for slow names: unknown '{SLOW_NAME}'"),
+        ("slow values", {"x": SLOW_NAME}, "Invalid arguments for slow values: x: "),
+        ("slow results", {}, "missing required 'n'"),
+        ("doubled results", {}, "done"),
+    ],
+)
+async def test_a_schema_that_would_take_for_ever_is_bounded_or_not_checked(
+    tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    async with gateway(hostile("costly schemas")) as gate, lease(gate) as session:
+        outcome, _ = await beside(gate, lambda: attempt(session, tool, arguments))
+        assert said in (outcome.text if isinstance(outcome, ToolResult) else str(outcome))
+        assert await still_serves(session)
+        assert lock_entries(gate.catalogue, environment=None, source="hostile")
+        (fault,) = gate.malformed["bad"]
+        assert fault == "deep: it is nested more than 100 deep"
 
 
 async def test_ten_thousand_tools_do_not_keep_the_others_from_being_called() -> None:

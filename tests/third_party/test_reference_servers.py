@@ -103,7 +103,7 @@ async def test_every_tool_is_listed_with_the_schema_that_its_server_sent(
 
 
 async def test_the_servers_are_of_both_eras(gateway: Gateway) -> None:
-    modes = {server: era.mode for server, era in gateway._eras.items()}
+    modes = {server: era.mode for server, era in gateway._openings.eras.items()}
     assert modes == {server: "2026-07-28" if server in MODERN else "legacy" for server in modes}
 
 

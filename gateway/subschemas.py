@@ -1,0 +1,171 @@
+"""A JSON Schema as a graph: which schemas it applies to a value, to its items and to its members.
+
+Only what can be reached from the root is in the graph, for only that is ever applied. Nothing is fetched: a reference
+leads to a place in the same document or the schema is `Unchecked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import unquote
+
+MOST_SCHEMAS = 2000
+"""Reachable schemas in one document."""
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_HERE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"})
+_ITEMS = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"})
+_MEMBERS = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"})
+_BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
+"""Keywords that hold schemas by name; all others hold one or a list of them."""
+
+
+class Unchecked(Exception):
+    """Why nothing is checked against a schema. The message is for whoever wrote the schema."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One schema, and the indices of those that it applies."""
+
+    keywords: Mapping[str, Any]
+    place: tuple[str, ...]
+    """Steps from the root."""
+    here: list[int] = field(default_factory=list[int])
+    """Applied to the same value."""
+    items: list[int] = field(default_factory=list[int])
+    members: list[int] = field(default_factory=list[int])
+    """Applied to the members of an object, or to their names, whatever the names are."""
+    named: list[int] = field(default_factory=list[int])
+    """Applied to the member of one name each."""
+
+
+def read_graph(schema: Mapping[str, Any]) -> list[Node]:
+    """The graph, the root first.
+
+    Raises:
+        Unchecked: a reference leads out of the document or nowhere, the document has parts with addresses of their own,
+            or there are more than `MOST_SCHEMAS` schemas.
+    """
+    document = Document(schema)
+    nodes = [Node(schema, ())]
+    index: dict[tuple[str, ...], int] = {(): 0}
+
+    def add(place: tuple[str, ...], found: Any) -> list[int]:
+        if not isinstance(found, Mapping):
+            return []  # true, false, or what is no schema at all, which the compiler will say
+        if place not in index:
+            if len(nodes) == MOST_SCHEMAS:
+                raise Unchecked(f"it has more than {MOST_SCHEMAS} schemas in it")
+            index[place] = len(nodes)
+            nodes.append(Node(cast("Mapping[str, Any]", found), place))
+        return [index[place]]
+
+    for node in nodes:  # grows while it is read
+        for keyword, value in node.keywords.items():
+            if keyword in _REFERENCES:
+                node.here += add(*document.target(value))
+                continue
+            for step, inner in _schemas(keyword, value):
+                found = add((*node.place, keyword, *step), inner)
+                if keyword == "properties":
+                    node.named += found
+                elif keyword in _HERE:
+                    node.here += found
+                elif keyword in _ITEMS:
+                    node.items += found
+                else:
+                    node.members += found
+    return nodes
+
+
+def _schemas(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The schemas that a keyword holds, with the steps from the keyword to each."""
+    if keyword in _BY_NAME:
+        if isinstance(value, Mapping):
+            yield from (((str(name),), inner) for name, inner in cast("Mapping[Any, Any]", value).items())
+    elif keyword in _HERE or keyword in _ITEMS or keyword in _MEMBERS:
+        if isinstance(value, list):
+            yield from (((str(number),), inner) for number, inner in enumerate(cast("list[Any]", value)))
+        else:
+            yield (), value
+
+
+class Document:
+    """Where references lead. Raises `Unchecked` for a schema of whose parts one has an address of its own."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._address = root.get("$id")
+        self._anchors: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
+        self._look_through()
+
+    def _look_through(self) -> None:
+        todo: list[tuple[tuple[str, ...], Any]] = [((), self._root)]
+        while todo:
+            place, value = todo.pop()
+            if isinstance(value, list):
+                todo += [((*place, str(number)), inner) for number, inner in enumerate(cast("list[Any]", value))]
+            elif isinstance(value, Mapping):
+                here = cast("Mapping[Any, Any]", value)
+                if place and isinstance(here.get("$id"), str):
+                    raise Unchecked("a part of it has an address of its own ($id)")
+                for keyword in ("$anchor", "$dynamicAnchor"):
+                    if isinstance(name := here.get(keyword), str):
+                        self._anchors.setdefault(name, []).append((place, here))
+                todo += [((*place, str(name)), inner) for name, inner in here.items()]
+
+    def target(self, reference: Any) -> tuple[tuple[str, ...], Any]:
+        """Place and value. Raises `Unchecked`."""
+        address, _, fragment = str(reference).partition("#")
+        if address and address != self._address:
+            raise Unchecked(f"it refers out of itself: {str(reference)[:80]!r}")
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            found = self._anchors.get(fragment, [])
+            if len(found) != 1:
+                raise Unchecked(f"it refers to an anchor that stands in {len(found)} places: {fragment[:80]!r}")
+            return found[0]
+        here: Any = self._root
+        steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in fragment.split("/")[1:])
+        for step in steps:
+            here = _inner(here, step)
+        if not isinstance(here, Mapping | bool):
+            raise Unchecked(f"it refers to what is not there: {str(reference)[:80]!r}")
+        return steps, cast("Any", here)
+
+
+def _inner(value: Any, step: str) -> Any:
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value).get(step)
+    if isinstance(value, list) and step.isdecimal() and int(step) < len(cast("list[Any]", value)):
+        return cast("list[Any]", value)[int(step)]
+    return None
+
+
+def needed_definitions(schema: Mapping[str, Any], keyword: str, definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a document's `definitions` that the rest of it refers to, by way of each other too; all where unsure."""
+    prefix = f"#/{keyword}/"
+    todo = list(_references({name: part for name, part in schema.items() if name != keyword}))
+    found: set[str] = set()
+    while todo:
+        reference = todo.pop()
+        name = reference.removeprefix(prefix).split("/")[0]
+        if not reference.startswith(prefix):
+            return dict(definitions)  # an anchor, or the root itself: what it needs is not ours to tell
+        if name in definitions and name not in found:
+            found.add(name)
+            todo += _references(definitions[name])
+    return {name: part for name, part in definitions.items() if name in found}
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        for name, inner in cast("Mapping[str, Any]", schema).items():
+            if name in ("$ref", "$dynamicRef") and isinstance(inner, str):
+                yield inner
+            yield from _references(inner)
+    elif isinstance(schema, list):
+        for inner in cast("list[Any]", schema):
+            yield from _references(inner)

@@ -1,0 +1,243 @@
+"""On the way to a token: bounded answers, one renewal for all who wait, and nothing said to hosts it is not for."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import pytest
+from serving import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from gateway.address import Address
+from gateway.config import SamplingConfig, ServerConfig
+from gateway.exchange import Question
+from gateway.http import open_client
+from gateway.oauth import Authority, AuthorizationFailed
+from gateway.sampling import Sampler
+from gateway.secrets import Secrets
+
+pytestmark = pytest.mark.anyio
+CALLERS = 64
+
+
+class Issuer:
+    """An authorization server on an address of its own."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.seen: list[Request] = []
+        self.lifetime_s = 3600
+        self.answer: Callable[[], Response] | None = None
+        self.gate = anyio.Event()
+        self.gate.set()
+        self.tokens = 0
+        self.app = Starlette(
+            routes=[
+                Route("/.well-known/{rest:path}", self._metadata),
+                Route("/token", self._token, methods=["POST"]),
+            ]
+        )
+
+    async def _metadata(self, request: Request) -> Response:
+        self.seen.append(request)
+        return JSONResponse(
+            {
+                "issuer": self.address,
+                "authorization_endpoint": f"{self.address}/authorize",
+                "token_endpoint": f"{self.address}/token",
+                "response_types_supported": ["code"],
+                "grant_types_supported": ["client_credentials"],
+            }
+        )
+
+    async def _token(self, request: Request) -> Response:
+        self.seen.append(request)
+        await self.gate.wait()
+        if self.answer is not None:
+            return self.answer()
+        self.tokens += 1
+        token = f"access-token-{self.tokens}"
+        return JSONResponse({"access_token": token, "token_type": "Bearer", "expires_in": self.lifetime_s})
+
+
+class Resource:
+    """What the token is for; it turns away everything else, with a body of any length."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        self.address = ""
+        self._issuer = issuer
+        self.seen: list[Request] = []
+        self.body: Callable[[], AsyncIterator[bytes]] | None = None
+        self.app = Starlette(
+            routes=[
+                Route("/.well-known/oauth-protected-resource/{path:path}", self._about),
+                Route("/mcp", self._answer, methods=["POST"]),
+            ]
+        )
+
+    async def _about(self, request: Request) -> Response:
+        self.seen.append(request)
+        return JSONResponse(
+            {"resource": f"{self.address}/mcp", "authorization_servers": [self._issuer.address]},
+        )
+
+    async def _answer(self, request: Request) -> Response:
+        self.seen.append(request)
+        current = f"Bearer access-token-{self._issuer.tokens}"
+        if self._issuer.tokens and request.headers.get("authorization") == current:
+            return Response("in")
+        return StreamingResponse(self.body(), 401) if self.body is not None else Response("out", 401)
+
+
+@asynccontextmanager
+async def guarded(userinfo: str = "", **more: Any) -> AsyncGenerator[tuple[httpx2.AsyncClient, str, Issuer, Resource]]:
+    issuer = Issuer()
+    resource = Resource(issuer)
+    async with listening(issuer.app) as issuer.address, listening(resource.app) as resource.address:
+        config = ServerConfig.model_validate(
+            {
+                "url": f"{resource.address.replace('http://', 'http://' + userinfo)}/mcp",
+                "client_credentials": {"issuer": issuer.address, "client_id": "me", "client_secret": "client-secret-1"},
+                **more,
+            }
+        )
+        assert config.url is not None
+        address = Address(config.url)
+        authority = Authority(address.url, config)
+        async with open_client(config, address, authority, read_timeout_s=20) as client:
+            yield client, address.url, issuer, resource
+
+
+async def test_however_many_are_turned_away_one_of_them_gets_the_token() -> None:
+    async with guarded() as (client, url, issuer, _):
+        issuer.lifetime_s = -1  # expired as it arrives
+        assert (await client.post(url)).text == "in"
+        assert issuer.tokens == 1
+        issuer.lifetime_s, issuer.gate = 3600, anyio.Event()
+        answers: list[str] = []
+
+        async def call() -> None:
+            answers.append((await client.post(url)).text)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(CALLERS):
+                tasks.start_soon(call)
+            while not any(request.url.path == "/token" for request in issuer.seen[2:]):
+                await anyio.lowlevel.checkpoint()
+            issuer.gate.set()
+        assert answers == ["in"] * CALLERS
+        assert issuer.tokens == 2
+
+
+async def test_who_waited_for_a_token_that_was_refused_does_not_ask_again() -> None:
+    async with guarded() as (client, url, issuer, resource):
+        issuer.answer = lambda: JSONResponse({"error": "invalid_client"}, 400)
+        issuer.gate = anyio.Event()
+        failures: list[str] = []
+
+        async def call() -> None:
+            with pytest.raises(AuthorizationFailed) as caught:
+                await client.post(url)
+            failures.append(str(caught.value))
+
+        def denied() -> int:
+            return sum(request.method == "POST" for request in resource.seen)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(call)
+            while denied() < 8:
+                await anyio.lowlevel.checkpoint()
+            issuer.gate.set()
+        assert set(failures) == {"authorization failed: OAuthTokenError"} and len(failures) == 8
+        assert sum(request.method == "POST" for request in issuer.seen) < 4
+
+
+async def test_the_body_of_a_refusal_is_not_read() -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1 << 16
+            yield b"x" * (1 << 16)
+            await anyio.lowlevel.checkpoint()
+
+    async with guarded() as (client, url, _, resource):
+        resource.body = endless
+        with anyio.fail_after(20):
+            assert (await client.post(url)).text == "in"
+    assert sent < 32 << 20  # what fits into buffers on the way
+
+
+async def test_a_token_whose_answer_has_no_end_or_never_comes_is_given_up() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * (1 << 16)
+            await anyio.lowlevel.checkpoint()
+
+    async with guarded() as (client, url, issuer, _):
+        issuer.answer = lambda: StreamingResponse(endless())
+        with anyio.fail_after(20), pytest.raises(AuthorizationFailed, match="more than 1048576 bytes"):
+            await client.post(url)
+        issuer.answer = lambda: Response(b"{}", headers={"content-encoding": "gzip"})
+        with pytest.raises(AuthorizationFailed, match="is encoded"):
+            await client.post(url)
+    async with guarded(start_timeout_s=1) as (client, url, issuer, _):
+        issuer.gate = anyio.Event()
+        with anyio.fail_after(20), pytest.raises(AuthorizationFailed, match="no token within 1 s"):
+            await client.post(url)
+        issuer.gate.set()
+
+
+async def test_user_and_password_of_a_url_reach_no_other_host_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with guarded("alice:pass%21word@") as (client, url, issuer, resource):
+        assert (await client.post(url)).text == "in"
+    basic = "Basic " + base64.b64encode(b"alice:pass!word").decode()
+    assert resource.seen[0].headers["authorization"] == basic
+    assert issuer.seen
+    assert all(request.headers.get("authorization") != basic for request in issuer.seen)
+    assert "alice" not in caplog.text and "word" not in caplog.text.replace("password", "")
+
+
+async def test_user_and_password_of_a_sampling_url_reach_its_host_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[str | None] = []
+
+    async def complete(request: Request) -> Response:
+        seen.append(request.headers.get("authorization"))
+        return JSONResponse({"choices": [{"message": {"content": "yes"}}]})
+
+    async with listening(Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])) as address:
+        url = address.replace("http://", "http://alice:pass-word-1@") + "/v1"
+        config = SamplingConfig(url=url, model="m")
+        question = Question("s", "t", {"messages": [], "maxTokens": 5})
+        answer = await Sampler(config).answer(question)
+    assert answer["content"]["text"] == "yes"
+    assert seen == ["Basic " + base64.b64encode(b"alice:pass-word-1").decode()]
+    assert "HTTP Request" in caplog.text and "alice" not in caplog.text and "pass-word-1" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://u:pass%21word@h/mcp", ["pass%21word", "pass!word", base64.b64encode(b"u:pass!word").decode()]),
+        ("https://ghp_0123456789@h/mcp", ["ghp_0123456789", base64.b64encode(b"ghp_0123456789:").decode()]),
+    ],
+)
+def test_a_urls_credentials_are_secret_however_they_are_spelt(url: str, told: list[str]) -> None:
+    secrets = Secrets(ServerConfig.model_validate({"url": url}))
+    assert [secrets.clean(f"<{value}>") for value in told] == ["<[secret]>"] * len(told)
+    config = ServerConfig.model_validate({"command": "git", "args": ["clone", "https://ghp_0123456789ab@host/repo"]})
+    assert Secrets(config).clean("ghp_0123456789ab") == "[secret]"

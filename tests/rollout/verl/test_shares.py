@@ -1,0 +1,40 @@
+"""Maxima are a node's: every worker on it takes its part, whichever agent loop verl runs."""
+
+import pytest
+
+from gateway import GatewayConfig
+
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+PROCESS = {"command": "server", "scope": "process", "max_processes": 8}
+
+
+@pytest.mark.parametrize(("workers", "sessions", "processes"), [(1, 64, 8), (4, 16, 2), (100, 1, 1)])
+def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions: int, processes: int) -> None:
+    from rollout.verl.settings import share
+
+    servers = {"world": PROCESS, "other": {"command": "server"}}
+    part = share(GatewayConfig.model_validate({"servers": servers, "max_sessions": 64}), workers)
+    assert part.max_sessions == sessions
+    assert part.servers["world"].max_processes == processes and part.servers["other"].max_processes is None
+
+
+def test_the_stock_loops_tools_find_out_how_many_workers_share_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from rollout.verl.stock_session import workers_per_node
+
+    assert workers_per_node() == 1
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", namespace="job")
+    try:
+
+        @ray.remote(num_cpus=0)
+        class Worker:
+            def workers(self) -> int:
+                return workers_per_node()
+
+        # Named as verl names them.
+        workers = [Worker.options(name=f"agent_loop_worker_{n}_0a1b2c3d").remote() for n in range(3)]
+        assert ray.get([worker.workers.remote() for worker in workers]) == [3, 3, 3]
+    finally:
+        ray.shutdown()
