@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -222,13 +221,6 @@ class LeaseDirConfig(_Model):
     @classmethod
     def _expanded(cls, value: str | None) -> str | None:
         return None if value is None else expand(value)
-
-    @field_validator("template")
-    @classmethod
-    def _is_there(cls, value: str | None) -> str | None:
-        if value is not None and not Path(value).is_dir():
-            raise Fault("no such directory", "make it, or correct the path")
-        return value
 
 
 class GatewayConfig(_Model):

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import structlog
 
-from gateway.config import GatewayConfig, ServerConfig
+from gateway.config import GatewayConfig, LeaseDirConfig, ServerConfig
 from gateway.errors import ConfigError, raise_all
 from gateway.faults import validate
 from gateway.foreign import translated
@@ -79,6 +79,7 @@ def read_servers(path: str | Path) -> ServersFile:
         if answering in entries.faults:
             raise entries.faults[answering]
     config = validate(GatewayConfig, {**data, "servers": entries.servers}, file=path)
+    check_template(config.lease_dir, file=path)
     return ServersFile(config=config, entries=entries)
 
 
@@ -160,6 +161,13 @@ def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Edit
             fields[field] = expand(fields[field], file=file, key=f"{at}.{field}", editor=editor)
     fields = _expand_fixed(fields, file=file, key=f"{at}.tools.change")
     return validate(ServerConfig, fields, file=file, key=at)
+
+
+def check_template(lease_dir: LeaseDirConfig, *, file: str | Path | None) -> None:
+    """Raises `ConfigError` where what leases begin with is not there, though no server may name it yet."""
+    if lease_dir.template is not None and not Path(lease_dir.template).is_dir():
+        problem = f"no such directory: {lease_dir.template}"
+        raise ConfigError(problem, file=file, key="lease_dir.template", remedy="make it, or correct the path")
 
 
 def expand_sampling(data: Mapping[str, Any], *, file: str | Path | None) -> dict[str, Any]:

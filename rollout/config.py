@@ -20,7 +20,7 @@ from gateway.config import (
     validate,
 )
 from gateway.errors import ConfigError
-from gateway.servers_file import expand_sampling, parse_servers
+from gateway.servers_file import check_template, expand_sampling, parse_servers
 from rollout.reward_config import RewardConfig
 
 DEFAULT_ASSISTANT_TURNS = 15
@@ -199,7 +199,9 @@ def load_environment(name: str | Path, directory: str | Path) -> Environment:
     raw = read_mapping(path)
     servers = parse_servers(_required_by_default(raw.pop("servers", None)), file=path)
     raw = expand_sampling(raw, file=path)
-    return validate(Environment, {"name": path.stem, **raw, "file": str(path), "servers": servers}, file=path)
+    environment = validate(Environment, {"name": path.stem, **raw, "file": str(path), "servers": servers}, file=path)
+    check_template(environment.lease_dir, file=path)
+    return environment
 
 
 def _required_by_default(servers: Any) -> Any:

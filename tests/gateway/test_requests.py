@@ -196,6 +196,16 @@ async def test_a_model_that_says_no_breaks_the_call(transport: str) -> None:
                 await session.call("summarize", {"text": "x"})
 
 
+async def test_a_model_that_is_not_there_is_told_once_with_its_place_and_no_password() -> None:
+    sampling = {"url": "http://user:hunter2@127.0.0.1:9/v1", "model": "m"}
+    async with leased("in_process", sampling=sampling) as session:
+        said = (
+            r"^shop/summarize: sampling: nothing answers at 127\.0\.0\.1:9 \(ConnectError\): start the endpoint.*url$"
+        )
+        with pytest.raises(RequestRefused, match=said):
+            await session.call("summarize", {"text": "x"})
+
+
 @pytest.mark.parametrize("transport", ["in_process", "http-handshake", "stdio-handshake"])
 async def test_an_answer_that_takes_too_long_is_given_up(transport: str) -> None:
     simulator = MCPServer("customer", log_level="ERROR")
