@@ -32,6 +32,14 @@ class Origin(BaseModel):
     """What generated: `verl`, or an engine of `mcp-rollout run`."""
 
 
+def sampling_seed(origin: Origin, turn: int, *, base: int = 0) -> int:
+    """A seed that is the same for the same row, sibling, step and turn: verl's own ids are random."""
+    seed = base
+    for part in (origin.row, origin.sample, origin.step, turn):
+        seed = (seed * 1_000_003 + part + 1) % (2**31 - 1)
+    return seed
+
+
 def _is_message(message: Message) -> Message:
     if not isinstance(message.get("role"), str) or "content" not in message:
         raise ValueError("a chat message has a role and content")
