@@ -259,21 +259,29 @@ def trace_export(
     directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSON lines file to write.")],
     sft: Annotated[bool, typer.Option("--sft", help="As conversations for supervised training.")] = False,
-    min_reward: Annotated[float, typer.Option(help="Leave out trajectories that scored less.")] = 1.0,
+    preferences: Annotated[
+        bool, typer.Option("--preferences", help="As pairs of a better and a worse trajectory of the same row.")
+    ] = False,
+    min_reward: Annotated[float, typer.Option(help="With --sft: leave out trajectories that scored less.")] = 1.0,
+    min_margin: Annotated[
+        float, typer.Option(help="With --preferences: by how much a pair's rewards differ at least.")
+    ] = 0.5,
     tool_config: Annotated[
         Path | None, typer.Option(help="The lock with the tools' schemas; without it the servers are asked.")
     ] = None,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Write the trajectories worth imitating as training data. Exit status 1 where there is none."""
+    """Write trajectories as training data: those worth imitating, or pairs. Exit status 1 where there is none."""
     from rollout.cli.trace_export import export_traces
 
     status = export_traces(
         directory,
         output,
         sft=sft,
+        preferences=preferences,
         min_reward=min_reward,
+        min_margin=min_margin,
         tool_config=tool_config,
         environments_dir=environments_dir,
         as_json=json,

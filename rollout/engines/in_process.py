@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -146,10 +146,8 @@ def load_model(path: str, *, device: str | None, dtype: str | None) -> PreTraine
         raise ConfigError(problem, key="--engine", remedy="give a directory as save_pretrained writes it")
     on = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype or "auto", local_files_only=True
-        )
-        return cast("PreTrainedModel", model.to(on).eval())
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", local_files_only=True)
+        return model.to(on).eval()
     except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch and transformers raise all of these
         problem = f"cannot be loaded on {on}: {str(error).splitlines()[0]}"
         raise ConfigError(problem, file=path, key="--engine", remedy="check the directory and --device") from error

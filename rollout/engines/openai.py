@@ -26,11 +26,16 @@ from rollout.types import Completion, FinishReason
 PATH = "/v1/completions"
 
 
+class NoTokenIds(EngineError):
+    """The server says what it sampled as text only."""
+
+
 class _Logprobs(BaseModel):
     token_logprobs: list[float | None] = []
 
 
 class _Choice(BaseModel):
+    text: str = ""
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
@@ -155,8 +160,8 @@ async def read_stream(http: EngineHttp, body: Mapping[str, Any], sampled: Sample
             for choice in _choices(event, http.url):
                 if choice.prompt_token_ids is not None and choice.prompt_token_ids != body["prompt"]:
                     raise EngineError(f"{http.url}{PATH}: the server changed the prompt's token ids")
-                if choice.token_ids is None and (choice.logprobs and choice.logprobs.token_logprobs):
-                    raise EngineError(f"{http.url}{PATH}: a piece of the completion has no token ids")
+                if choice.token_ids is None and choice.text:
+                    raise NoTokenIds(f"the server at {http.url} gives no token ids")
                 sampled.ids += choice.token_ids or []
                 sampled.logprobs += choice.logprobs.token_logprobs if choice.logprobs else []
                 sampled.finish_reason = choice.finish_reason or sampled.finish_reason
@@ -186,11 +191,12 @@ async def check_token_ids(http: EngineHttp, model: str, token: int) -> None:
     body = request(model, [token], SamplingParameters(), max_tokens=1, seed=0)
     try:
         await read_stream(http, body, sampled)
+        if not sampled.ids:
+            raise NoTokenIds(f"the server at {http.url} gives no token ids")
+    except NoTokenIds as error:
+        raise ConfigError(str(error), key="--engine", remedy=_REMEDY) from error
     except EngineError as error:
         raise ConfigError(f"the server does not complete token ids: {error}", key="--engine", remedy=_REMEDY) from error
-    if len(sampled.ids) != 1:
-        problem = f"the server at {http.url} gives no token ids"
-        raise ConfigError(problem, key="--engine", remedy=_REMEDY)
 
 
 _REMEDY = "serve the model with vLLM (return_token_ids) or SGLang, or give its directory to run it in process"

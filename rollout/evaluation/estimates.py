@@ -52,7 +52,8 @@ def wilson(value: float, n: float) -> tuple[float, float]:
     squared = Z_95 * Z_95
     centre = (value + squared / (2 * n)) / (1 + squared / n)
     half = Z_95 / (1 + squared / n) * math.sqrt(value * (1 - value) / n + squared / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Exact at the ends, where rounding would leave 1e-16.
+    return (max(0.0, centre - half) if value > 0 else 0.0, min(1.0, centre + half) if value < 1 else 1.0)
 
 
 def estimate(values: Sequence[float], trajectories: int) -> Estimate | None:
