@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rollout.errors import EngineError
-from rollout.types import Completion, FinishReason
+from rollout.types import Completion
 
 
 def checked(completion: Completion, logprobs: Sequence[float | None] | None) -> Completion:
     """The completion with these logprobs, if it can stand in a trace.
 
     Raises:
-        EngineError: there is no token though nothing was aborted, or logprobs are missing, too many or not finite.
+        EngineError: logprobs are missing, too many or not finite.
     """
-    if not completion.ids and completion.finish_reason is not FinishReason.ABORT:
-        raise EngineError("the engine returned a completion without a token")
     if logprobs is None:
         return completion
     if len(logprobs) != len(completion.ids):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,7 +20,7 @@ from rollout.engines.completions import checked
 from rollout.engines.interruption import NoResult, result_or_rest
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.errors import EngineError
-from rollout.task import Origin, sampling_seed
+from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
 from rollout.verl.cpu.batch import ContinuousBatch, StopReason
 from rollout.verl.cpu.batch import Sequence as Decoded
@@ -85,11 +84,13 @@ class InProcess:
         """The batch changes between steps only."""
         for sequence in self._wanted:
             self._batch.add(sequence)
-        for sequence in self._unwanted:
-            self._batch.cancel(sequence)
-            self._end(sequence)
         self._wanted.clear()
-        self._unwanted.clear()
+        for sequence in self._unwanted:
+            if id(sequence) in self._ended:
+                self._batch.cancel(sequence)
+                self._end(sequence)
+        # One that was interrupted before it arrived ends when it does.
+        self._unwanted = [sequence for sequence in self._unwanted if sequence.stop_reason is None]
 
     def _end(self, sequence: Decoded) -> None:
         if event := self._ended.pop(id(sequence), None):
@@ -97,7 +98,10 @@ class InProcess:
 
 
 class InProcessPolicy:
-    """One trajectory's access to the model. A generation that is cancelled comes back with its partial tokens."""
+    """One trajectory's access to the model.
+
+    A generation that is interrupted or cancelled comes back with its partial tokens.
+    """
 
     def __init__(
         self,
@@ -108,31 +112,39 @@ class InProcessPolicy:
         stop_token_ids: Sequence[int],
         waits: Waits,
     ) -> None:
-        self._engine, self._parameters, self._origin = engine, parameters, origin
-        self._stops, self._waits = frozenset(stop_token_ids), waits
+        self._engine, self._parameters, self._waits = engine, parameters, waits
+        self._seeds, self._stops = TurnSeeds(origin, base=parameters.seed), frozenset(stop_token_ids)
+        self._sequence: Decoded | None = None
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         own = self._parameters
-        sequence = Decoded(
+        self._sequence = sequence = Decoded(
             request_id=uuid4().hex,
             prompt_ids=list(ids),
             sampling=Sampling(temperature=own.temperature, top_p=own.top_p, top_k=own.top_k, logprobs=True),
             max_tokens=max_tokens,
             stop_ids=self._stops,
-            seed=random.Random(sampling_seed(self._origin, turn, base=own.seed)).getrandbits(63),
+            seed=self._seeds.next(turn),
         )
         try:
             await result_or_rest(
                 partial(self._engine.decode, sequence),
-                partial(self._engine.cancel, sequence),
+                self.interrupt,
                 timeout_s=self._waits.generate_timeout_s,
                 grace_s=self._waits.abort_timeout_s,
             )
         except NoResult as error:
             wait = self._waits.generate_timeout_s
             raise EngineError(f"no completion within generate_timeout_s={wait}") from error
+        finally:
+            self._sequence = None
         reason = _REASONS[sequence.stop_reason or StopReason.ABORTED]
         return checked(Completion(ids=sequence.token_ids, finish_reason=reason), sequence.logprobs)
+
+    async def interrupt(self) -> None:
+        """Make the `generate` under way return what it has."""
+        if self._sequence is not None:
+            await self._engine.cancel(self._sequence)
 
 
 def load_model(path: str, *, device: str | None, dtype: str | None) -> PreTrainedModel:

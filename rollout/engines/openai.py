@@ -20,7 +20,7 @@ from rollout.engines.interruption import NoResult, result_or_rest
 from rollout.engines.logprobs import GREEDY_TOP_P, Meaning
 from rollout.engines.parameters import SamplingParameters
 from rollout.errors import EngineError
-from rollout.task import Origin, sampling_seed
+from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
 
 PATH = "/v1/completions"
@@ -64,8 +64,8 @@ class Sampled:
 class OpenAIPolicy:
     """One trajectory's access to an OpenAI-compatible server.
 
-    A generation that is cancelled is broken off, which ends it on the server, and comes back with the tokens that had
-    arrived; see `interruption.result_or_rest` for the cancellation itself.
+    A generation that is interrupted or cancelled is broken off, which ends it on the server, and comes back with the
+    tokens that had arrived; see `interruption.result_or_rest` for the cancellation itself.
     """
 
     def __init__(
@@ -78,11 +78,12 @@ class OpenAIPolicy:
         meaning: Meaning,
         stop_token_ids: Sequence[int],
     ) -> None:
-        self._http, self._model, self._parameters, self._origin = http, model, parameters, origin
-        self._meaning, self._stops = meaning, list(stop_token_ids)
+        self._http, self._model, self._parameters, self._meaning = http, model, parameters, meaning
+        self._seeds, self._stops = TurnSeeds(origin, base=parameters.seed), list(stop_token_ids)
+        self._reading: anyio.CancelScope | None = None
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        seed = sampling_seed(self._origin, turn, base=self._parameters.seed)
+        seed = self._seeds.next(turn)
         body = request(self._model, ids, self._parameters, max_tokens=max_tokens, seed=seed, stop_token_ids=self._stops)
         attempt = 0
         while True:
@@ -95,22 +96,27 @@ class OpenAIPolicy:
                     raise EngineError(f"the connection broke after {len(sampled.ids)} tokens: {error}") from error
                 await self._http.pause(attempt, error)
 
+    async def interrupt(self) -> None:
+        """Make the `generate` under way return what it has."""
+        if self._reading is not None:
+            self._reading.cancel()
+
     async def _read(self, body: Mapping[str, Any], sampled: Sampled) -> Sampled:
-        reading = anyio.CancelScope()
         waits = self._http.waits
 
         async def read() -> Sampled:
-            with reading:
+            with anyio.CancelScope() as self._reading:
                 await read_stream(self._http, body, sampled)
             return sampled
 
-        async def stop() -> None:
-            reading.cancel()
-
         try:
-            return await result_or_rest(read, stop, timeout_s=waits.generate_timeout_s, grace_s=waits.abort_timeout_s)
+            return await result_or_rest(
+                read, self.interrupt, timeout_s=waits.generate_timeout_s, grace_s=waits.abort_timeout_s
+            )
         except NoResult as error:
             raise EngineError(f"no completion within generate_timeout_s={waits.generate_timeout_s}") from error
+        finally:
+            self._reading = None
 
     def _completion(self, sampled: Sampled) -> Completion:
         reasons = {"length": FinishReason.LENGTH, "stop": FinishReason.STOP}

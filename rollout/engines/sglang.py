@@ -19,7 +19,7 @@ from rollout.engines.interruption import NoResult, result_or_rest
 from rollout.engines.logprobs import GREEDY_TOP_P, Meaning
 from rollout.engines.parameters import SamplingParameters
 from rollout.errors import EngineError
-from rollout.task import Origin, sampling_seed
+from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
 
 ALL = -1
@@ -52,7 +52,7 @@ class Answer(BaseModel):
 class SGLangPolicy:
     """One trajectory's access to an SGLang server.
 
-    A generation that is cancelled is aborted on the server and comes back with its partial tokens; see
+    A generation that is interrupted or cancelled is aborted on the server and comes back with its partial tokens; see
     `interruption.result_or_rest` for the cancellation itself.
     """
 
@@ -65,22 +65,23 @@ class SGLangPolicy:
         meaning: Meaning,
         stop_token_ids: Sequence[int],
     ) -> None:
-        self._http, self._parameters, self._origin, self._meaning = http, parameters, origin, meaning
-        self._stops = list(stop_token_ids)
+        self._http, self._parameters, self._meaning = http, parameters, meaning
+        self._seeds, self._stops = TurnSeeds(origin, base=parameters.seed), list(stop_token_ids)
+        self._rid: str | None = None
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        seed = sampling_seed(self._origin, turn, base=self._parameters.seed)
+        seed = self._seeds.next(turn)
         body = request(ids, self._parameters, max_tokens=max_tokens, seed=seed, stop_token_ids=self._stops)
         waits = self._http.waits
         attempt = 0
         while True:
             attempt += 1
             # A name for each attempt: the server may still know the one before.
-            named = {**body, "rid": uuid4().hex}
+            self._rid = uuid4().hex
             try:
                 answer = await result_or_rest(
-                    partial(ask, self._http, named),
-                    partial(self._http.tell, "/abort_request", {"rid": named["rid"]}),
+                    partial(ask, self._http, {**body, "rid": self._rid}),
+                    self.interrupt,
                     timeout_s=waits.generate_timeout_s,
                     grace_s=waits.abort_timeout_s,
                 )
@@ -90,6 +91,13 @@ class SGLangPolicy:
                 raise EngineError(f"no completion within generate_timeout_s={waits.generate_timeout_s}") from error
             else:
                 return completion(answer, self._meaning, self._parameters)
+            finally:
+                self._rid = None
+
+    async def interrupt(self) -> None:
+        """Make the `generate` under way return what it has. Raises EngineError: the server cannot be told."""
+        if self._rid is not None:
+            await self._http.tell("/abort_request", {"rid": self._rid})
 
 
 def request(

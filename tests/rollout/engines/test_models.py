@@ -13,6 +13,7 @@ import pytest
 from inference_servers import Generator, Server, SGLangLike, VLLMLike
 from mcp.server.mcpserver import MCPServer
 from serving import listening
+from watched import Watched
 from worlds import ROLE, environment, opened, task
 
 from gateway.errors import ConfigError
@@ -217,14 +218,34 @@ GREEDY = SamplingParameters(temperature=0)
 async def test_a_trajectory_cancelled_in_mid_generation_is_recorded_with_its_partial_tokens(
     kind: str, model: Path, generator: Generator, tmp_path: Path
 ) -> None:
-    with anyio.fail_after(60):
-        async with engine_of(kind, model, generator, sampling=GREEDY) as engine, anyio.create_task_group() as tasks:
-            tasks.start_soon(played, engine, tmp_path, Limits(response_tokens=3000))
-            # Another generation that began later and has ended: the first one is in its midst.
-            await (await policy(engine)).generate(PROMPT, max_tokens=20, turn=0)
-            tasks.cancel_scope.cancel()
+    async with engine_of(kind, model, generator, sampling=GREEDY) as engine, anyio.create_task_group() as tasks:
+        watched = Watched(engine)
+        tasks.start_soon(played, watched, tmp_path, Limits(response_tokens=3000))
+        await watched.in_the_midst()
+        tasks.cancel_scope.cancel()
     (trace,) = read_traces(tmp_path)
-    assert trace.stop_reason in (StopReason.ABORTED, StopReason.FAILED) and trace.is_withdrawn
+    assert trace.is_withdrawn
+    assert_partial(trace, generator)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_generation_that_is_interrupted_gives_what_it_has(
+    kind: str, model: Path, generator: Generator, tmp_path: Path
+) -> None:
+    async with engine_of(kind, model, generator, sampling=GREEDY) as engine, anyio.create_task_group() as tasks:
+        first, later = await policy(engine), await policy(engine, row=1)
+
+        async def interrupt() -> None:
+            await later.generate(PROMPT, max_tokens=20, turn=0)
+            await first.interrupt()  # type: ignore[attr-defined]  # one of ours
+
+        tasks.start_soon(interrupt)
+        completion = await first.generate(PROMPT, max_tokens=3000, turn=0)
+    assert completion.finish_reason is FinishReason.ABORT and completion.logprobs is not None
+    assert 0 < len(completion.ids) == len(completion.logprobs) < 3000
+
+
+def assert_partial(trace: Trace, generator: Generator) -> None:
     (turn,) = trace.turns
     assert turn.finish_reason is FinishReason.ABORT and 0 < turn.sampled < 3000
     assert sum(trace.loss_mask) == turn.sampled == len(trace.logprobs)
