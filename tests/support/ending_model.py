@@ -16,8 +16,8 @@ def make_ending_model(path: Path) -> Path:
     model = AutoModelForCausalLM.from_pretrained(path)
     end = model.generation_config.eos_token_id
     with torch.no_grad():
-        # A long row of the output matrix: the end is now nearly certain, now nearly impossible. The sign is chosen so that
-        # it is the latter where a turn begins.
+        # A long row of the output matrix: the end is now nearly certain, now nearly impossible. With this sign it is
+        # the latter where a turn begins.
         model.get_input_embeddings().weight[end] *= -40
     model.save_pretrained(path)
     return path

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def successes(out: Path, summary: Any, parts: Any) -> float:
 
 
 def test_a_run_that_is_killed_goes_on_without_repeating_or_losing_a_row(tmp_path: Path) -> None:
-    arguments = ["calculator", "examples/guess/guess.yaml", "--engine", "expert", "-n", "25", "--samples", "4"]
+    arguments = ["calculator", "examples/guess/guess.yaml", "--engine", "expert", "-n", "10", "--samples", "10"]
     arguments += ["--concurrency", "2", "--out", str(tmp_path)]
     killed = subprocess.Popen(
         [COMMAND, "run", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -62,7 +63,8 @@ def test_a_run_that_is_killed_goes_on_without_repeating_or_losing_a_row(tmp_path
     deadline = time.monotonic() + 90
     while len(records(tmp_path)) < 5:
         assert killed.poll() is None and time.monotonic() < deadline
-        os.sched_yield()
+        with suppress(subprocess.TimeoutExpired):
+            killed.wait(0.05)
     killed.send_signal(signal.SIGKILL)
     killed.wait(30)
     before = records(tmp_path)
@@ -80,7 +82,7 @@ def test_a_run_that_is_killed_goes_on_without_repeating_or_losing_a_row(tmp_path
             json.loads(line) for line in file.read_bytes().splitlines() if not line.startswith(b'{"id": "half')
         )
     )
-    wanted = {(name, row, sample) for name in ("calculator", "guess") for row in range(25) for sample in range(4)}
+    wanted = {(name, row, sample) for name in ("calculator", "guess") for row in range(10) for sample in range(10)}
     assert set(played) == wanted and set(played.values()) == {1}
 
 
@@ -90,7 +92,6 @@ def test_a_run_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> N
     assert run(*arguments, "-n", "2", "--samples", "2", "--resume")["resumed"] == 1
     said = run(*arguments, "-n", "2", "--resume", "--split", "train", status=2)
     assert "run.json: --split: the run in this directory had 'test', not 'train'" in said
-    assert "--response-tokens" in run(*arguments, "--resume", "--response-tokens", "99", status=2)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,7 @@ def test_what_cannot_be_run_is_said_at_once(tmp_path: Path, arguments: list[str]
     assert said in run(*arguments, "--out", tmp_path, status=2)
 
 
+@pytest.mark.full
 def test_the_table_shows_each_environment_and_all(tmp_path: Path) -> None:
     command = [COMMAND, "run", "calculator", "examples/guess/guess.yaml", "--engine", "expert", "-n", "2"]
     environment = os.environ | {"COLUMNS": "120"}

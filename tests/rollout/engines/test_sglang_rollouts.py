@@ -87,7 +87,9 @@ async def test_a_hundred_trajectories_of_fifteen_turns_are_recorded_as_the_serve
     recorded = list(read_traces(tmp_path))
     assert sorted(trace.origin.row for trace in recorded) == list(range(TRAJECTORIES))
     assert {trace.stop_reason for trace in traces} == {StopReason.TURN_LIMIT}
-    logged = {tuple(request["prompt_ids"]): request for request in requests_logged(home / "requests")}
+    # SGLang's request to itself, when it warms up, is a text.
+    requests = [request for request in requests_logged(home / "requests") if request["prompt_ids"] is not None]
+    logged = {tuple(request["prompt_ids"]): request for request in requests}
     for trace in recorded:
         assert len(trace.turns) == TURNS and trace.has_logprobs
         assert len(trace.response_ids) == len(trace.loss_mask) == len(trace.logprobs)
