@@ -100,7 +100,7 @@ class InProcess:
 class InProcessPolicy:
     """One trajectory's access to the model.
 
-    A generation that is interrupted or cancelled comes back with its partial tokens.
+    A generation that is cancelled comes back with its partial tokens.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class InProcessPolicy:
         try:
             await result_or_rest(
                 partial(self._engine.decode, sequence),
-                self.interrupt,
+                self._stop,
                 timeout_s=self._waits.generate_timeout_s,
                 grace_s=self._waits.abort_timeout_s,
             )
@@ -141,7 +141,7 @@ class InProcessPolicy:
         reason = _REASONS[sequence.stop_reason or StopReason.ABORTED]
         return checked(Completion(ids=sequence.token_ids, finish_reason=reason), sequence.logprobs)
 
-    async def interrupt(self) -> None:
+    async def _stop(self) -> None:
         """Make the `generate` under way return what it has."""
         if self._sequence is not None:
             await self._engine.cancel(self._sequence)

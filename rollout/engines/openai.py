@@ -64,7 +64,7 @@ class Sampled:
 class OpenAIPolicy:
     """One trajectory's access to an OpenAI-compatible server.
 
-    A generation that is interrupted or cancelled is broken off, which ends it on the server, and comes back with the
+    A generation that is cancelled is broken off, which ends it on the server, and comes back with the
     tokens that had arrived; see `interruption.result_or_rest` for the cancellation itself.
     """
 
@@ -96,7 +96,7 @@ class OpenAIPolicy:
                     raise EngineError(f"the connection broke after {len(sampled.ids)} tokens: {error}") from error
                 await self._http.pause(attempt, error)
 
-    async def interrupt(self) -> None:
+    async def _stop(self) -> None:
         """Make the `generate` under way return what it has."""
         if self._reading is not None:
             self._reading.cancel()
@@ -111,7 +111,7 @@ class OpenAIPolicy:
 
         try:
             return await result_or_rest(
-                read, self.interrupt, timeout_s=waits.generate_timeout_s, grace_s=waits.abort_timeout_s
+                read, self._stop, timeout_s=waits.generate_timeout_s, grace_s=waits.abort_timeout_s
             )
         except NoResult as error:
             raise EngineError(f"no completion within generate_timeout_s={waits.generate_timeout_s}") from error

@@ -52,7 +52,7 @@ class Answer(BaseModel):
 class SGLangPolicy:
     """One trajectory's access to an SGLang server.
 
-    A generation that is interrupted or cancelled is aborted on the server and comes back with its partial tokens; see
+    A generation that is cancelled is aborted on the server and comes back with its partial tokens; see
     `interruption.result_or_rest` for the cancellation itself.
     """
 
@@ -81,7 +81,7 @@ class SGLangPolicy:
             try:
                 answer = await result_or_rest(
                     partial(ask, self._http, {**body, "rid": self._rid}),
-                    self.interrupt,
+                    self._stop,
                     timeout_s=waits.generate_timeout_s,
                     grace_s=waits.abort_timeout_s,
                 )
@@ -94,7 +94,7 @@ class SGLangPolicy:
             finally:
                 self._rid = None
 
-    async def interrupt(self) -> None:
+    async def _stop(self) -> None:
         """Make the `generate` under way return what it has. Raises EngineError: the server cannot be told."""
         if self._rid is not None:
             await self._http.tell("/abort_request", {"rid": self._rid})

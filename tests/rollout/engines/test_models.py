@@ -228,23 +228,6 @@ async def test_a_trajectory_cancelled_in_mid_generation_is_recorded_with_its_par
     assert_partial(trace, generator)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_generation_that_is_interrupted_gives_what_it_has(
-    kind: str, model: Path, generator: Generator, tmp_path: Path
-) -> None:
-    async with engine_of(kind, model, generator, sampling=GREEDY) as engine, anyio.create_task_group() as tasks:
-        first, later = await policy(engine), await policy(engine, row=1)
-
-        async def interrupt() -> None:
-            await later.generate(PROMPT, max_tokens=20, turn=0)
-            await first.interrupt()  # type: ignore[attr-defined]  # one of ours
-
-        tasks.start_soon(interrupt)
-        completion = await first.generate(PROMPT, max_tokens=3000, turn=0)
-    assert completion.finish_reason is FinishReason.ABORT and completion.logprobs is not None
-    assert 0 < len(completion.ids) == len(completion.logprobs) < 3000
-
-
 def assert_partial(trace: Trace, generator: Generator) -> None:
     (turn,) = trace.turns
     assert turn.finish_reason is FinishReason.ABORT and 0 < turn.sampled < 3000
