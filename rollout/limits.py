@@ -16,6 +16,8 @@ class Limits:
     response_tokens: int
     """Tokens after the prompt: sampled, tool and user tokens together."""
     prompt_tokens: int | None = None
+    context_tokens: int | None = None
+    """Prompt and response together, where the engine bounds them."""
     assistant_turns: int = DEFAULT_ASSISTANT_TURNS
     user_turns: int | None = None
     tool_calls: int | None = None
@@ -31,12 +33,14 @@ class Limits:
         *,
         response_tokens: int,
         prompt_tokens: int | None = None,
+        context_tokens: int | None = None,
         assistant_turns: int | None = None,
         user_turns: int | None = None,
     ) -> Limits:
         """The environment's own limits; where it has none, the turns given here, else 15 assistant turns."""
         return cls(
             prompt_tokens=prompt_tokens,
+            context_tokens=context_tokens,
             response_tokens=response_tokens,
             assistant_turns=own.assistant_turns or assistant_turns or DEFAULT_ASSISTANT_TURNS,
             user_turns=own.user_turns or user_turns,
@@ -47,13 +51,16 @@ class Limits:
         )
 
     def check_prompt(self, trace: Trace) -> None:
-        """Raises `PromptTooLong` where the prompt exceeds `prompt_tokens`."""
-        if self.prompt_tokens is not None and len(trace.prompt_ids) > self.prompt_tokens:
-            raise PromptTooLong(f"the prompt has {len(trace.prompt_ids)} tokens, the limit is {self.prompt_tokens}")
+        """Raises `PromptTooLong` where the prompt exceeds `prompt_tokens`, or fills the context by itself."""
+        length = len(trace.prompt_ids)
+        if self.prompt_tokens is not None and length > self.prompt_tokens:
+            raise PromptTooLong(f"the prompt has {length} tokens, the limit is {self.prompt_tokens}")
+        if self.context_tokens is not None and length >= self.context_tokens:
+            raise PromptTooLong(f"the prompt has {length} tokens, the engine's context {self.context_tokens}")
 
     def reached(self, trace: Trace) -> StopReason | None:
         """The limit that forbids another generation, if one does."""
-        if len(trace.response_ids) >= self.response_tokens:
+        if self._left(trace) <= 0:
             return StopReason.TOKEN_LIMIT
         if len(trace.turns) >= self.assistant_turns:
             return StopReason.TURN_LIMIT
@@ -65,9 +72,15 @@ class Limits:
 
     def fits(self, trace: Trace, tokens: int) -> bool:
         """Whether `tokens` more leave room for at least one sampled token."""
-        return len(trace.response_ids) + tokens < self.response_tokens
+        return tokens < self._left(trace)
 
     def completion_tokens(self, trace: Trace) -> int:
         """Most tokens that the next generation may have."""
-        left = self.response_tokens - len(trace.response_ids)
+        left = self._left(trace)
         return left if self.tokens_per_turn is None else min(left, self.tokens_per_turn)
+
+    def _left(self, trace: Trace) -> int:
+        left = self.response_tokens - len(trace.response_ids)
+        if self.context_tokens is None:
+            return left
+        return min(left, self.context_tokens - len(trace.prompt_ids) - len(trace.response_ids))

@@ -32,6 +32,32 @@ class Origin(BaseModel):
     """What generated: `verl`, or an engine of `mcp-rollout run`."""
 
 
+def sampling_seed(origin: Origin, turn: int, part: int = 0, *, base: int = 0) -> int:
+    """A seed that is the same for the same row, sibling, step and turn: verl's own ids are random.
+
+    Args:
+        part: Which generation of the turn this is, from 0.
+        base: What sets one run's seeds apart from another's.
+    """
+    seed = base
+    for number in (origin.row, origin.sample, origin.step, turn, *([part] if part else [])):
+        seed = (seed * 1_000_003 + number + 1) % (2**31 - 1)
+    return seed
+
+
+class TurnSeeds:
+    """The seed of each generation of a trajectory, in order."""
+
+    def __init__(self, origin: Origin, *, base: int = 0) -> None:
+        self._origin, self._base = origin, base
+        self._turn, self._part = -1, 0
+
+    def next(self, turn: int) -> int:
+        """Of this turn's first generation, or, where it is asked for again, of the one that goes on."""
+        self._turn, self._part = turn, self._part + 1 if turn == self._turn else 0
+        return sampling_seed(self._origin, turn, self._part, base=self._base)
+
+
 def _is_message(message: Message) -> Message:
     if not isinstance(message.get("role"), str) or "content" not in message:
         raise ValueError("a chat message has a role and content")

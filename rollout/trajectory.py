@@ -72,7 +72,8 @@ async def roll_out(
                         mask_thinking=mask_thinking,
                         results=environment.results,
                     )
-                if clock.cancelled_caught:
+                # Out of time in mid-generation: an engine may have handed over what it had, see `result_or_rest`.
+                if clock.cancelled_caught or (clock.cancel_called and trace.stop_reason is StopReason.ABORTED):
                     trace.stop_reason = StopReason.TIME_LIMIT
                 if not trace.is_withdrawn:
                     trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)

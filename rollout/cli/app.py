@@ -141,20 +141,45 @@ def data(
 
 @app.command()
 def run(
-    environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
-    engine: Annotated[str, typer.Option(help="expert, random or none.")],
+    environments: Annotated[list[str], typer.Argument(metavar="ENV...", help="Environments: YAML files or names.")],
+    engine: Annotated[
+        str, typer.Option(help="expert, random, none, a model's directory, or the URL of an SGLang or vLLM server.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Directory for the traces.")],
-    rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks where not given.")] = None,
+    rows: Annotated[
+        int | None, typer.Option("-n", min=1, help="How many rows of each environment; all where not given.")
+    ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="Trajectories per row.")] = 1,
     split: Annotated[str, typer.Option(help="train or test.")] = "test",
     resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
-    response_tokens: Annotated[int, typer.Option(min=1, help="Token budget after the prompt.")] = 65536,
+    response_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Token budget after the prompt; 65536 where not given.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of one turn.")] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 1.0,
+    top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="1 excludes nothing.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=-1, help="-1 excludes nothing.")] = -1,
+    seed: Annotated[int, typer.Option(min=0, help="The seeds of all turns derive from it.")] = 0,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="PATH", help="A server's tokenizer, where its model is not on this machine.")
+    ] = None,
+    success_at: Annotated[float, typer.Option(help="The least reward that counts as a success in pass@k.")] = 1.0,
+    connect_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a server to answer.")] = 10.0,
+    generate_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one turn's generation.")] = 1800.0,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the server's key.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Of a model in process: cpu, cuda, cuda:1.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved else.")] = None,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Roll an environment out without a trainer. Exit status 1 where a trajectory failed."""
-    from rollout.cli.run import RunOptions, run_environment
+    """Evaluate: roll environments out without a trainer. Exit status 1 where a trajectory failed.
+
+    Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
+    """
+    from rollout.cli.run import RunOptions, run_environments
 
     options = RunOptions(
         engine=engine,
@@ -165,8 +190,20 @@ def run(
         resume=resume,
         concurrency=concurrency,
         response_tokens=response_tokens,
+        max_tokens=max_tokens,
+        tokenizer=tokenizer,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+        success_at=success_at,
+        connect_timeout=connect_timeout,
+        generate_timeout=generate_timeout,
+        api_key_env=api_key_env,
+        device=device,
+        dtype=dtype,
     )
-    raise typer.Exit(run_environment(environment, environments_dir, options, as_json=json))
+    raise typer.Exit(run_environments(environments, environments_dir, options, as_json=json))
 
 
 @trace_app.command("ls")
@@ -222,21 +259,29 @@ def trace_export(
     directory: Annotated[Path, typer.Argument(help="Where the traces are.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSON lines file to write.")],
     sft: Annotated[bool, typer.Option("--sft", help="As conversations for supervised training.")] = False,
-    min_reward: Annotated[float, typer.Option(help="Leave out trajectories that scored less.")] = 1.0,
+    preferences: Annotated[
+        bool, typer.Option("--preferences", help="As pairs of a better and a worse trajectory of the same row.")
+    ] = False,
+    min_reward: Annotated[float, typer.Option(help="With --sft: leave out trajectories that scored less.")] = 1.0,
+    min_margin: Annotated[
+        float, typer.Option(help="With --preferences: by how much a pair's rewards differ at least.")
+    ] = 0.5,
     tool_config: Annotated[
         Path | None, typer.Option(help="The lock with the tools' schemas; without it the servers are asked.")
     ] = None,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Write the trajectories worth imitating as training data. Exit status 1 where there is none."""
+    """Write trajectories as training data: those worth imitating, or pairs. Exit status 1 where there is none."""
     from rollout.cli.trace_export import export_traces
 
     status = export_traces(
         directory,
         output,
         sft=sft,
+        preferences=preferences,
         min_reward=min_reward,
+        min_margin=min_margin,
         tool_config=tool_config,
         environments_dir=environments_dir,
         as_json=json,

@@ -1,37 +1,38 @@
-"""`run`: trajectories without a trainer, resumable, with a summary."""
+"""`run`: evaluation. Trajectories without a trainer, resumable, with a summary."""
 
 from __future__ import annotations
 
 import json
-import statistics
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import anyio
 import typer
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from gateway.session import Session
 from rollout.config import Environment, load_environment
-from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
-from rollout.limits import Limits
+from rollout.engines.engine import Engine
+from rollout.engines.opening import EngineOptions, opened_engine
+from rollout.engines.parameters import SamplingParameters, Waits
+from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
+from rollout.evaluation.estimates import Estimate
+from rollout.evaluation.play import Job, Lengths, is_done, jobs_of, play_all
+from rollout.evaluation.settings import Settings, keep_settings
+from rollout.evaluation.summary import Summary, summarise
 from rollout.rows import environment_tasks
 from rollout.startup import opened
-from rollout.task import Origin, Task
-from rollout.tokens import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import RunKey, TraceStore, read_traces
-from rollout.trajectory import roll_out
-from rollout.types import Policy
 
-ENGINES = ("expert", "random", "none")
+DEFAULT_RESPONSE_TOKENS = 65536
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,151 +46,200 @@ class RunOptions:
     split: str
     resume: bool
     concurrency: int
-    response_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One trajectory to play."""
-
-    task: Task
-    origin: Origin
+    response_tokens: int | None
+    max_tokens: int | None
+    tokenizer: str | None
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    success_at: float
+    connect_timeout: float
+    generate_timeout: float
+    api_key_env: str | None
+    device: str | None
+    dtype: str | None
 
     @property
-    def key(self) -> RunKey:
-        return RunKey.of(Trace.begin("", self.task, self.origin))
+    def sampling(self) -> SamplingParameters:
+        return SamplingParameters(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, seed=self.seed)
+
+    @property
+    def settings(self) -> Settings:
+        """What a run that is resumed must have again. `-n` and `--samples` may grow."""
+        given: Settings = {"split": self.split, "response-tokens": self.response_tokens}
+        if self.engine in WITHOUT_MODEL:
+            return given
+        sampling: Settings = {"temperature": self.temperature, "top-p": self.top_p, "top-k": self.top_k}
+        return given | sampling | {"max-tokens": self.max_tokens, "seed": self.seed}
+
+    def engine_options(self) -> EngineOptions:
+        """Raises ConfigError: the key's variable is not set."""
+        api_key = os.environ.get(self.api_key_env) if self.api_key_env else None
+        if self.api_key_env and not api_key:
+            problem = f"the environment variable {self.api_key_env} is not set"
+            raise ConfigError(problem, key="--api-key-env", remedy="set it to the server's key")
+        return EngineOptions(
+            engine=self.engine,
+            tokenizer=self.tokenizer,
+            sampling=self.sampling,
+            waits=Waits(connect_timeout_s=self.connect_timeout, generate_timeout_s=self.generate_timeout),
+            api_key=api_key,
+            device=self.device,
+            dtype=self.dtype,
+            max_sequences=self.concurrency,
+        )
 
 
-def run_environment(name: str, environments_dir: Path, options: RunOptions, *, as_json: bool) -> int:
-    if options.engine not in ENGINES:
-        raise ConfigError(f"unknown engine {options.engine!r}", key="--engine", remedy=f"one of {', '.join(ENGINES)}")
-    environment = load_environment(name, environments_dir)
-    if options.engine == "expert" and environment.tasks is None:
-        raise ConfigError("the environment has no expert", file=environment.file, key="tasks.server")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    """A run, over."""
+
+    engine: str
+    notes: Sequence[str]
+    traces: Sequence[Trace]
+    resumed: frozenset[str]
+    """Ids of trajectories that were there before."""
+
+
+def run_environments(names: Sequence[str], environments_dir: Path, options: RunOptions, *, as_json: bool) -> int:
+    """Exit status 1 where a trajectory failed."""
+    environments = [load_environment(name, environments_dir) for name in names]
+    if len({environment.name for environment in environments}) < len(environments):
+        raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
     recorded = list(read_traces(options.out)) if options.out.is_dir() else []
     if recorded and not options.resume:
         raise ConfigError("holds traces already", file=options.out, key="--out", remedy="add --resume or name another")
-    if others := {trace.origin.engine for trace in recorded} - {options.engine}:
-        problem = f"holds traces of engine {', '.join(sorted(others))}"
-        raise ConfigError(problem, file=options.out, key="--out", remedy="name another directory")
-    TraceStore(options.out).check()
-    traces = anyio.run(_run, environment, options, recorded)
-    summary = summarise(environment, options, traces, resumed=len(traces) - _new(traces, recorded))
+    played = anyio.run(_run, environments, options, recorded)
+    report = {environment.name: _summary(environment, options, played) for environment in environments}
+    total = _total(options, played)
     if as_json:
-        typer.echo(json.dumps(summary))
+        typer.echo(json.dumps(_as_json(options, played, report, total)))
     else:
-        _print(summary)
-    return int(summary["failed"] > 0)
+        _show(options, played, report, total)
+    return int(total.failed > 0)
 
 
-async def _run(environment: Environment, options: RunOptions, recorded: list[Trace]) -> list[Trace]:
+async def _run(environments: Sequence[Environment], options: RunOptions, recorded: list[Trace]) -> Played:
     """All traces of the run, recorded ones included. A failed one is played again when a run is resumed."""
     store = TraceStore(options.out)
-    async with opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway:
-        tasks = await environment_tasks(environment, gateway, options.split, options.rows)
-        jobs = [
-            Job(task, Origin(row=row, sample=sample, engine=options.engine))
-            for row, task in enumerate(tasks)
-            for sample in range(options.samples)
-        ]
-        done = {RunKey.of(trace): trace for trace in recorded if trace.failure is None}
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(opened_engine(options.engine_options()))
+        _check(engine, environments, options, recorded)
+        store.check()
+        keep_settings(options.out, options.settings)
+        gateways: dict[str, Gateway] = {}
+        jobs: list[Job] = []
+        for environment in environments:
+            config = environment.gateway_config()
+            gateway = await stack.enter_async_context(opened(config, name=environment.name, source=environment.file))
+            gateways[environment.name] = gateway
+            tasks = await environment_tasks(environment, gateway, options.split, options.rows)
+            jobs += jobs_of(environment, tasks, options.samples, engine.name)
+        done = {RunKey.of(trace): trace for trace in recorded if is_done(trace)}
         wanted = {job.key for job in jobs}
         traces = [trace for key, trace in done.items() if key in wanted]
+        resumed = frozenset(trace.id for trace in traces)
         todo = [job for job in jobs if job.key not in done]
         # Progress belongs to standard error; it draws nothing where that is no terminal.
         with Progress(console=Console(stderr=True)) as progress:
-            bar = progress.add_task(f"{environment.name} / {options.engine}", total=len(jobs), completed=len(traces))
+            label = f"{', '.join(gateways)} / {engine.name}"
+            bar = progress.add_task(label, total=len(jobs), completed=len(traces))
 
             def finished(trace: Trace) -> None:
                 traces.append(trace)
                 progress.advance(bar)
 
-            await _play_all(environment, gateway, options, todo, store, finished)
-    store.close()
-    return traces
-
-
-async def _play_all(
-    environment: Environment,
-    gateway: Gateway,
-    options: RunOptions,
-    jobs: list[Job],
-    store: TraceStore,
-    finished: Callable[[Trace], None],
-) -> None:
-    tokens = ByteTokens()
-    limits = Limits.of(environment.limits, response_tokens=options.response_tokens)
-    todo = iter(jobs)
-
-    async def player() -> None:
-        for job in todo:
-
-            async def policy_for(session: Session, job: Job = job) -> Policy:
-                return await _policy(options.engine, environment, session, job, tokens)
-
-            trace = await roll_out(
-                Trace.begin(uuid4().hex, job.task, job.origin),
-                environment=environment,
-                gateway=gateway,
-                policy_for=policy_for,
-                tokens=tokens,
-                limits=limits,
+            await play_all(
+                todo,
+                gateways=gateways,
+                engine=engine,
+                lengths=Lengths(
+                    response_tokens=options.response_tokens or DEFAULT_RESPONSE_TOKENS,
+                    tokens_per_turn=options.max_tokens,
+                    context_tokens=engine.context_tokens,
+                ),
                 store=store,
+                concurrency=min(options.concurrency, len(todo)),
+                finished=finished,
             )
-            finished(trace)
-
-    async with anyio.create_task_group() as players:
-        for _ in range(min(options.concurrency, len(jobs))):
-            players.start_soon(player)
+        store.close()
+        return Played(engine=engine.name, notes=engine.notes, traces=traces, resumed=resumed)
 
 
-async def _policy(engine: str, environment: Environment, session: Session, job: Job, tokens: ByteTokens) -> Policy:
-    match engine:
-        case "expert" if environment.tasks is not None:
-            script = await expert_script(session, job.task, environment.tasks.server)
-            return ScriptedPolicy(script, tokens.encode, stop=IM_END)
-        case "random":
-            seed = job.task.seed * 1000 + job.origin.sample
-            return RandomPolicy(session, tokens.encode, stop=IM_END, seed=seed)
-        case _:
-            return ScriptedPolicy([], tokens.encode, stop=IM_END)
+def _check(engine: Engine, environments: Sequence[Environment], options: RunOptions, recorded: Sequence[Trace]) -> None:
+    if isinstance(engine, WithoutModel):
+        for environment in environments:
+            engine.check(environment)
+    if others := {trace.origin.engine for trace in recorded} - {engine.name}:
+        problem = f"holds traces of engine {', '.join(sorted(others))}"
+        raise ConfigError(problem, file=options.out, key="--out", remedy="name another directory")
 
 
-def _new(traces: list[Trace], recorded: list[Trace]) -> int:
-    before = {trace.id for trace in recorded}
-    return sum(trace.id not in before for trace in traces)
+def _summary(environment: Environment, options: RunOptions, played: Played) -> Summary:
+    traces = [trace for trace in played.traces if trace.task.environment == environment.name]
+    return summarise(
+        traces,
+        resumed=sum(trace.id in played.resumed for trace in traces),
+        samples=options.samples,
+        success_at=options.success_at,
+        parts=environment.reward.reported,
+    )
 
 
-def summarise(environment: Environment, options: RunOptions, traces: list[Trace], *, resumed: int) -> dict[str, Any]:
-    """What the run came to. Failed trajectories count in `failed` and nowhere else."""
-    played = [trace for trace in traces if trace.reward is not None and trace.failure is None]
-    scores = [trace.reward.score for trace in played if trace.reward]
-    calls = sum(trace.tool_calls for trace in played)
+def _total(options: RunOptions, played: Played) -> Summary:
+    return summarise(played.traces, resumed=len(played.resumed), samples=options.samples, success_at=options.success_at)
+
+
+def _as_json(options: RunOptions, played: Played, report: dict[str, Summary], total: Summary) -> dict[str, Any]:
+    """The totals, and beneath `environments` the same of each."""
     return {
-        "environment": environment.name,
-        "engine": options.engine,
+        "engine": played.engine,
         "split": options.split,
-        "trajectories": len(traces),
-        "resumed": resumed,
-        "failed": len(traces) - len(played),
-        "reward_mean": statistics.fmean(scores) if scores else None,
-        "reward_std": statistics.pstdev(scores) if scores else None,
-        "reward_parts": {
-            part: statistics.fmean(trace.reward.parts[part] for trace in played if trace.reward)
-            for part in environment.reward.reported
-            if played
-        },
-        "turns_mean": statistics.fmean(len(trace.turns) for trace in played) if played else None,
-        "tool_calls": calls,
-        "tool_error_rate": sum(trace.tool_errors for trace in played) / calls if calls else 0.0,
-        "stop_reasons": dict(Counter(str(trace.stop_reason) for trace in traces)),
-        "failures": dict(Counter(f"{t.failure.kind}: {t.failure.message}" for t in traces if t.failure)),
+        "notes": list(played.notes),
         "out": str(options.out),
+        **asdict(total),
+        "environments": {name: asdict(summary) for name, summary in report.items()},
     }
 
 
-def _print(summary: dict[str, Any]) -> None:
+def _show(options: RunOptions, played: Played, report: dict[str, Summary], total: Summary) -> None:
     console = Console()
-    for key, value in summary.items():
-        shown = f"{value:.3f}" if isinstance(value, float) else value
-        console.print(f"{key:>16}  {shown}", highlight=False)
+    columns = dict(report) if len(report) == 1 else {**report, "all": total}
+    title = f"{played.engine}, {options.split}, {total.samples} per row; success is a reward of {total.success_at:g}"
+    table = Table("", *columns, title=title)
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    rows = {name: dict(_cells(summary)) for name, summary in columns.items()}
+    for label in dict.fromkeys(label for cells in rows.values() for label in cells):
+        table.add_row(label, *(cells.get(label, "") for cells in rows.values()))
+    console.print(table)
+    for name, summary in columns.items():
+        for failure, count in summary.failures.items():
+            console.print(f"{name}: {count} x {failure}", highlight=False, markup=False)
+    for note in played.notes:
+        console.print(f"note: {note}", highlight=False, markup=False)
+    console.print(f"traces in {options.out}", highlight=False, markup=False)
+
+
+def _cells(summary: Summary) -> list[tuple[str, str]]:
+    resumed = f" ({summary.resumed} from before)" if summary.resumed else ""
+    cells = [
+        ("trajectories", f"{summary.trajectories}{resumed}"),
+        ("failed", str(summary.failed)),
+        ("reward", _number(summary.reward_mean)),
+        *((f"  {part}", _number(value)) for part, value in summary.reward_parts.items()),
+        *((f"pass@{k}", _interval(made)) for k, made in summary.pass_at_k.items()),
+        *((f"pass^{k}", _interval(made)) for k, made in summary.pass_hat_k.items() if k > 1),
+        ("turns", _number(summary.turns_mean)),
+        ("tool errors", f"{summary.tool_error_rate:.1%} of {summary.tool_calls}"),
+    ]
+    return [*cells, *((f"ended: {reason}", str(count)) for reason, count in summary.stop_reasons.items())]
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _interval(made: Estimate) -> str:
+    return f"{made.value:.3f} [{made.low:.3f}, {made.high:.3f}]"

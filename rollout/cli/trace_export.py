@@ -1,4 +1,4 @@
-"""`trace export`: recorded trajectories as supervised training data."""
+"""`trace export`: recorded trajectories as training data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.errors import ConfigError
 from gateway.tool_config import read_lock
 from rollout.config import Environment, load_environment
 from rollout.startup import opened
-from rollout.trace.export import export_sft
+from rollout.trace.export import export_preferences, export_sft
 from rollout.trace.store import read_traces
 
 Schemas = dict[str, list[dict[str, Any]]]
@@ -26,22 +26,28 @@ def export_traces(
     output: Path,
     *,
     sft: bool,
+    preferences: bool,
     min_reward: float,
+    min_margin: float,
     tool_config: Path | None,
     environments_dir: Path,
     as_json: bool,
 ) -> int:
     """Exit status 1 where no trajectory was good enough to be exported."""
-    if not sft:
-        raise ConfigError("say what to export as", key="--sft", remedy="add --sft")
+    if sft == preferences:
+        raise ConfigError("say what to export as", key="--sft", remedy="add --sft or --preferences, one of them")
     if not directory.is_dir():
         raise ConfigError("no such directory", file=directory, remedy="name the directory of the traces")
     tools = schemas_of(directory, tool_config, environments_dir)
-    exported = export_sft(read_traces(directory), output, tools=tools, min_reward=min_reward)
+    if sft:
+        exported = export_sft(read_traces(directory), output, tools=tools, min_reward=min_reward)
+    else:
+        exported = export_preferences(read_traces(directory), output, tools=tools, min_margin=min_margin)
     if as_json:
         typer.echo(json.dumps({"path": str(output), **asdict(exported)}))
     else:
-        typer.echo(f"{output}: {exported.rows} conversations; {exported.left_out} left out")
+        what = "conversations" if sft else "pairs"
+        typer.echo(f"{output}: {exported.rows} {what}; {exported.left_out} trajectories left out")
     return int(exported.rows == 0)
 
 

@@ -1,9 +1,13 @@
-"""Traces as data for supervised training: one chat conversation per trajectory, thinking and tool calls included."""
+"""Traces as training data: conversations to imitate, or pairs of a better and a worse one of the same row.
+
+Thinking and tool calls are included in both.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,8 @@ class Exported:
 
     rows: int
     left_out: int
-    """Trajectories that failed, scored less than asked for, or called a tool in a way that could not be read."""
+    """Trajectories that failed, or called a tool in a way that could not be read; and those that scored less than asked
+    for, or found no partner."""
 
 
 def export_sft(
@@ -36,24 +41,103 @@ def export_sft(
     Raises:
         ConfigError: the file cannot be written, or `tools` lacks an environment or a tool of a trace.
     """
+    exported = _Counting()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for trace in traces:
+            if not _can_be_imitated(trace) or _score(trace) < min_reward:
+                exported.left_out += 1
+                continue
+            yield sft_row(trace, tools)
+
+    return Exported(rows=_write(path, rows()), left_out=exported.left_out)
+
+
+def export_preferences(
+    traces: Iterable[Trace], path: str | Path, *, tools: ToolsByEnvironment, min_margin: float
+) -> Exported:
+    """Write pairs of trajectories of the same row as JSON lines; the file appears whole or not at all.
+
+    Of each row's trajectories the best is paired with the worst, the second best with the second worst and so on, as
+    long as their rewards differ by `min_margin`: each trajectory is in one pair at most.
+
+    Raises:
+        ConfigError: `min_margin` is not positive, the file cannot be written, or `tools` lacks an environment or a
+            tool of a trace.
+    """
+    if min_margin <= 0:
+        raise ConfigError("a pair needs a difference", key="--min-margin", remedy="give a number above 0")
+    groups: defaultdict[str, list[Trace]] = defaultdict(list)
+    total = 0
+    for trace in traces:
+        total += 1
+        if _can_be_imitated(trace):
+            groups[_same_row(trace)].append(trace)
+    pairs = [pair for group in groups.values() for pair in _pairs(group, min_margin)]
+    rows = _write(path, (preference_row(better, worse, tools) for better, worse in pairs))
+    return Exported(rows=rows, left_out=total - 2 * rows)
+
+
+def preference_row(better: Trace, worse: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
+    """`prompt`, `chosen` and `rejected` as lists of messages, which continue the prompt, and `tools`.
+
+    Messages are as in `sft_row`.
+
+    Raises:
+        ConfigError: `tools` lacks the traces' environment or one of its tools.
+    """
+    return {
+        "prompt": _messages(better)[: better.opening],
+        "chosen": _messages(better)[better.opening :],
+        "rejected": _messages(worse)[worse.opening :],
+        "tools": offered_schemas(better, tools),
+        "environment": better.task.environment,
+        "task": better.task.task,
+        "seed": better.task.seed,
+        "chosen_trajectory": better.id,
+        "rejected_trajectory": worse.id,
+        "chosen_reward": _score(better),
+        "rejected_reward": _score(worse),
+    }
+
+
+@dataclass(slots=True)
+class _Counting:
+    left_out: int = 0
+
+
+def _same_row(trace: Trace) -> str:
+    """The task, the tools, and the messages before the first turn: what a pair must share."""
+    task = trace.task
+    return json.dumps([task.environment, task.task, task.seed, task.tools, trace.messages[: trace.opening]])
+
+
+def _pairs(group: Sequence[Trace], min_margin: float) -> Iterator[tuple[Trace, Trace]]:
+    ordered = sorted(group, key=_score, reverse=True)
+    for index in range(len(ordered) // 2):
+        better, worse = ordered[index], ordered[-1 - index]
+        if _score(better) - _score(worse) < min_margin:
+            return
+        yield better, worse
+
+
+def _write(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """How many there were."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
-    rows = left_out = 0
+    count = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8") as file:
-            for trace in traces:
-                if not _is_worth_imitating(trace, min_reward):
-                    left_out += 1
-                    continue
-                file.write(json.dumps(sft_row(trace, tools), ensure_ascii=False) + "\n")
-                rows += 1
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                count += 1
         partial.replace(path)
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="-o") from error
     finally:
         partial.unlink(missing_ok=True)
-    return Exported(rows=rows, left_out=left_out)
+    return count
 
 
 def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
@@ -78,10 +162,16 @@ def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     }
 
 
-def _is_worth_imitating(trace: Trace, min_reward: float) -> bool:
-    if trace.reward is None or trace.failure is not None or trace.reward.score < min_reward or not trace.turns:
+def _can_be_imitated(trace: Trace) -> bool:
+    """Whether it ended, was scored, and every call in it could be read."""
+    if trace.reward is None or trace.failure is not None or not trace.turns:
         return False
     return all(event.name for turn in trace.turns for event in turn.tools)
+
+
+def _score(trace: Trace) -> float:
+    assert trace.reward is not None
+    return trace.reward.score
 
 
 def _messages(trace: Trace) -> list[Message]:

@@ -10,7 +10,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from rollout.errors import EngineError
-from rollout.task import Origin
+from rollout.task import Origin, sampling_seed
 from rollout.types import Completion, FinishReason
 
 
@@ -64,14 +64,6 @@ class VerlPolicy:
                 output.extra_fields.get("max_global_steps"),
             ),
         )
-
-
-def sampling_seed(origin: Origin, turn: int) -> int:
-    """A seed that is the same for the same row, sibling, step and turn: verl's own ids are random."""
-    seed = 0
-    for part in (origin.row, origin.sample, origin.step, turn):
-        seed = (seed * 1_000_003 + part + 1) % (2**31 - 1)
-    return seed
 
 
 def _finish_reason(output: TokenOutput, max_tokens: int) -> FinishReason:

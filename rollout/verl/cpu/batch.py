@@ -1,5 +1,5 @@
 # pyright: basic
-"""Continuous batching on the CPU: sequences join and leave between decode steps."""
+"""Continuous batching on the model's device: sequences join and leave between decode steps."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ class ContinuousBatch:
 
     def __init__(self, model: PreTrainedModel, *, max_sequences: int) -> None:
         self._model = model
-        self._cache = SlotCache(model.config, model.dtype)
+        self._device = model.device
+        self._cache = SlotCache(model.config, model.dtype, model.device)
         self._slots = [_Slot() for _ in range(max_sequences)]
         self._waiting: deque[Sequence] = deque()
         self._clock = 0
@@ -117,6 +118,16 @@ class ContinuousBatch:
         for sequence in aborted:
             sequence.stop_reason = StopReason.ABORTED
         return aborted
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End one sequence where it stands; nothing happens to one that has ended."""
+        if sequence.stop_reason is not None:
+            return
+        if sequence.slot < 0:
+            self._waiting.remove(sequence)
+        else:
+            self._release(sequence)
+        sequence.stop_reason = StopReason.ABORTED
 
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
@@ -182,9 +193,9 @@ class ContinuousBatch:
 
     def _prefill(self, sequence: Sequence) -> torch.Tensor:
         """Logits [1, vocabulary] after a sequence, from those of its tokens that are not in its slot yet."""
-        new = torch.tensor([sequence.ids[sequence.cached :]])
+        new = torch.tensor([sequence.ids[sequence.cached :]], device=self._device)
         self.prefilled += new.shape[1]
-        positions = torch.arange(sequence.cached, len(sequence.ids))[None]
+        positions = torch.arange(sequence.cached, len(sequence.ids), device=self._device)[None]
         self._cache.grow(sequence.slot + 1, len(sequence.ids))
         cache = self._cache.at(slice(sequence.slot, sequence.slot + 1), positions)
         output = self._model(
@@ -203,10 +214,10 @@ class ContinuousBatch:
             tokens[sequence.slot] = sequence.ids[-1]
             ends[sequence.slot] = len(sequence.ids) - 1
         self._cache.grow(count, max(ends) + 1)
-        positions = torch.tensor(ends)[:, None]
-        visible = torch.arange(max(ends) + 1)[None] <= positions
+        positions = torch.tensor(ends, device=self._device)[:, None]
+        visible = torch.arange(max(ends) + 1, device=self._device)[None] <= positions
         output = self._model(
-            input_ids=torch.tensor(tokens)[:, None],
+            input_ids=torch.tensor(tokens, device=self._device)[:, None],
             attention_mask=visible[:, None, None],
             position_ids=positions,
             past_key_values=self._cache.at(slice(0, count), positions),

@@ -77,7 +77,8 @@ def draw(
     by the temperature, as verl's trainer recomputes it ("processed" in vLLM's words); top-k and top-p renormalise it
     over the tokens they leave. At temperature 0 it is that of temperature 1, and top-k and top-p do not apply.
     """
-    temperatures = torch.tensor([s.temperature if s.temperature > 0 else 1.0 for s in samplings])
+    device = logits.device
+    temperatures = torch.tensor([s.temperature if s.temperature > 0 else 1.0 for s in samplings], device=device)
     logits = logits.float() / temperatures[:, None]
     for row, sampling in enumerate(samplings):
         if sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1):
@@ -85,10 +86,10 @@ def draw(
     logprobs = torch.log_softmax(logits, dim=-1)
     # Scaling by the last sum forgives its rounding; the clamp is for a product that rounds up to that sum.
     cumulative = logprobs.double().exp().cumsum(dim=-1)
-    thresholds = torch.tensor(uniforms, dtype=torch.float64) * cumulative[:, -1]
+    thresholds = torch.tensor(uniforms, dtype=torch.float64, device=device) * cumulative[:, -1]
     drawn = torch.searchsorted(cumulative, thresholds[:, None], right=True).squeeze(1)
     drawn = drawn.clamp(max=logits.shape[1] - 1)
-    greedy = torch.tensor([s.temperature == 0 for s in samplings])
+    greedy = torch.tensor([s.temperature == 0 for s in samplings], device=device)
     ids = torch.where(greedy, logits.argmax(dim=-1), drawn)
     return ids.tolist(), logprobs.gather(1, ids[:, None]).squeeze(1).tolist()
 

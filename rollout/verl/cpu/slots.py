@@ -20,11 +20,13 @@ class _Layer(CacheLayerMixin):
         self._cache = cache
         self.is_initialized = True
 
-    def resize(self, slots: int, positions: int, heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    def resize(
+        self, slots: int, positions: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
+    ) -> None:
         for name in ("keys", "values"):
             old: torch.Tensor | None = getattr(self, name)
             # Zeros, not `empty`: attention multiplies masked positions by 0, and 0 times an uninitialised NaN is NaN.
-            new = torch.zeros(slots, heads, positions, head_dim, dtype=dtype)
+            new = torch.zeros(slots, heads, positions, head_dim, dtype=dtype, device=device)
             if old is not None:
                 new[: old.shape[0], :, : old.shape[2]] = old
             setattr(self, name, new)
@@ -42,7 +44,7 @@ class _Layer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         assert self.keys is not None and self.values is not None
         window = self._cache.window
-        rows = torch.arange(key_states.shape[0])[:, None]
+        rows = torch.arange(key_states.shape[0], device=key_states.device)[:, None]
         keys, values = self.keys[window.slots], self.values[window.slots]
         keys[rows, :, window.positions] = key_states.transpose(1, 2)
         values[rows, :, window.positions] = value_states.transpose(1, 2)
@@ -73,17 +75,17 @@ class SlotCache:
 
     window: _Window
 
-    def __init__(self, config: PreTrainedConfig, dtype: torch.dtype) -> None:
+    def __init__(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         """Raises:
         ValueError: a layer of the model does not attend to its whole past; its past cannot be kept in slots.
         """
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
-            raise ValueError(f"transformers_cpu serves full-attention models only, this one has layers {sorted(kinds)}")
+            raise ValueError(f"only full-attention models are served, this one has layers {sorted(kinds)}")
         heads: int = config.num_attention_heads
         self._kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self._dtype = dtype
+        self._dtype, self._device = dtype, device
         self._size = (0, 0)
         self._layers = [_Layer(self) for _ in range(config.num_hidden_layers)]
         self._cache = Cache(layers=list(self._layers))
@@ -94,7 +96,7 @@ class SlotCache:
             return
         self._size = (_doubled(self._size[0], slots), _doubled(self._size[1], positions))
         for layer in self._layers:
-            layer.resize(*self._size, self._kv_heads, self._head_dim, self._dtype)
+            layer.resize(*self._size, self._kv_heads, self._head_dim, self._dtype, self._device)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of one slot to another."""

@@ -1,6 +1,7 @@
-"""An export holds the trajectories worth imitating, as conversations that a chat template renders."""
+"""An export holds conversations that a chat template renders: those worth imitating, or a better and a worse one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from gateway.errors import ConfigError
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.task import Origin, Task
-from rollout.trace.export import Exported, export_sft, sft_row
+from rollout.trace.export import Exported, export_preferences, export_sft, sft_row
 from rollout.trace.record import Reward, StopReason, Trace, UserEvent
 from rollout.types import Call, Completion, Edit, Parsed
 
@@ -94,3 +95,31 @@ def test_schemas_that_are_missing_are_named_and_nothing_is_left_behind(
     with pytest.raises(ConfigError, match=message):
         export_sft([played(tools=("look",))], tmp_path / "sft.jsonl", tools=tools)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_best_of_a_row_is_paired_with_its_worst_while_their_rewards_lie_apart(tmp_path: Path) -> None:
+    scores = [0.2, 1.0, 0.5, 0.0, 0.6, 0.9]
+    traces = [replace(played(score), id=f"t{score}") for score in scores]
+    done = export_preferences(traces, tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
+    assert done == Exported(rows=2, left_out=2)
+    rows = exported(tmp_path / "pairs.jsonl")
+    assert [(row["chosen_reward"], row["rejected_reward"]) for row in rows] == [(1.0, 0.0), (0.9, 0.2)]
+    (better,) = [trace for trace in traces if trace.id == rows[0]["chosen_trajectory"]]
+    assert rows[0]["prompt"] == list(PROMPT) and rows[0]["tools"] == TOOLS["shop"]
+    assert rows[0]["prompt"] + rows[0]["chosen"] == sft_row(better, TOOLS)["messages"]
+    assert rows[0]["rejected"][0]["role"] == "assistant" and rows[0]["rejected"][-1]["content"] == "There is tea."
+
+
+def test_only_trajectories_of_the_same_row_and_tools_are_paired(tmp_path: Path) -> None:
+    better, worse = played(1.0), played(0.0)
+    others = [
+        replace(worse, task=worse.task.model_copy(update={"seed": 4})),
+        replace(worse, task=worse.task.model_copy(update={"task": "b"})),
+        played(0.0, tools=("look",)),
+        played(0.0, name=""),
+        replace(worse, messages=[{"role": "system", "content": "Sell more."}, *worse.messages[1:]]),
+    ]
+    done = export_preferences([better, *others], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
+    assert done == Exported(rows=0, left_out=6)
+    with pytest.raises(ConfigError, match="--min-margin"):
+        export_preferences([better, worse], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0)

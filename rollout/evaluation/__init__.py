@@ -1,0 +1,1 @@
+"""Playing environments without a trainer, and what it says about a policy."""

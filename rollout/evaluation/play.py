@@ -1,0 +1,106 @@
+"""Playing rows of one or several environments, so many at a time, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+import anyio
+
+from gateway.gateway import Gateway
+from gateway.session import Session
+from rollout.config import Environment
+from rollout.engines.engine import Engine
+from rollout.limits import Limits
+from rollout.task import Origin, Task
+from rollout.trace.record import Trace
+from rollout.trace.store import RunKey, TraceStore
+from rollout.trajectory import roll_out
+from rollout.types import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One trajectory to play."""
+
+    environment: Environment
+    task: Task
+    origin: Origin
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey.of(Trace.begin("", self.task, self.origin))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """Bounds that come from the run and its engine, beside the environment's own."""
+
+    response_tokens: int
+    tokens_per_turn: int | None = None
+    context_tokens: int | None = None
+
+    def limits(self, environment: Environment) -> Limits:
+        """The smaller one where both bound a turn."""
+        own = environment.limits
+        turn = [tokens for tokens in (own.tokens_per_turn, self.tokens_per_turn) if tokens is not None]
+        return Limits.of(
+            own.model_copy(update={"tokens_per_turn": min(turn, default=None)}),
+            response_tokens=self.response_tokens,
+            context_tokens=self.context_tokens,
+        )
+
+
+def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engine: str) -> list[Job]:
+    """Row by row, each with all of its samples."""
+    return [
+        Job(environment, task, Origin(row=row, sample=sample, engine=engine))
+        for row, task in enumerate(tasks)
+        for sample in range(samples)
+    ]
+
+
+def is_done(trace: Trace) -> bool:
+    """Whether a recorded trajectory need not be played again: it ended, and was scored."""
+    return trace.reward is not None and trace.failure is None
+
+
+async def play_all(
+    jobs: Iterable[Job],
+    *,
+    gateways: dict[str, Gateway],
+    engine: Engine,
+    lengths: Lengths,
+    store: TraceStore,
+    concurrency: int,
+    finished: Callable[[Trace], None],
+) -> None:
+    """Play every job; each trace is on disk before `finished` hears of it.
+
+    Args:
+        gateways: by the environment's name.
+        concurrency: trajectories at a time, of all environments together.
+    """
+    todo = iter(jobs)
+
+    async def player() -> None:
+        for job in todo:
+
+            async def policy_for(session: Session, job: Job = job) -> Policy:
+                return await engine.policy(session, job.environment, job.task, job.origin)
+
+            trace = await roll_out(
+                Trace.begin(uuid4().hex, job.task, job.origin),
+                environment=job.environment,
+                gateway=gateways[job.environment.name],
+                policy_for=policy_for,
+                tokens=engine.tokens(),
+                limits=lengths.limits(job.environment),
+                store=store,
+            )
+            finished(trace)
+
+    async with anyio.create_task_group() as players:
+        for _ in range(concurrency):
+            players.start_soon(player)

@@ -1,0 +1,123 @@
+"""`run` as evaluation: several environments, interruptions, and settings that must not change in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+COMMAND = Path(sys.executable).with_name("mcp-rollout")
+
+
+def run(*arguments: str | Path, status: int = 0) -> Any:
+    done = subprocess.run(
+        [COMMAND, "run", *arguments, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return json.loads(done.stdout) if status == 0 else done.stderr.splitlines()[-1]
+
+
+def records(out: Path) -> list[Any]:
+    lines = [line for file in sorted(out.glob("*.jsonl")) for line in file.read_bytes().splitlines(keepends=True)]
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def test_several_environments_are_evaluated_together_and_apart(tmp_path: Path) -> None:
+    names = ("calculator", "examples/guess/guess.yaml")
+    report = run(*names, "--engine", "random", "-n", "4", "--samples", "4", "--success-at", "0.5", "--out", tmp_path)
+    parts = report["environments"]
+    assert list(parts) == ["calculator", "guess"] and report["trajectories"] == 32 and report["tasks"] == 8
+    assert report["failed"] == 0 and list(report["pass_at_k"]) == list(report["pass_hat_k"]) == ["1", "2", "4"]
+    for k, whole in report["pass_at_k"].items():
+        both = [part["pass_at_k"][k]["value"] for part in parts.values()]
+        assert whole["value"] == pytest.approx(sum(both) / 2) and whole["low"] <= whole["value"] <= whole["high"]
+    for summary in (report, *parts.values()):
+        assert summary["pass_at_k"]["1"] == summary["pass_hat_k"]["1"]
+        assert summary["pass_at_k"]["1"]["value"] == pytest.approx(successes(tmp_path, summary, parts))
+        assert summary["pass_at_k"]["4"]["value"] >= summary["pass_hat_k"]["4"]["value"]
+
+
+def successes(out: Path, summary: Any, parts: Any) -> float:
+    """The share of successes, counted from the records themselves."""
+    names = [name for name, part in parts.items() if part is summary] or list(parts)
+    scores = [trace["reward"]["score"] for trace in records(out) if trace["task"]["environment"] in names]
+    return sum(score >= 0.5 for score in scores) / len(scores)
+
+
+def test_a_run_that_is_killed_goes_on_without_repeating_or_losing_a_row(tmp_path: Path) -> None:
+    arguments = ["calculator", "examples/guess/guess.yaml", "--engine", "expert", "-n", "10", "--samples", "10"]
+    arguments += ["--concurrency", "2", "--out", str(tmp_path)]
+    killed = subprocess.Popen(
+        [COMMAND, "run", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 90
+    while len(records(tmp_path)) < 5:
+        assert killed.poll() is None and time.monotonic() < deadline
+        with suppress(subprocess.TimeoutExpired):
+            killed.wait(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(30)
+    before = records(tmp_path)
+    assert 5 <= len(before) < 200
+    # The last record may be half written when the end comes.
+    (journal,) = tmp_path.glob("*.jsonl")
+    with journal.open("ab") as file:
+        file.write(b'{"id": "half')
+    report = run(*arguments, "--resume")
+    assert (report["trajectories"], report["resumed"], report["failed"]) == (200, len(before), 0)
+    played = Counter(
+        (trace["task"]["environment"], trace["origin"]["row"], trace["origin"]["sample"])
+        for file in tmp_path.glob("*.jsonl")
+        for trace in (
+            json.loads(line) for line in file.read_bytes().splitlines() if not line.startswith(b'{"id": "half')
+        )
+    )
+    wanted = {(name, row, sample) for name in ("calculator", "guess") for row in range(10) for sample in range(10)}
+    assert set(played) == wanted and set(played.values()) == {1}
+
+
+def test_a_run_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> None:
+    arguments = ("calculator", "--engine", "none", "--out", tmp_path)
+    run(*arguments, "-n", "1")
+    assert run(*arguments, "-n", "2", "--samples", "2", "--resume")["resumed"] == 1
+    said = run(*arguments, "-n", "2", "--resume", "--split", "train", status=2)
+    assert "run.json: --split: the run in this directory had 'test', not 'train'" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["calculator", "calculator", "--engine", "none"], "two of the environments have one name"),
+        (["calculator", "--engine", "http://127.0.0.1:9/v1"], "nothing answers at http://127.0.0.1:9"),
+        (["calculator", "--engine", "none", "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
+        (["calculator", "--engine", "expart"], "one of expert, random, none, a model's directory, or the http://"),
+    ],
+)
+def test_what_cannot_be_run_is_said_at_once(tmp_path: Path, arguments: list[str], said: str) -> None:
+    assert said in run(*arguments, "--out", tmp_path, status=2)
+
+
+@pytest.mark.full
+def test_the_table_shows_each_environment_and_all(tmp_path: Path) -> None:
+    command = [COMMAND, "run", "calculator", "examples/guess/guess.yaml", "--engine", "expert", "-n", "2"]
+    environment = os.environ | {"COLUMNS": "120"}
+    shown = subprocess.run(
+        [*command, "--out", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        env=environment,
+    ).stdout
+    assert all(word in shown for word in ("calculator", "guess", "all", "pass@1", "1.000 [0.342, 1.000]")), shown

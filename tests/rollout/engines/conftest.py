@@ -1,0 +1,39 @@
+"""One tiny model for all tests of engines, and what its logprobs must be."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from inference_servers import Generator
+
+# Without the verl extra there are no models to test.
+collect_ignore_glob = [] if importlib.util.find_spec("verl") else ["test_*.py"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported_verl() -> None:
+    """verl's tokenizer code, imported with the warnings that it and Ray raise meanwhile left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("rollout.verl.tokens")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from rollout.verl.cpu.tiny_model import make_tiny_model
+
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"), vocab_size=512, hidden=64, layers=1)
+
+
+@pytest.fixture(scope="session")
+def generator(model: Path) -> Generator:
+    from inference_servers import Generator
+
+    return Generator(model)

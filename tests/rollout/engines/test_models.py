@@ -1,0 +1,259 @@
+"""SGLang's API, vLLM's API and transformers in process are one to a trajectory: the same ids, logprobs and endings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from inference_servers import Generator, Server, SGLangLike, VLLMLike
+from mcp.server.mcpserver import MCPServer
+from serving import listening
+from watched import Watched
+from worlds import ROLE, environment, opened, task
+
+from gateway.errors import ConfigError
+from gateway.session import Session
+from rollout.engines.engine import Engine
+from rollout.engines.opening import EngineOptions, opened_engine
+from rollout.engines.parameters import SamplingParameters, Waits
+from rollout.errors import EngineError
+from rollout.limits import Limits
+from rollout.task import Origin, sampling_seed
+from rollout.trace.record import SpanKind, StopReason, Trace
+from rollout.trace.store import TraceStore, read_traces
+from rollout.trajectory import roll_out
+from rollout.types import FinishReason, Policy
+
+pytestmark = pytest.mark.anyio
+
+KINDS = ("sglang", "vllm", "transformers")
+PROMPT = [40, 41, 42, 43]
+NO_PAUSE = Waits(retry_pause_s=0)
+
+
+def server_of(kind: str, generator: Generator) -> Server:
+    return SGLangLike(generator) if kind == "sglang" else VLLMLike(generator, processed_logprobs=True)
+
+
+@asynccontextmanager
+async def engine_over(server: Server, model: Path, **options: Any) -> AsyncGenerator[Engine]:
+    """The engine that is found at the server's address."""
+    async with listening(server.app) as address:
+        made = EngineOptions(engine=address, tokenizer=str(model), **{"waits": NO_PAUSE, **options})
+        async with opened_engine(made) as engine:
+            server.requests.clear()
+            yield engine
+
+
+@asynccontextmanager
+async def engine_of(kind: str, model: Path, generator: Generator, **options: Any) -> AsyncGenerator[Engine]:
+    async with AsyncExitStack() as stack:
+        if kind == "transformers":
+            yield await stack.enter_async_context(opened_engine(EngineOptions(engine=str(model), **options)))
+        else:
+            yield await stack.enter_async_context(engine_over(server_of(kind, generator), model, **options))
+
+
+async def policy(engine: Engine, **origin: int) -> Policy:
+    return await engine.policy(None, None, None, Origin(**origin))  # type: ignore[arg-type]  # models need none of them
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParameters(),
+        SamplingParameters(temperature=0.7),
+        SamplingParameters(temperature=0.7, top_p=0.3),
+        SamplingParameters(top_k=5),
+        SamplingParameters(temperature=0),
+    ],
+    ids=["1.0", "0.7", "0.7-top_p", "top_k", "greedy"],
+)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_logprob_means_the_same_whatever_engine_it_comes_from(
+    kind: str, sampling: SamplingParameters, model: Path, generator: Generator
+) -> None:
+    async with engine_of(kind, model, generator, sampling=sampling) as engine:
+        completion = await (await policy(engine)).generate(PROMPT, max_tokens=12, turn=0)
+    assert engine.notes == [] and completion.logprobs is not None and len(completion.ids) == 12
+    greedy = sampling.temperature == 0
+    expected = generator.logprobs(
+        PROMPT, completion.ids, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k
+    )
+    assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+    as_if_at_one = generator.logprobs(PROMPT, completion.ids, temperature=1.0, top_p=1.0, top_k=-1)
+    assert greedy or sampling == SamplingParameters() or completion.logprobs != pytest.approx(as_if_at_one, abs=1e-2)
+
+
+@pytest.mark.parametrize("make", [VLLMLike, lambda generator: SGLangLike(generator, original_logprobs=True)])
+async def test_raw_logprobs_are_kept_where_they_mean_the_same_and_left_out_with_a_note_where_not(
+    make: Callable[[Generator], Server], model: Path, generator: Generator
+) -> None:
+    async with engine_over(make(generator), model) as engine:
+        assert engine.notes == []
+        assert (await (await policy(engine)).generate(PROMPT, max_tokens=3, turn=0)).logprobs is not None
+    async with engine_over(make(generator), model, sampling=SamplingParameters(temperature=0.7)) as engine:
+        (note,) = engine.notes
+        assert "logprobs are left out" in note and "raw" in note and "start" in note
+        completion = await (await policy(engine)).generate(PROMPT, max_tokens=3, turn=0)
+    assert len(completion.ids) == 3 and completion.logprobs is None
+
+
+async def test_the_same_row_sample_and_turn_are_drawn_alike_and_others_apart(model: Path, generator: Generator) -> None:
+    for kind in KINDS:
+        async with engine_of(kind, model, generator) as engine:
+            one, same, other = await policy(engine, row=3), await policy(engine, row=3), await policy(engine, row=4)
+            first = await one.generate(PROMPT, max_tokens=8, turn=2)
+            assert (await same.generate(PROMPT, max_tokens=8, turn=2)).ids == first.ids
+            assert (await same.generate(PROMPT, max_tokens=8, turn=3)).ids != first.ids
+            assert (await other.generate(PROMPT, max_tokens=8, turn=2)).ids != first.ids
+
+
+async def test_a_server_that_is_busy_is_asked_again_with_the_same_seed_and_not_for_ever(
+    model: Path, generator: Generator
+) -> None:
+    for kind, key in (("sglang", "sampling_seed"), ("vllm", "seed")):
+        server = server_of(kind, generator)
+        async with engine_over(server, model, waits=replace(NO_PAUSE, attempts=3)) as engine:
+            server.refuse = 2
+            completion = await (await policy(engine, row=1)).generate(PROMPT, max_tokens=2, turn=0)
+            seeds = [request.get("sampling_params", request)[key] for request in server.requests]
+            assert len(completion.ids) == 2 and seeds == [sampling_seed(Origin(row=1), 0)] * 3
+            server.refuse = 3
+            with pytest.raises(EngineError, match="503"):
+                await (await policy(engine)).generate(PROMPT, max_tokens=2, turn=0)
+
+
+async def test_a_completion_whose_connection_broke_after_a_token_is_not_asked_for_again(
+    model: Path, generator: Generator
+) -> None:
+    server = VLLMLike(generator)
+    async with engine_over(server, model) as engine:
+        server.break_off = 1
+        with pytest.raises(EngineError, match="broke after 1 tokens"):
+            await (await policy(engine)).generate(PROMPT, max_tokens=5, turn=0)
+        assert len(server.requests) == 1
+
+
+async def test_a_server_that_reads_another_prompt_is_found_out(model: Path, generator: Generator) -> None:
+    server = VLLMLike(generator)
+    async with engine_over(server, model) as engine:
+        server.changes_prompt = True
+        with pytest.raises(EngineError, match="changed the prompt's token ids"):
+            await (await policy(engine)).generate(PROMPT, max_tokens=5, turn=0)
+
+
+async def refused(engine: str, **options: Any) -> str:
+    with pytest.raises(ConfigError) as refusal:
+        async with opened_engine(EngineOptions(engine=engine, **options)):
+            pass
+    return str(refusal.value)
+
+
+async def test_an_engine_that_cannot_play_is_refused_at_the_start_with_a_remedy(
+    model: Path, generator: Generator, tmp_path: Path
+) -> None:
+    async with listening(VLLMLike(generator, token_ids=False).app) as address:
+        said = await refused(address, tokenizer=str(model))
+        assert "gives no token ids" in said and "vLLM" in said
+        assert "--tokenizer: the server's tokenizer (tiny) is not on this machine" in await refused(address)
+        assert "--tokenizer" in await refused(address, tokenizer=str(tmp_path))
+        assert "neither an SGLang server" in await refused(f"{address}/nothing/here")
+    assert "nothing answers at" in await refused(address)
+    assert "a model's directory, or the http:// address" in await refused("experrt")
+    assert "no model directory" in await refused(str(tmp_path)) or "no tokenizer" in await refused(str(tmp_path))
+
+
+async def test_weights_are_named_by_the_trainers_step_where_the_server_knows_it(
+    model: Path, generator: Generator
+) -> None:
+    server = SGLangLike(generator)
+    async with engine_over(server, model) as engine:
+        assert (await (await policy(engine)).generate(PROMPT, max_tokens=1, turn=0)).weights_version == (None, None)
+        server.weight_version = "7"
+        assert (await (await policy(engine)).generate(PROMPT, max_tokens=1, turn=0)).weights_version == (7, 7)
+
+
+def judged() -> MCPServer:
+    server = MCPServer("judged", log_level="ERROR")
+
+    @server.tool(name="score", meta={ROLE: "score"})
+    async def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"score": 0.5, "parts": {}}
+
+    return server
+
+
+async def played(engine: Engine, directory: Path, limits: Limits) -> Trace:
+    """One trajectory that nobody answers; the policy says one thing."""
+    servers = {"judged": judged()}
+    made = environment(servers, reward={"server": "judged"})
+    row = task(prompt=({"role": "user", "content": "Go on."},))
+
+    async def policy_for(session: Session) -> Policy:
+        return await engine.policy(session, made, row, Origin())
+
+    async with opened(made, servers) as gateway:
+        return await roll_out(
+            Trace.begin("one", row, Origin()),
+            environment=made,
+            gateway=gateway,
+            policy_for=policy_for,
+            tokens=engine.tokens(),
+            limits=limits,
+            store=TraceStore(directory),
+        )
+
+
+GREEDY = SamplingParameters(temperature=0)
+"""The tiny model never ends a turn by itself then."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_trajectory_cancelled_in_mid_generation_is_recorded_with_its_partial_tokens(
+    kind: str, model: Path, generator: Generator, tmp_path: Path
+) -> None:
+    async with engine_of(kind, model, generator, sampling=GREEDY) as engine, anyio.create_task_group() as tasks:
+        watched = Watched(engine)
+        tasks.start_soon(played, watched, tmp_path, Limits(response_tokens=3000))
+        await watched.in_the_midst()
+        tasks.cancel_scope.cancel()
+    (trace,) = read_traces(tmp_path)
+    assert trace.is_withdrawn
+    assert_partial(trace, generator)
+
+
+def assert_partial(trace: Trace, generator: Generator) -> None:
+    (turn,) = trace.turns
+    assert turn.finish_reason is FinishReason.ABORT and 0 < turn.sampled < 3000
+    assert sum(trace.loss_mask) == turn.sampled == len(trace.logprobs)
+    expected = generator.logprobs(trace.prompt_ids, trace.response_ids, temperature=0, top_p=1.0, top_k=-1)
+    assert trace.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_time_that_runs_out_in_mid_generation_leaves_a_truncated_trajectory_that_counts(
+    kind: str, model: Path, generator: Generator, tmp_path: Path
+) -> None:
+    async with engine_of(kind, model, generator, sampling=GREEDY) as engine:
+        trace = await played(engine, tmp_path, Limits(response_tokens=100_000, wall_clock_s=1.5))
+    assert trace.stop_reason is StopReason.TIME_LIMIT and not trace.is_withdrawn
+    assert trace.reward is not None and trace.reward.score == 0.5
+    assert sum(trace.loss_mask) == trace.turns[0].sampled > 0
+    assert [span.kind for span in trace.spans] == [SpanKind.COMPLETION]
+
+
+async def test_a_generation_stops_where_the_engines_context_is_full(
+    model: Path, generator: Generator, tmp_path: Path
+) -> None:
+    async with engine_of("sglang", model, generator, sampling=GREEDY) as engine:
+        assert engine.context_tokens == 4096
+        trace = await played(engine, tmp_path, Limits(response_tokens=100_000, context_tokens=60))
+        assert trace.stop_reason is StopReason.TOKEN_LIMIT and len(trace.context) == 60
+        full = await played(engine, tmp_path, Limits(response_tokens=100, context_tokens=len(trace.prompt_ids)))
+    assert full.failure is not None and full.failure.kind == "prompt_too_long"
