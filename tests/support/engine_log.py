@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+SAMPLE_KEYS = ("prompt_ids", "response_ids", "loss_mask", "logprobs", "spans")
+
 
 def derive(record: dict[str, Any], generations: list[dict[str, Any]]) -> tuple[list[int], list[int], list[float]]:
     """(ids, mask, logprobs) of a trajectory's response, as the engine's log has them.
@@ -21,7 +23,7 @@ def derive(record: dict[str, Any], generations: list[dict[str, Any]]) -> tuple[l
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
-    for _ in record["turns"]:
+    for _ in range(sum(turn.get("generations", 1) for turn in record["turns"])):
         found = pick(record, claimed, context, generations)
         generations.remove(found)
         between = found["prompt_ids"][len(context) :]
@@ -30,6 +32,17 @@ def derive(record: dict[str, Any], generations: list[dict[str, Any]]) -> tuple[l
         logprobs += [0.0] * len(between) + found["log_probs"]
         context = found["prompt_ids"] + found["token_ids"]
     return ids, mask, logprobs
+
+
+def samples_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """A trajectory's training samples as records of their own, each with the turns that were sampled in it."""
+    samples: list[dict[str, Any]] = []
+    for segment in [*record["earlier"], record]:
+        numbers = {span["turn"] for span in segment["spans"] if span["kind"] in ("thinking", "completion")}
+        turns = [record["turns"][number] for number in sorted(numbers)]
+        if turns:
+            samples.append({key: segment[key] for key in SAMPLE_KEYS} | {"turns": turns})
+    return samples
 
 
 def pick(
