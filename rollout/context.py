@@ -77,9 +77,12 @@ class Context:
             for index, message in enumerate(messages)
             if message["role"] == "tool" and isinstance(message["content"], str)
         }
-        for index in sorted(sizes, key=lambda index: -sizes[index]):
-            taken = min(excess, sizes[index] - results.overflow_tokens)
-            if taken <= 0:
+        spare = {index: max(0, size - results.overflow_tokens) for index, size in sizes.items()}
+        if sum(spare.values()) < excess:
+            return False
+        for index in sorted(spare, key=lambda index: -spare[index]):
+            taken = min(excess, spare[index])
+            if taken == 0:
                 break
             message, event = messages[index], trace.turns[-1].tools[index]
             keep = rule_for(event.name, results).keep
@@ -87,7 +90,7 @@ class Context:
             messages[index] = message | {"content": text}
             event.cut_tokens += cut
             excess -= taken
-        return excess <= 0
+        return True
 
 
 def with_line(message: Message, line: str) -> Message:

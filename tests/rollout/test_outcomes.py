@@ -129,6 +129,8 @@ async def test_a_result_of_which_too_little_would_be_left_ends_the_trajectory(tm
     trace = await played(tmp_path, calling("read", length=2000), "Never said.", limits=Limits(response_tokens=150))
     assert marks(trace) == ["result_overflow"] and trace.stop_reason is StopReason.TOKEN_LIMIT
     assert trace.turns[0].tools[0].text.startswith("abc") and trace.loss_mask[-1] == 1
+    (event,) = trace.turns[0].tools
+    assert (event.shown, event.cut_tokens) == (None, 0) and trace.messages[-1]["content"] == event.text
     assert trace.reward is not None
 
 
