@@ -88,6 +88,8 @@ class LimitsConfig(_Section):
     """Tool calls of one turn that are sent; the policy reads that the rest were not."""
     tokens_per_turn: int | None = Field(default=None, ge=1)
     wall_clock_s: float = Field(default=1800.0, gt=0)
+    tell_budget: bool = False
+    """Whether tool results and user messages end in a line that says what is left."""
 
 
 class Keep(StrEnum):
@@ -111,6 +113,9 @@ class ResultsConfig(CutConfig):
 
     tools: dict[str, CutConfig] = {}
     """By the name that the policy knows, or a glob of it; the first that fits counts."""
+    overflow_tokens: int = Field(default=64, ge=16)
+    """Results that exceed the trajectory's token budget are cut so that this many tokens are left to answer with, if
+    this many of the cut result can be shown; else the trajectory ends."""
 
 
 class ThinkingLoss(StrEnum):
@@ -123,11 +128,72 @@ class ThinkingReward(StrEnum):
     STRIP = "strip"
 
 
+class ThinkingContext(StrEnum):
+    KEEP = "keep"
+    DROP_PREVIOUS = "drop_previous"
+    """At each new user message the thinking before it leaves the context, as in the templates that Qwen3 and others
+    are served with; thinking between the tool calls that answer one user message stays."""
+
+
 class ThinkingConfig(_Section):
     """What thinking counts for. It is in the trace in any case."""
 
     loss: ThinkingLoss = ThinkingLoss.KEEP
     reward: ThinkingReward = ThinkingReward.STRIP
+    context: ThinkingContext = ThinkingContext.KEEP
+    tokens_per_turn: int | None = Field(default=None, ge=1)
+    """Where a turn is still thinking after this many tokens, the thought is closed for it, and it goes on."""
+
+
+class FilterAction(StrEnum):
+    """What becomes of a turn that a filter finds."""
+
+    MARK = "mark"
+    """It is noted in the trace and counted."""
+    MASK = "mask"
+    """Its tokens leave the loss."""
+    MASK_TRAJECTORY = "mask_trajectory"
+    """All of the trajectory's tokens leave the loss (SimpleTIR); its reward still counts among its siblings."""
+    PENALISE = "penalise"
+    """`penalty` is subtracted from the reward."""
+    END = "end"
+    """The trajectory ends before the turn has acted, and is scored."""
+
+
+class FilterConfig(_Section):
+    """One filter."""
+
+    action: FilterAction = FilterAction.MARK
+    penalty: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    """For each turn that is found, under the action `penalise`."""
+
+
+class RepeatedCallsConfig(FilterConfig):
+    """Turns with a call that was made before, with the same arguments."""
+
+    times: int = Field(default=3, ge=2)
+    """From which time on, the first call included."""
+
+
+class LongThinkingConfig(FilterConfig):
+    """Turns that think too long."""
+
+    tokens: int | None = Field(default=None, ge=1)
+    """More thinking tokens than this are too many; None finds none."""
+
+
+class FiltersConfig(_Section):
+    """What is looked for in every turn, and what is done about it."""
+
+    void: FilterConfig = FilterConfig()
+    """Turns with neither a readable call nor an answer: empty, cut, broken or repeated text."""
+    repeated_calls: RepeatedCallsConfig = RepeatedCallsConfig()
+    long_thinking: LongThinkingConfig = LongThinkingConfig()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _an_action_alone_needs_no_mapping(cls, value: Any) -> Any:
+        return {"action": value} if isinstance(value, str) else value
 
 
 class Environment(_Section):
@@ -146,6 +212,7 @@ class Environment(_Section):
     limits: LimitsConfig = LimitsConfig()
     results: ResultsConfig = ResultsConfig()
     thinking: ThinkingConfig = ThinkingConfig()
+    filters: FiltersConfig = FiltersConfig()
     max_sessions: int = Field(default=64, ge=1)
     lease_timeout_s: float = Field(default=1800.0, gt=0)
     lease_dir: LeaseDirConfig = LeaseDirConfig()

@@ -14,7 +14,7 @@ class Limits:
     """Bounds of one trajectory. Every field but `response_tokens` may come from the environment."""
 
     response_tokens: int
-    """Tokens after the prompt: sampled, tool and user tokens together."""
+    """Tokens of the context behind the opening prompt: sampled, tool and user tokens together, dropped thinking not."""
     prompt_tokens: int | None = None
     context_tokens: int | None = None
     """Prompt and response together, where the engine bounds them."""
@@ -25,6 +25,7 @@ class Limits:
     tokens_per_turn: int | None = None
     wall_clock_s: float = 1800.0
     """Counted from the moment the lease is granted."""
+    tell_budget: bool = False
 
     @classmethod
     def of(
@@ -48,6 +49,7 @@ class Limits:
             parallel_calls=own.parallel_calls,
             tokens_per_turn=own.tokens_per_turn,
             wall_clock_s=own.wall_clock_s,
+            tell_budget=own.tell_budget,
         )
 
     def check_prompt(self, trace: Trace) -> None:
@@ -58,9 +60,9 @@ class Limits:
         if self.context_tokens is not None and length >= self.context_tokens:
             raise PromptTooLong(f"the prompt has {length} tokens, the engine's context {self.context_tokens}")
 
-    def reached(self, trace: Trace) -> StopReason | None:
-        """The limit that forbids another generation, if one does."""
-        if self._left(trace) <= 0:
+    def reached(self, trace: Trace, *, freed: int = 0) -> StopReason | None:
+        """The limit that forbids another generation, if one does; `freed` tokens are about to leave the context."""
+        if self.tokens_left(trace) + freed <= 0:
             return StopReason.TOKEN_LIMIT
         if len(trace.turns) >= self.assistant_turns:
             return StopReason.TURN_LIMIT
@@ -70,17 +72,21 @@ class Limits:
             return StopReason.TOOL_CALL_LIMIT
         return None
 
-    def fits(self, trace: Trace, tokens: int) -> bool:
-        """Whether `tokens` more leave room for at least one sampled token."""
-        return tokens < self._left(trace)
+    def tokens_left(self, trace: Trace) -> int:
+        left = self.response_tokens - trace.tokens_used
+        return left if self.context_tokens is None else min(left, self.context_tokens - len(trace.context))
 
     def completion_tokens(self, trace: Trace) -> int:
         """Most tokens that the next generation may have."""
-        left = self._left(trace)
+        left = self.tokens_left(trace)
         return left if self.tokens_per_turn is None else min(left, self.tokens_per_turn)
 
-    def _left(self, trace: Trace) -> int:
-        left = self.response_tokens - len(trace.response_ids)
-        if self.context_tokens is None:
-            return left
-        return min(left, self.context_tokens - len(trace.prompt_ids) - len(trace.response_ids))
+    def budget_line(self, trace: Trace) -> str:
+        """What is left, for the policy to read; tokens as they are before the message that ends in this line."""
+        left = [
+            (self.assistant_turns - len(trace.turns), "turns"),
+            (self.tokens_left(trace), "tokens"),
+            *([] if self.tool_calls is None else [(self.tool_calls - trace.tool_calls, "tool calls")]),
+            *([] if self.user_turns is None else [(self.user_turns - trace.user_turns, "user messages")]),
+        ]
+        return "[Left: " + ", ".join(f"{amount} {what}" for amount, what in left) + "]"

@@ -26,8 +26,10 @@ class _Score(BaseModel):
     parts: dict[str, Finite] = Field(default_factory=dict)
 
 
-async def score(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> Reward:
-    """The weighted sum of the server's score, its parts, what turns earned, and the components of ours.
+async def score(
+    config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session, penalty: float = 0.0
+) -> Reward:
+    """The weighted sum of the server's score, its parts, what turns earned, and components of ours; less the penalty.
 
     Raises:
         ConfigError: a component that the environment weighs needs what the row does not have.
@@ -39,9 +41,10 @@ async def score(config: RewardConfig, thinking: ThinkingReward, trace: Trace, se
     parts = dict.fromkeys(config.parts, 0.0) | judged.parts | dict[str, float](components(config, trace))
     weighed = sum(config.weight(name) * value for name, value in parts.items())
     return Reward(
-        score=config.weight(Component.SCORE) * judged.score + weighed + sum(turns),
+        score=config.weight(Component.SCORE) * judged.score + weighed + sum(turns) - penalty,
         parts=parts,
         turns=turns if any(turns) else [],
+        penalty=penalty,
     )
 
 

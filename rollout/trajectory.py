@@ -14,14 +14,17 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.session import Session
 from gateway.types import Fault, ToolResult
-from rollout.config import Environment, ResultsConfig, ThinkingLoss
+from rollout.config import Environment, ThinkingLoss
+from rollout.context import Context
 from rollout.errors import RolloutError
+from rollout.filters import Filters, refused
+from rollout.generation import generate
 from rollout.limits import Limits
 from rollout.results import show
 from rollout.reward import score
-from rollout.trace.record import StopReason, Trace, Turn
+from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import TraceStore
-from rollout.types import Call, FinishReason, Message, Parsed, Policy, Shown, TokenBuilder
+from rollout.types import Call, FinishReason, Message, Parsed, Policy, TokenBuilder
 from rollout.user import User
 
 log = structlog.get_logger(__name__)
@@ -59,24 +62,17 @@ async def roll_out(
             try:
                 user = User(session, environment.user.server) if environment.user else None
                 policy = await policy_for(session)
-                mask_thinking = environment.thinking.loss is ThinkingLoss.MASK
+                schemas = [tool.openai_schema() for tool in session.tools.values()] if tools is None else tools
+                context = Context(environment=environment, limits=limits, tokens=tokens, schemas=schemas)
+                filters = Filters(environment.filters)
                 with anyio.move_on_after(limits.wall_clock_s) as clock:
-                    await play(
-                        trace,
-                        session,
-                        policy,
-                        tokens,
-                        user,
-                        limits,
-                        tools=tools,
-                        mask_thinking=mask_thinking,
-                        results=environment.results,
-                    )
+                    await play(trace, session, policy, user, context, filters)
                 # Out of time in mid-generation: an engine may have handed over what it had, see `result_or_rest`.
                 if clock.cancelled_caught or (clock.cancel_called and trace.stop_reason is StopReason.ABORTED):
                     trace.stop_reason = StopReason.TIME_LIMIT
                 if not trace.is_withdrawn:
-                    trace.reward = await score(environment.reward, environment.thinking.reward, trace, session)
+                    penalty = filters.settle(trace)
+                    trace.reward = await score(environment.reward, environment.thinking.reward, trace, session, penalty)
                     await session.settled()  # a server may have changed its tools with the last call to it
             finally:
                 trace.heard.add(session.take_heard())
@@ -96,35 +92,24 @@ async def roll_out(
 
 
 async def play(
-    trace: Trace,
-    session: Session,
-    policy: Policy,
-    tokens: TokenBuilder,
-    user: User | None,
-    limits: Limits,
-    *,
-    tools: Sequence[dict[str, Any]] | None = None,
-    mask_thinking: bool = False,
-    results: ResultsConfig = ResultsConfig(),  # noqa: B008 (frozen)
+    trace: Trace, session: Session, policy: Policy, user: User | None, context: Context, filters: Filters
 ) -> None:
     """Take turns until a stop reason is set.
 
     Each turn appends its completion and its context in one piece, so a trajectory that is cut between two turns is
     whole up to there.
     """
-    schemas = [tool.openai_schema() for tool in session.tools.values()] if tools is None else tools
     await open_conversation(trace, user)
     trace.heard.add(session.take_heard())
-    trace.prompt_ids = tokens.prompt(trace.messages, schemas)
-    limits.check_prompt(trace)
+    trace.open(context.tokens.prompt(trace.messages, context.schemas))
+    context.limits.check_prompt(trace)
     while trace.stop_reason is None:
-        parsed = await take_turn(trace, policy, tokens, limits, schemas, mask_thinking=mask_thinking)
+        parsed = await take_turn(trace, policy, context, filters)
         if trace.stop_reason is not None:
             return
         try:
             if parsed.calls:
-                show_result = partial(show, config=results, tokens=tokens)
-                answers = await call_tools(trace, session, parsed.calls, limits.parallel_calls, show_result)
+                answers = await call_tools(trace, session, parsed.calls, context)
             elif user is None:
                 trace.stop_reason = StopReason.ANSWERED
                 return
@@ -132,15 +117,7 @@ async def play(
                 answers = [await hear_user(trace, user, parsed.content)]
         finally:
             trace.turns[-1].heard.add(session.take_heard())
-        add_context(trace, answers, tokens, limits, schemas)
-
-
-async def hear_user(trace: Trace, user: User, said: str) -> Message:
-    """The user's reply, recorded, as a message."""
-    trace.turns[-1].user = event = await user.reply(said)
-    if event.done:
-        trace.stop_reason = StopReason.USER_DONE
-    return {"role": "user", "content": event.message}
+        context.add(trace, answers)
 
 
 async def open_conversation(trace: Trace, user: User | None) -> None:
@@ -152,48 +129,55 @@ async def open_conversation(trace: Trace, user: User | None) -> None:
         trace.messages.append({"role": "user", "content": opening})
 
 
-async def take_turn(
-    trace: Trace,
-    policy: Policy,
-    tokens: TokenBuilder,
-    limits: Limits,
-    schemas: Sequence[dict[str, Any]],
-    *,
-    mask_thinking: bool,
-) -> Parsed:
+async def take_turn(trace: Trace, policy: Policy, context: Context, filters: Filters) -> Parsed:
     """Generate once and append what was sampled, as sampled.
 
     A generation that was aborted ends the trajectory, and so does one that was cut before it said anything whole: half
     a sentence is no answer, and no message to a user.
     """
-    began = time.monotonic()
-    context = trace.context
-    completion = await policy.generate(context, max_tokens=limits.completion_tokens(trace), turn=len(trace.turns))
+    began, thinking, tokens = time.monotonic(), context.environment.thinking, context.tokens
+    completion = await generate(
+        policy,
+        tokens,
+        trace.context,
+        max_tokens=context.limits.completion_tokens(trace),
+        turn=len(trace.turns),
+        thinking=thinking.tokens_per_turn,
+    )
     generate_s = time.monotonic() - began
-    parsed = await tokens.parse(completion.ids, schemas)
-    edit = tokens.completion(context, completion.ids)
-    turn: Turn = trace.add_completion(completion, parsed, edit, mask_thinking=mask_thinking)
+    parsed = await tokens.parse(completion.ids, context.schemas)
+    edit = tokens.completion(trace.context, completion.ids)
+    turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.generate_s = generate_s
+    filters.judge(trace, completion, parsed)
     if completion.finish_reason is FinishReason.ABORT:
         trace.stop_reason = StopReason.ABORTED
     elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
-        trace.stop_reason = StopReason.TOKEN_LIMIT
+        trace.stop_reason = trace.stop_reason or StopReason.TOKEN_LIMIT
     return parsed
 
 
-async def call_tools(
-    trace: Trace, session: Session, calls: Sequence[Call], parallel_calls: int, show_result: Callable[..., Shown]
-) -> list[Message]:
+async def hear_user(trace: Trace, user: User, said: str) -> Message:
+    """The user's reply, recorded, as a message."""
+    event = await user.reply(said)
+    trace.add_user(event)
+    if event.done:
+        trace.stop_reason = StopReason.USER_DONE
+    return {"role": "user", "content": event.message}
+
+
+async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], context: Context) -> list[Message]:
     """Send the calls side by side, record them in their order, and return the messages that tell the policy.
 
     What is not sent is answered in the tool's place: a call that cannot be read, and calls beyond the limit. A
     trajectory that ends while calls are under way records those too, since they may have taken effect.
     """
-    sendable = [index for index, call in enumerate(calls) if call.problem is None][:parallel_calls]
+    most = context.limits.parallel_calls
+    sendable = [index for index, call in enumerate(calls) if call.problem is None][:most]
     results = [
         ToolResult.error(call.problem, fault=Fault.UNREADABLE)
         if call.problem
-        else ToolResult.error(f"Not called: at most {parallel_calls} calls per turn are sent.")
+        else ToolResult.error(f"Not called: at most {most} calls per turn are sent.")
         for call in calls
     ]
     for index in sendable:
@@ -205,8 +189,14 @@ async def call_tools(
     try:
         await side_by_side([partial(send, index) for index in sendable])
     finally:
-        shown = [show_result(result, tool=call.name) for call, result in zip(calls, results, strict=True)]
-        messages = trace.add_calls(calls, results, shown)
+        cut = context.environment.results
+        shown = [
+            show(result, tool=call.name, config=cut, tokens=context.tokens)
+            for call, result in zip(calls, results, strict=True)
+        ]
+        tools = [session.tools.get(call.name) for call in calls]
+        messages = trace.add_calls(calls, results, shown, [tool.server if tool else None for tool in tools])
+        trace.turns[-1].marks += refused(calls, sendable, session.tools)
     return messages
 
 
@@ -230,18 +220,3 @@ def first_error(group: BaseExceptionGroup[GatewayError]) -> GatewayError:
         error = error.exceptions[0]
     assert isinstance(error, GatewayError)
     return error
-
-
-def add_context(
-    trace: Trace, messages: list[Message], tokens: TokenBuilder, limits: Limits, schemas: Sequence[dict[str, Any]]
-) -> None:
-    """Record messages, and render them into the context where another generation will read them."""
-    previous = list(trace.messages)
-    trace.messages += messages
-    trace.stop_reason = trace.stop_reason or limits.reached(trace)
-    if trace.stop_reason is None:
-        edit = tokens.messages(trace.context, previous, messages, schemas)
-        if limits.fits(trace, len(edit.inserted) + len(edit.appended) - edit.removed):
-            trace.add_context(edit)
-        else:
-            trace.stop_reason = StopReason.TOKEN_LIMIT

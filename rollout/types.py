@@ -29,6 +29,10 @@ class Completion:
     finish_reason: FinishReason = FinishReason.STOP
     weights_version: tuple[int | None, int | None] = (None, None)
     """Trainer step of the weights at the first and at the last sampled token."""
+    forced: tuple[int, int] | None = None
+    """`[begin, end)` of the ids that nobody sampled: the marker with which the thinking budget closed the thought."""
+    generations: int = 1
+    """How often the engine was asked for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +93,10 @@ class Policy(Protocol):
     """Token-in-token-out access to a model, for one trajectory."""
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        """Continue `ids` by at most `max_tokens` tokens; `turn` counts from 0 within the trajectory."""
+        """Continue `ids` by at most `max_tokens` tokens; `turn` counts from 0 within the trajectory.
+
+        The same turn is asked for again where its thinking budget was reached; `ids` then ends in what the turn has.
+        """
         ...
 
 

@@ -64,6 +64,11 @@ def _show(stats: Stats, tokenizer: str | None) -> None:
     reward = "none" if stats.reward is None else f"{stats.reward:.3f}"
     endings = ", ".join(f"{reason} {count}" for reason, count in stats.stop_reasons.items())
     console.print(f"reward {reward}, tool errors {stats.tool_error_rate:.1%}, ended by {endings}")
+    if stats.marked_turns:
+        console.print("marked turns: " + ", ".join(f"{kind} {count}" for kind, count in stats.marked_turns.items()))
+    if stats.drift_example:
+        problem = f"environment drift: {stats.drifted_calls} calls got different results in sibling trajectories"
+        console.print(f"{problem}; for one, {stats.drift_example}", highlight=False, markup=False)
     if stats.withdrawn:
         console.print(f"{stats.withdrawn} withdrawn trajectories are left out")
     if stats.recommended is None:

@@ -23,15 +23,20 @@ Encode = Callable[[str], list[int]]
 class ScriptedPolicy:
     """Says what it was given, turn by turn; each token had probability 1, so every logprob is 0.
 
-    After its last line it ends every turn at once, without a word.
+    After its last line it ends every turn at once, without a word. A turn that is asked for again goes on.
     """
 
     def __init__(self, texts: Sequence[str], encode: Encode, *, stop: str) -> None:
         self._texts, self._encode, self._stop = texts, encode, stop
+        self._turn, self._left = -1, list[int]()
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        text = self._texts[turn] if turn < len(self._texts) else ""
-        return _completion(self._encode(text + self._stop), max_tokens)
+        if turn != self._turn:
+            text = self._texts[turn] if turn < len(self._texts) else ""
+            self._turn, self._left = turn, self._encode(text + self._stop)
+        said = _completion(self._left, max_tokens)
+        self._left = self._left[len(said.ids) :]
+        return said
 
 
 class RandomPolicy:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated
 
-from gateway.types import Content, ContentKind, Fault, Heard, ToolResult
+from pydantic import Field
+
+from gateway.types import Heard, ToolResult
 from rollout.task import Origin, Task
+from rollout.trace.events import ToolEvent, UserEvent, tool_event, tool_message
+from rollout.trace.marks import Mark
+from rollout.trace.segment import Segment, Span, SpanKind
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
+
+__all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
 SCHEMA_VERSION = 1
 
@@ -27,6 +32,8 @@ class StopReason(StrEnum):
     TOOL_CALL_LIMIT = "tool_call_limit"
     TOKEN_LIMIT = "token_limit"
     TIME_LIMIT = "time_limit"
+    FILTERED = "filtered"
+    """A filter whose action is `end` found something in the last turn."""
     ABORTED = "aborted"
     """The engine was told to stop in mid-generation; withdrawn, its partial tokens kept in the trace."""
     FAILED = "failed"
@@ -41,76 +48,6 @@ class StopReason(StrEnum):
         return self in (StopReason.ABORTED, StopReason.FAILED)
 
 
-class SpanKind(StrEnum):
-    THINKING = "thinking"
-    COMPLETION = "completion"
-    """Sampled tokens after the thinking."""
-    CONTEXT = "context"
-    """Rendered tool or user messages, and boundary tokens."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Span:
-    """A run of response tokens of one kind, `[start, end)` counted from the first response token."""
-
-    kind: SpanKind
-    turn: int
-    start: int
-    end: int
-
-
-@dataclass(kw_only=True, slots=True)
-class Block:
-    """Binary content of a result; it is kept itself where the policy was shown it, in the trace's messages."""
-
-    kind: ContentKind
-    mime_type: str | None
-    uri: str | None
-    size: int  # bytes
-    sha256: str
-
-    @classmethod
-    def of(cls, content: Content) -> Block:
-        digest = hashlib.sha256(content.data).hexdigest()
-        return cls(
-            kind=content.kind, mime_type=content.mime_type, uri=content.uri, size=len(content.data), sha256=digest
-        )
-
-
-@dataclass(kw_only=True, slots=True)
-class ToolEvent:
-    """One call and what came of it."""
-
-    name: str
-    arguments: dict[str, Any]
-    text: str
-    """The whole of it, a line for each block that is not text."""
-    is_error: bool
-    fault: Fault | None = None
-    id: str | None = None
-    reward: float | None = None
-    elapsed_s: float = 0.0
-    shown: str | None = None
-    """What the policy read, where that is not `text`: a long text cut, or images beside it."""
-    cut_tokens: int = 0
-    coerced: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What was sent instead of strings in `arguments` that nearly fitted, by dotted path."""
-    structured: dict[str, Any] | None = None
-    """Structured content that `text` does not repeat."""
-    blocks: list[Block] = field(default_factory=list[Block])
-
-
-@dataclass(kw_only=True, slots=True)
-class UserEvent:
-    """One message of the user simulator."""
-
-    seq: int
-    message: str
-    done: bool
-    reward: float | None = None
-    elapsed_s: float = 0.0
-
-
 @dataclass(kw_only=True, slots=True)
 class Turn:
     """One policy generation and what it caused."""
@@ -120,6 +57,8 @@ class Turn:
     finish_reason: FinishReason
     sampled: int
     """How many ids were sampled."""
+    generations: int = 1
+    """How often the engine was asked: twice where the turn went on behind its thinking budget."""
     trimmed: list[int] = field(default_factory=list[int])
     """Sampled ids that the template dropped again when the context went on; in no training sample."""
     weights_version: tuple[int | None, int | None] = (None, None)
@@ -128,6 +67,8 @@ class Turn:
     user: UserEvent | None = None
     heard: Heard = field(default_factory=Heard)
     """What servers asked for and said within this turn's calls, the user simulator's included."""
+    marks: list[Mark] = field(default_factory=list[Mark])
+    """What went wrong in this turn, and what the filters did about it."""
 
     @property
     def reward(self) -> float:
@@ -142,9 +83,12 @@ class Reward:
     """The trajectory's reward and what it is made of."""
 
     score: float
+    """With the penalty subtracted."""
     parts: dict[str, float] = field(default_factory=dict[str, float])
     turns: list[float] = field(default_factory=list[float])
     """What each turn earned by itself, weighed; a share of `score`. Empty where none did."""
+    penalty: float = 0.0
+    """What the filters subtracted, as a positive number."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -156,22 +100,21 @@ class Failure:
 
 
 @dataclass(kw_only=True, slots=True)
-class Trace:
-    """Everything about one trajectory, in the order in which it happened."""
+class Trace(Segment):
+    """Everything about one trajectory, in the order in which it happened.
+
+    Prompt, response, mask, logprobs and spans are those of the last segment; only a thinking policy that drops earlier
+    thinking makes more than one.
+    """
 
     id: str
     task: Task
     origin: Origin
     messages: list[Message]
-    prompt_ids: list[int] = field(default_factory=list[int])
-    response_ids: list[int] = field(default_factory=list[int])
-    loss_mask: list[int] = field(default_factory=list[int])  # [len(response_ids)], 1 where sampled
-    logprobs: list[float] = field(default_factory=list[float])  # [len(response_ids)], 0.0 where not sampled
+    earlier: list[Segment] = field(default_factory=list[Segment])
+    """The segments before the last one."""
     has_logprobs: bool = True
     """False once an engine gave a completion without logprobs."""
-    images: int = 0
-    """How many of the messages' images are in the context: the first ones."""
-    spans: list[Span] = field(default_factory=list[Span])
     turns: list[Turn] = field(default_factory=list[Turn])
     stop_reason: StopReason | None = None
     failure: Failure | None = None
@@ -182,19 +125,36 @@ class Trace:
     elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
 
+    # Kept up as the trace grows, so that no turn has to go through the whole of it; not in the record.
+    context: Annotated[list[int], Field(exclude=True)] = field(init=False, compare=False, repr=False)
+    """What the policy sees next: prompt and response so far. Not to be changed by whoever reads it."""
+    tool_calls: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
+    user_turns: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.context = self.prompt_ids + self.response_ids
+        self.tool_calls = sum(len(turn.tools) for turn in self.turns)
+        self.user_turns = sum(turn.user is not None for turn in self.turns)
+
     @classmethod
     def begin(cls, trajectory: str, task: Task, origin: Origin) -> Trace:
         return cls(id=trajectory, task=task, origin=origin, messages=[dict(message) for message in task.prompt])
 
     @property
-    def context(self) -> list[int]:
-        """What the policy sees next: prompt and response so far.  # [len(prompt_ids) + len(response_ids)]"""
-        return self.prompt_ids + self.response_ids
+    def segments(self) -> list[Segment]:
+        """All segments in which something was sampled, in order."""
+        return [segment for segment in (*self.earlier, self) if segment.turns_sampled]
+
+    @property
+    def tokens_used(self) -> int:
+        """Tokens of the context behind the opening prompt; what the response's budget is spent on."""
+        opening = self.earlier[0] if self.earlier else self
+        return len(self.context) - len(opening.prompt_ids)
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether the trajectory says nothing about the policy: it did not end, or has no token to train on."""
-        return self.stop_reason is None or self.stop_reason.is_withdrawn or not self.response_ids
+        """Whether the trajectory says nothing about the policy: it did not end, or never had a turn."""
+        return self.stop_reason is None or self.stop_reason.is_withdrawn or not (self.turns or self.response_ids)
 
     @property
     def opening(self) -> int:
@@ -202,36 +162,46 @@ class Trace:
         return len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)
 
     @property
-    def user_turns(self) -> int:
-        return sum(turn.user is not None for turn in self.turns)
-
-    @property
-    def tool_calls(self) -> int:
-        return sum(len(turn.tools) for turn in self.turns)
-
-    @property
     def tool_errors(self) -> int:
         return sum(event.is_error for turn in self.turns for event in turn.tools)
+
+    def open(self, prompt_ids: list[int], *, images: int | None = None) -> None:
+        """Begin a segment with this prompt; the one that was played, if any, is complete."""
+        if self.response_ids:
+            self.earlier.append(
+                Segment(
+                    prompt_ids=self.prompt_ids,
+                    response_ids=self.response_ids,
+                    loss_mask=self.loss_mask,
+                    logprobs=self.logprobs,
+                    images=self.images,
+                    spans=self.spans,
+                )
+            )
+        self.prompt_ids, self.response_ids, self.loss_mask, self.logprobs, self.spans = prompt_ids, [], [], [], []
+        self.images = self.images if images is None else images
+        self.context = list(prompt_ids)
 
     def add_completion(self, completion: Completion, parsed: Parsed, edit: Edit, *, mask_thinking: bool) -> Turn:
         """Append sampled ids as they are. Masked thinking stays in the context and out of the loss."""
         self._apply(edit)
-        thinking = min(parsed.thinking_tokens, len(edit.appended))
-        start = len(self.response_ids)
-        self.response_ids += edit.appended
-        self.loss_mask += [0 if mask_thinking else 1] * thinking + [1] * (len(edit.appended) - thinking)
+        turn, ids = len(self.turns), edit.appended
         if completion.logprobs is None:
             self.has_logprobs = False
-        self.logprobs += completion.logprobs or [0.0] * len(edit.appended)
-        turn = len(self.turns)
-        self._span(SpanKind.THINKING, turn, start, start + thinking)
-        self._span(SpanKind.COMPLETION, turn, start + thinking, len(self.response_ids))
+        logprobs = completion.logprobs or [0.0] * len(ids)
+        thinking = min(parsed.thinking_tokens, len(ids))
+        begin, end = completion.forced or (thinking, thinking)
+        self.add_span(SpanKind.THINKING, turn, ids[:begin], logprobs[:begin], in_loss=not mask_thinking)
+        self.add_span(SpanKind.FORCED, turn, ids[begin:end])
+        self.add_span(SpanKind.COMPLETION, turn, ids[end:], logprobs[end:], in_loss=True)
+        self.context += ids
         self.turns.append(
             Turn(
                 content=parsed.content,
                 thinking=parsed.thinking,
                 finish_reason=completion.finish_reason,
-                sampled=len(completion.ids),
+                sampled=len(completion.ids) - (end - begin),
+                generations=completion.generations,
                 weights_version=completion.weights_version,
             )
         )
@@ -242,22 +212,33 @@ class Trace:
         """Append rendered messages; nobody sampled them, so mask and logprob are 0."""
         self._apply(edit)
         self.images += edit.images
-        start = len(self.response_ids)
-        self._append_unsampled(edit.appended)
-        self._span(SpanKind.CONTEXT, len(self.turns) - 1, start, len(self.response_ids))
+        self.add_span(SpanKind.CONTEXT, len(self.turns) - 1, edit.appended)
+        self.context += edit.appended
 
     def add_calls(
-        self, calls: Sequence[Call], results: Sequence[ToolResult], shown: Sequence[Shown] | None = None
+        self,
+        calls: Sequence[Call],
+        results: Sequence[ToolResult],
+        shown: Sequence[Shown] | None = None,
+        servers: Sequence[str | None] | None = None,
     ) -> list[Message]:
         """Record what the calls of this turn came to, and return the messages that tell the policy.
 
         Args:
             shown: what the policy is shown of each result; all of its text where this is None.
+            servers: whose tool each call was for.
         """
         seen = shown or [Shown(text=result.text) for result in results]
-        triples = list(zip(calls, results, seen, strict=True))
-        self.turns[-1].tools += [tool_event(*triple) for triple in triples]
-        return [tool_message(call, part.content) for call, _, part in triples]
+        owners = servers or [None] * len(calls)
+        events = [tool_event(*each) for each in zip(calls, results, seen, owners, strict=True)]
+        self.turns[-1].tools += events
+        self.tool_calls += len(events)
+        return [tool_message(call, part.content) for call, part in zip(calls, seen, strict=True)]
+
+    def add_user(self, event: UserEvent) -> None:
+        """Record what the user said to this turn."""
+        self.turns[-1].user = event
+        self.user_turns += 1
 
     def fail(self, kind: str, message: str) -> None:
         self.stop_reason = StopReason.FAILED
@@ -265,28 +246,12 @@ class Trace:
 
     def _apply(self, edit: Edit) -> None:
         if edit.removed:
-            kept = len(self.response_ids) - edit.removed
-            sampled = sum(self.loss_mask[kept:]) or any(
-                span.kind is not SpanKind.CONTEXT and span.end > kept for span in self.spans
-            )
-            if sampled and self.turns:
-                self.turns[-1].trimmed += self.response_ids[kept:]
-            del self.response_ids[kept:], self.loss_mask[kept:], self.logprobs[kept:]
-            for span in self.spans:
-                span.end = min(span.end, kept)
-            self.spans = [span for span in self.spans if span.start < span.end]
-        start = len(self.response_ids)
-        self._append_unsampled(edit.inserted)
-        self._span(SpanKind.CONTEXT, len(self.turns) - 1, start, len(self.response_ids))
-
-    def _append_unsampled(self, ids: list[int]) -> None:
-        self.response_ids += ids
-        self.loss_mask += [0] * len(ids)
-        self.logprobs += [0.0] * len(ids)
-
-    def _span(self, kind: SpanKind, turn: int, start: int, end: int) -> None:
-        if start < end:
-            self.spans.append(Span(kind=kind, turn=turn, start=start, end=end))
+            trimmed = self.trim(edit.removed)
+            if self.turns:
+                self.turns[-1].trimmed += trimmed
+            del self.context[len(self.context) - edit.removed :]
+        self.add_span(SpanKind.CONTEXT, len(self.turns) - 1, edit.inserted)
+        self.context += edit.inserted
 
 
 def assistant_message(parsed: Parsed) -> Message:
@@ -299,41 +264,3 @@ def assistant_message(parsed: Parsed) -> Message:
             for call in parsed.calls
         ]
     return message
-
-
-def tool_event(call: Call, result: ToolResult, shown: Shown) -> ToolEvent:
-    text = result.text
-    structured = dict(result.structured) if result.structured is not None else None
-    return ToolEvent(
-        name=call.name,
-        arguments=call.arguments,
-        id=call.id,
-        text=text,
-        is_error=result.is_error,
-        fault=result.fault,
-        reward=result.reward,
-        elapsed_s=result.elapsed_s,
-        shown=shown.text if shown.text != text else None,
-        cut_tokens=shown.cut_tokens,
-        coerced=dict(result.coerced),
-        structured=None if _repeats(text, structured) else structured,
-        blocks=[Block.of(block) for block in result.content if block.data],
-    )
-
-
-def _repeats(text: str, structured: dict[str, Any] | None) -> bool:
-    """Servers repeat structured content as JSON text, and put what is no object under `result`."""
-    if structured is None:
-        return True
-    if text in (structured.get("result"), str(structured.get("result"))):
-        return True
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return said == structured or said == structured.get("result")
-
-
-def tool_message(call: Call, content: str | list[dict[str, Any]]) -> Message:
-    message: Message = {"role": "tool", "name": call.name, "content": content}
-    return message | ({"tool_call_id": call.id} if call.id is not None else {})

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
-from rollout.trace.record import SpanKind, Trace
+from rollout.trace.drift import calls_seen, drifts, siblings
+from rollout.trace.record import Trace
 
 STEP = 128
 """Recommended lengths are multiples of this many tokens."""
@@ -20,7 +21,7 @@ class Lengths:
 
     prompt: int
     response: int
-    """All turns together: sampled, tool and user tokens."""
+    """All turns together: sampled, tool and user tokens, in the longest context that there was."""
     completions: tuple[int, ...]
     """What was sampled, turn by turn."""
 
@@ -59,17 +60,26 @@ class Stats:
     distributions: dict[str, Distribution]
     """By `turns`, `tool_calls`, `prompt_tokens`, `response_tokens`, `completion_tokens` (a turn's) and `elapsed_s`."""
     recommended: Recommendation | None
+    marked_turns: dict[str, int]
+    """By kind of mark, most frequent first."""
+    drifted_calls: int
+    """Calls that got different results in sibling trajectories, withdrawn ones left out."""
+    drift_example: str | None
 
 
 def recorded_lengths(trace: Trace) -> Lengths:
     """As the engine's own tokenizer counted."""
     sampled = Counter[int]()
-    for span in trace.spans:
-        if span.kind is not SpanKind.CONTEXT:
-            sampled[span.turn] += span.end - span.start
+    segments = trace.segments or [trace]
+    for segment in segments:
+        for span in segment.spans:
+            if span.kind.is_sampled:
+                sampled[span.turn] += span.end - span.start
+    prompt = len(segments[0].prompt_ids)
     return Lengths(
-        prompt=len(trace.prompt_ids),
-        response=len(trace.response_ids),
+        prompt=prompt,
+        # Later segments have the conversation so far in their prompts, and it counts against the same budget.
+        response=max(len(segment.prompt_ids) + len(segment.response_ids) for segment in segments) - prompt,
         completions=tuple(sampled[turn] for turn in range(len(trace.turns))),
     )
 
@@ -77,6 +87,8 @@ def recorded_lengths(trace: Trace) -> Lengths:
 def statistics_of(measured: Iterable[tuple[Trace, Lengths]], *, withdrawn: int = 0) -> Stats:
     """Statistics over trajectories that were played to an end, each with its lengths."""
     pairs = list(measured)
+    drifted = drifts((siblings(trace), calls_seen(trace)) for trace, _ in pairs)
+    marked = Counter(kind for trace, _ in pairs for turn in trace.turns for kind in {mark.kind for mark in turn.marks})
     traces, lengths = [trace for trace, _ in pairs], [length for _, length in pairs]
     completions = [tokens for length in lengths for tokens in length.completions]
     rewards = [trace.reward.score for trace in traces if trace.reward]
@@ -96,6 +108,9 @@ def statistics_of(measured: Iterable[tuple[Trace, Lengths]], *, withdrawn: int =
         tool_error_rate=sum(trace.tool_errors for trace in traces) / max(1, sum(trace.tool_calls for trace in traces)),
         distributions={name: _distribution(numbers) for name, numbers in values.items() if numbers},
         recommended=_recommend(lengths, completions) if completions else None,
+        marked_turns={str(kind): count for kind, count in marked.most_common()},
+        drifted_calls=len(drifted),
+        drift_example=str(drifted[0]) if drifted else None,
     )
 
 

@@ -9,6 +9,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from gateway.types import Heard
+from rollout.config import FilterAction
+from rollout.trace.marks import Mark
 from rollout.trace.record import ToolEvent, Trace, Turn
 
 FOLD = 160
@@ -32,8 +34,12 @@ def _head(trace: Trace) -> RenderableType:
     where = f"row {origin.row}, sample {origin.sample}"
     if origin.step >= 0:
         where += f", step {origin.step}" + (" (validate)" if origin.validate_ else "")
-    counts = len(trace.prompt_ids), len(trace.response_ids), sum(trace.loss_mask)
-    tokens = "{} prompt and {} response tokens, {} in the loss".format(*counts)
+    segments = trace.segments or [trace]
+    prompt, sampled = len(segments[0].prompt_ids), sum(len(segment.response_ids) for segment in segments)
+    in_loss = sum(sum(segment.loss_mask) for segment in segments)
+    tokens = f"{prompt} prompt and {sampled} response tokens, {in_loss} in the loss"
+    if len(segments) > 1:
+        tokens += f", {len(segments)} training samples"
     return Text.assemble((f"{task.environment} / {task.task}", "bold"), f"  {where}\n{trace.id}\n{tokens}")
 
 
@@ -50,8 +56,16 @@ def _turn(number: int, turn: Turn, full: bool) -> RenderableType:
         lines.append(Text.assemble(("user    ", "bold blue"), turn.user.message))
         if turn.user.done:
             lines.append(Text("        the user is done", style="dim"))
+    lines += [
+        Text(f"        {mark.kind}" + (f": {mark.detail}" if mark.detail else "") + _done(mark), style="yellow")
+        for mark in turn.marks
+    ]
     title = f"turn {number}" + (f"  reward {turn.reward:g}" if turn.reward else "")
     return Panel(Text("\n").join(lines), title=title, title_align="left", subtitle=f"{turn.sampled} tokens")
+
+
+def _done(mark: Mark) -> str:
+    return "" if mark.action in (None, FilterAction.MARK) else f" ({mark.action})"
 
 
 def _tool(event: ToolEvent, full: bool) -> list[Text]:
@@ -86,7 +100,8 @@ def _foot(trace: Trace) -> RenderableType:
         lines.append(f"failure: {trace.failure.kind}: {trace.failure.message}")
     if trace.reward:
         parts = ", ".join(f"{name} {value:.2f}" for name, value in trace.reward.parts.items())
-        lines.append(f"reward:  {trace.reward.score:.2f}" + (f"  ({parts})" if parts else ""))
+        penalty = f", penalty {trace.reward.penalty:.2f}" if trace.reward.penalty else ""
+        lines.append(f"reward:  {trace.reward.score:.2f}" + (f"  ({parts})" if parts else "") + penalty)
     return Text("\n".join(lines))
 
 

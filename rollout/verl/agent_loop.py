@@ -16,7 +16,7 @@ from rollout.trajectory import roll_out
 from rollout.types import Policy
 from rollout.verl.ledger import Entry
 from rollout.verl.manager import BATCH
-from rollout.verl.output import context_images, to_output, withdrawn_output
+from rollout.verl.output import context_images, to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
 from rollout.verl.runtime import WORKER, OpenEnvironment, Runtime
 from rollout.verl.tool import MCPTool
@@ -37,6 +37,8 @@ class MCPAgentLoop(AgentLoopBase):
     def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._pad_token_id: int = kwargs["tokenizer"].pad_token_id or 0
+        end = kwargs["tokenizer"].eos_token_id
+        self._end_ids: list[int] = [] if end is None else [end]
         self._lock = [tool.entry for tool in (tools.tools if tools else []) if isinstance(tool, MCPTool)]
 
     # verl's base class declares one output; its v1 worker takes a list as well.
@@ -46,7 +48,8 @@ class MCPAgentLoop(AgentLoopBase):
         """Play one trajectory. Never raises: what fails is recorded and withdrawn.
 
         Returns:
-            One sample; or what drops the trajectory from the batch: an empty list (v1), a masked token (v0).
+            One sample, or under v1 one for each segment of a context that dropped thinking; or what drops the
+            trajectory from the batch: an empty list (v1), a masked token (v0).
         """
         trajectory, origin = uuid4().hex, self._origin(row)
         trace = Trace.begin(trajectory, UNREADABLE, origin)
@@ -58,7 +61,8 @@ class MCPAgentLoop(AgentLoopBase):
             if self.config.trainer.use_v1:
                 await WORKER.report(Entry.of(trace))
             if not trace.is_withdrawn:
-                return to_output(trace, parts)
+                outputs = to_outputs(trace, parts, pad_token_id=self._pad_token_id)
+                return outputs[0] if len(outputs) == 1 else outputs
         except Exception:  # verl's boundary: an exception here would fail the whole GRPO group
             log.exception("trajectory could not be played", trajectory=trajectory, uid=origin.uid)
         return [] if self.config.trainer.use_v1 else withdrawn_output(trace, parts, pad_token_id=self._pad_token_id)
@@ -100,7 +104,8 @@ class MCPAgentLoop(AgentLoopBase):
                 sampling_params,
                 stop_token_ids=tokens.stop_token_ids,
                 seed_key=seed_key,
-                images=lambda: context_images(trace),
+                images=lambda: context_images(trace, trace.images),
+                end_ids=self._end_ids,
             )
 
         return await roll_out(

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from rollout.trace.record import SpanKind, Trace
+from rollout.trace.record import Segment, SpanKind, Trace
 
 
 class DenseOutput(AgentLoopOutput):
@@ -31,16 +31,20 @@ class DenseOutput(AgentLoopOutput):
         return fields
 
 
-def reward_by_position(trace: Trace) -> dict[int, float]:
+def reward_by_position(trace: Trace, segment: Segment | None = None) -> dict[int, float]:
     """Where in the response each reward is earned; the sum is the trajectory's score.
 
-    A turn's own reward stands at its last token that is trained on, all else at the trajectory's last such token:
+    A turn's own reward stands at its last token that is trained on, all else at the segment's last such token:
     verl's estimators pass over rewards of tokens that are masked.
+
+    Args:
+        segment: the training sample in question, the trajectory's last one where it is None.
     """
-    if trace.reward is None or not trace.response_ids:
+    segment = trace if segment is None else segment
+    if trace.reward is None or not segment.response_ids:
         return {}
-    ends = turn_ends(trace)
-    last = max(ends.values(), default=len(trace.response_ids) - 1)
+    ends = turn_ends(segment)
+    last = max(ends.values(), default=len(segment.response_ids) - 1)
     placed: dict[int, float] = {}
     for turn, earned in enumerate(trace.reward.turns):
         if earned and turn in ends:
@@ -49,11 +53,11 @@ def reward_by_position(trace: Trace) -> dict[int, float]:
     return placed
 
 
-def turn_ends(trace: Trace) -> dict[int, int]:
+def turn_ends(segment: Segment) -> dict[int, int]:
     """By turn, the position of its last token that is trained on; turns without one are left out."""
     ends: dict[int, int] = {}
-    for span in trace.spans:
+    for span in segment.spans:
         if span.kind is not SpanKind.CONTEXT:
-            trained = [position for position in range(span.start, span.end) if trace.loss_mask[position]]
+            trained = [position for position in range(span.start, span.end) if segment.loss_mask[position]]
             ends.update({span.turn: trained[-1]} if trained else {})
     return ends

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import ray
 
 from gateway.errors import LockMismatch
+from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
+from rollout.trace.marks import MarkKind
 from rollout.trace.record import Trace
 
 NAME = "mcp_rollout_ledger"
@@ -30,12 +32,20 @@ class Entry:
     """By `ENVIRONMENT/PART`; empty where the trajectory was withdrawn."""
     failure: str | None = None
     """`kind: message` where the trajectory was withdrawn."""
+    penalty: float = 0.0
+    is_in_loss: bool = False
+    """Whether a token of it is in the loss: filters may have masked all of them."""
+    marks: dict[str, int] = field(default_factory=dict[str, int])
+    """Turns by what they were marked with."""
+    group: Hashable = None
+    """The same for the siblings of a row."""
+    calls: tuple[CallSeen, ...] = ()
     tools_changed: str | None = None
     """How a server's tools differ from what the run began with, where that is why."""
 
     @classmethod
     def of(cls, trace: Trace) -> Entry:
-        ended = f"{trace.stop_reason} before the first token" if not trace.response_ids else str(trace.stop_reason)
+        ended = f"{trace.stop_reason} before the first token" if not trace.segments else str(trace.stop_reason)
         reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else ended
         parts = trace.reward.parts if trace.reward and not trace.is_withdrawn else {}
         return cls(
@@ -46,6 +56,11 @@ class Entry:
             lease_wait_s=trace.lease_wait_s,
             reward_parts={f"{trace.task.environment}/{part}": value for part, value in parts.items()},
             failure=reason if trace.is_withdrawn else None,
+            penalty=trace.reward.penalty if trace.reward and not trace.is_withdrawn else 0.0,
+            is_in_loss=not trace.is_withdrawn and any(segment.is_in_loss for segment in trace.segments),
+            marks=dict(Counter(kind for turn in trace.turns for kind in {str(mark.kind) for mark in turn.marks})),
+            group=siblings(trace),
+            calls=calls_seen(trace),
             tools_changed=trace.failure.message if trace.failure and trace.failure.kind == TOOLS_CHANGED else None,
         )
 
@@ -62,6 +77,13 @@ class Summary:
     reward_parts: dict[str, float]
     """Means over the trajectories that have the part."""
     failures: dict[str, int]
+    penalty: float = 0.0
+    in_loss: int = 0
+    """Trajectories that have a token in the loss."""
+    marks: dict[str, int] = field(default_factory=dict[str, int])
+    """Marked turns, by kind."""
+    drifts: tuple[Drift, ...] = ()
+    """Calls that got different results in sibling trajectories."""
     tools_changed: tuple[str, ...] = ()
     """Each difference once, in the order of their coming."""
 
@@ -79,6 +101,9 @@ class Summary:
             "mcp/tool_error_rate": self.tool_errors / max(self.tool_calls, 1),
             "mcp/lease_wait_s": self.lease_wait_s / played,
             "mcp/failed_share": self.failed_share,
+            "mcp/penalty": self.penalty / played,
+            "mcp/drifted_calls": float(len(self.drifts)),
+            **{f"mcp/marks/{kind}": self.marks.get(kind, 0) / played for kind in MarkKind},
             **{f"mcp/reward/{part}": value for part, value in self.reward_parts.items()},
         }
 
@@ -91,6 +116,10 @@ def summarise(entries: list[Entry]) -> Summary:
         tool_errors=sum(entry.tool_errors for entry in entries),
         lease_wait_s=sum(entry.lease_wait_s for entry in entries),
         reward_parts=_means([entry.reward_parts for entry in entries]),
+        penalty=sum(entry.penalty for entry in entries),
+        in_loss=sum(entry.is_in_loss for entry in entries),
+        marks=dict(sum((Counter(entry.marks) for entry in entries), Counter[str]())),
+        drifts=tuple(drifts((entry.group, entry.calls) for entry in entries)),
         failures=dict(Counter(entry.failure for entry in entries if entry.failure is not None)),
         tools_changed=tuple(dict.fromkeys(entry.tools_changed for entry in entries if entry.tools_changed)),
     )

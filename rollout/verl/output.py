@@ -1,37 +1,52 @@
-"""A trace as verl's `AgentLoopOutput`, with the same keys for every outcome."""
+"""A trace as verl's `AgentLoopOutput`s, with the same keys for every outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-from rollout.trace.record import Trace
+from rollout.trace.record import Segment, Trace
 from rollout.verl.dense import DenseOutput, reward_by_position
 from rollout.verl.images import from_data_url, image_urls
 
 
-def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
-    """One training sample.
+def to_outputs(trace: Trace, parts: Sequence[str], *, pad_token_id: int = 0) -> list[AgentLoopOutput]:
+    """The training samples of a trajectory that was played: one, or one for each segment of its context.
+
+    verl gives all of them the reward of the last, and GRPO the advantage that it finds on the last one's tokens; so a
+    segment without a token in the loss is left out, unless there is no other.
 
     Args:
         parts: names of the reward parts of every environment of the run, so that all samples have the same keys.
+        pad_token_id: stands, masked, in the response of a policy that never sampled a token.
     """
-    versions = [version for turn in trace.turns for version in turn.weights_version if version is not None]
+    played = trace.segments
+    samples = [segment for segment in played if segment.is_in_loss] or played[-1:]
+    if not samples:
+        void = Segment(prompt_ids=trace.prompt_ids, response_ids=[pad_token_id], loss_mask=[0], logprobs=[0.0])
+        return [_output(trace, void, range(len(trace.turns)), parts)]
+    return [_output(trace, segment, segment.turns_sampled, parts) for segment in samples]
+
+
+def _output(trace: Trace, segment: Segment, numbers: Iterable[int], parts: Sequence[str]) -> AgentLoopOutput:
+    """One training sample, in which the turns of these numbers were sampled."""
+    turns = [trace.turns[number] for number in numbers]
+    versions = [version for turn in turns for version in turn.weights_version if version is not None]
     return DenseOutput(
-        prompt_ids=trace.prompt_ids,
-        response_ids=trace.response_ids,
-        response_mask=trace.loss_mask,
-        response_logprobs=trace.logprobs if trace.has_logprobs else None,
-        multi_modal_data={"images": context_images(trace)} if trace.images else {},
+        prompt_ids=segment.prompt_ids,
+        response_ids=segment.response_ids,
+        response_mask=segment.loss_mask,
+        response_logprobs=segment.logprobs if trace.has_logprobs else None,
+        multi_modal_data={"images": context_images(trace, segment.images)} if segment.images else {},
         mm_processor_kwargs={},
         reward_score=trace.reward.score if trace.reward else 0.0,
-        reward_at=reward_by_position(trace),
+        reward_at=reward_by_position(trace, segment),
         num_turns=len(trace.turns) + trace.user_turns + 1,
         metrics=AgentLoopMetrics(
-            generate_sequences=sum(turn.generate_s for turn in trace.turns),
-            tool_calls=sum(event.elapsed_s for turn in trace.turns for event in turn.tools),
+            generate_sequences=sum(turn.generate_s for turn in turns),
+            tool_calls=sum(event.elapsed_s for turn in turns for event in turn.tools),
         ),
         extra_fields={
             "turn_scores": [turn.reward for turn in trace.turns],
@@ -43,9 +58,9 @@ def to_output(trace: Trace, parts: Sequence[str]) -> AgentLoopOutput:
     )
 
 
-def context_images(trace: Trace) -> list[Any]:
-    """The images in the context, decoded, in their order."""
-    return [from_data_url(url) for url in image_urls(trace.messages)[: trace.images]] if trace.images else []
+def context_images(trace: Trace, count: int) -> list[Any]:
+    """The first images of the messages, decoded: those that the context holds."""
+    return [from_data_url(url) for url in image_urls(trace.messages)[:count]] if count else []
 
 
 def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:
@@ -56,6 +71,7 @@ def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:
         "mcp_tool_calls": float(trace.tool_calls),
         "mcp_tool_errors": float(trace.tool_errors),
         "mcp_truncated": float(trace.stop_reason is not None and trace.stop_reason.is_truncated),
+        "mcp_penalty": trace.reward.penalty if trace.reward else 0.0,
         **{part: own.get(part, 0.0) for part in parts},
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -13,11 +13,16 @@ from rollout.errors import EngineError
 from rollout.task import Origin, sampling_seed
 from rollout.types import Completion, FinishReason
 
+_PART = 1 << 20
+"""More turns than any trajectory has: sets apart the seeds of a turn's two generations."""
+
 
 class VerlPolicy:
     """Token-in-token-out generation through verl's `LLMServerClient`, sticky to one server per trajectory.
 
     Args:
+        stop_token_ids: Ids after which generation has to stop, beside the model's own.
+        end_ids: The model's own, as far as they are known here.
         images: Gives the images in the context so far, which engines take beside the ids.
     """
 
@@ -28,19 +33,22 @@ class VerlPolicy:
         origin: Origin,
         sampling_params: dict[str, Any],
         *,
-        stop_token_ids: list[int],
+        stop_token_ids: Sequence[int],
+        end_ids: Sequence[int] = (),
         seed_key: str | None,
         images: Callable[[], list[Any]] = list,
     ) -> None:
         self._images = images
         self._client, self._trajectory, self._origin, self._seed_key = client, trajectory, origin, seed_key
         stops = {*(sampling_params.get("stop_token_ids") or ()), *stop_token_ids}
+        self._ends = stops | set(end_ids)
+        self._asked = (-1, 0)
         self._params = sampling_params | ({"stop_token_ids": sorted(stops)} if stops else {})
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         params = self._params | {"max_tokens": max_tokens}
         if self._seed_key is not None:
-            params[self._seed_key] = sampling_seed(self._origin, turn)
+            params[self._seed_key] = sampling_seed(self._origin, turn + _PART * self._part(turn))
         images = self._images()
         beside: dict[str, Any] = {"image_data": images} if images else {}
         try:
@@ -49,8 +57,6 @@ class VerlPolicy:
             )
         except Exception as error:  # the engine's boundary: Ray wraps whatever a server raised
             raise EngineError(f"{type(error).__name__}: {error}") from error
-        if not output.token_ids and output.stop_reason not in ("aborted", "abort"):
-            raise EngineError("the engine returned a completion without a token")
         if output.log_probs is not None and len(output.log_probs) != len(output.token_ids):
             raise EngineError(f"{len(output.log_probs)} logprobs for {len(output.token_ids)} tokens")
         if not all(map(math.isfinite, output.log_probs or ())):
@@ -58,18 +64,23 @@ class VerlPolicy:
         return Completion(
             ids=list(output.token_ids),
             logprobs=list(output.log_probs) if output.log_probs else None,
-            finish_reason=_finish_reason(output, max_tokens),
+            finish_reason=self._finish_reason(output, max_tokens),
             weights_version=(
                 output.extra_fields.get("min_global_steps"),
                 output.extra_fields.get("max_global_steps"),
             ),
         )
 
+    def _part(self, turn: int) -> int:
+        """How often this turn was generated before: once where it goes on behind its thinking budget."""
+        last, part = self._asked
+        self._asked = (turn, part + 1 if turn == last else 0)
+        return self._asked[1]
 
-def _finish_reason(output: TokenOutput, max_tokens: int) -> FinishReason:
-    # vLLM's adapter says "completed" for a stop and for a length alike, so the length is what tells them apart.
-    if output.stop_reason in ("aborted", "abort"):
-        return FinishReason.ABORT
-    if output.stop_reason == "length" or len(output.token_ids) >= max_tokens:
-        return FinishReason.LENGTH
-    return FinishReason.STOP
+    def _finish_reason(self, output: TokenOutput, max_tokens: int) -> FinishReason:
+        # vLLM's adapter says "completed" for a stop and for a length alike: what tells them apart is the last token.
+        if output.stop_reason in ("aborted", "abort"):
+            return FinishReason.ABORT
+        cut = output.stop_reason == "length" or len(output.token_ids) >= max_tokens
+        stopped = bool(output.token_ids) and output.token_ids[-1] in self._ends
+        return FinishReason.LENGTH if cut and not stopped else FinishReason.STOP

@@ -28,6 +28,7 @@ from rollout.reward_config import Component
 from rollout.startup import opened
 from rollout.task import Task
 from rollout.trace.store import TraceStore
+from rollout.verl.combinations import check_thinking
 from rollout.verl.runtime import locked_tools, refuse_differences
 from rollout.verl.settings import Settings
 from rollout.verl.stock_session import gateway_config
@@ -78,7 +79,7 @@ async def preflight(config: DictConfig) -> None:
     rows = [row for path in _files(config) for row in _rows(config, path)]
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
-    schemas = {name: await _check_environment(name, settings, lock, rows) for name in names}
+    schemas = {name: await _check_environment(name, config, settings, lock, rows) for name in names}
     if any(_has_stock_rows(config, path) for path in _files(config)):
         await _check_stock_lock(lock, checked=names)
     if rows:
@@ -139,13 +140,16 @@ def _lock(config: DictConfig) -> Lock:
     return Lock(path, read_lock(path) if path else [])
 
 
-async def _check_environment(name: str, settings: Settings, lock: Lock, rows: Sequence[Row]) -> list[dict[str, Any]]:
+async def _check_environment(
+    name: str, config: DictConfig, settings: Settings, lock: Lock, rows: Sequence[Row]
+) -> list[dict[str, Any]]:
     """Start the environment once, and return the schemas that its prompts carry."""
     own = [row for row in rows if row.task.environment == name]
     try:
         environment = settings.apply(load_environment(name, settings.environments_dir))
     except ConfigError as error:
         raise ConfigError(f"{own[0].where} needs environment {name!r}: {error}") from error
+    check_thinking(environment, config)
     async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
         locked = locked_tools(name, lock.entries, gateway, path=lock.path)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import ray
+import structlog
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from rollout.verl.ledger import Summary, start_ledger
+
+log = structlog.get_logger(__name__)
 
 
 class TooManyFailures(RuntimeError):
@@ -46,6 +49,22 @@ def check_failures(summary: Summary, max_failed_share: float) -> None:
     )
 
 
+def report_drift(summary: Summary) -> None:
+    """One line about a batch whose sibling trajectories met different worlds."""
+    if summary.drifts:
+        first = summary.drifts[0]
+        log.warning(
+            "environment drift: identical calls of sibling trajectories got different results",
+            calls=len(summary.drifts),
+            tools=sorted({f"{drift.server}/{drift.tool}" for drift in summary.drifts}),
+            server=first.server,
+            tool=first.tool,
+            arguments=first.arguments,
+            one=first.results[0],
+            another=first.results[1],
+        )
+
+
 class _Watching:
     sampler_kwargs: Any
     poll_interval: float
@@ -72,6 +91,10 @@ class _Watching:
     def _watch(self, partition_id: str) -> Summary:
         summary = cast("Summary", ray.get(start_ledger().drain.remote(partition_id == "val")))
         check_failures(summary, float(self.sampler_kwargs.get("max_failed_share", 0.5)))
+        report_drift(summary)
+        if partition_id != "val" and summary.trajectories and not summary.in_loss:
+            # verl fails on a batch without a token in the loss, and does not say why there is none.
+            log.error("no token of this batch is in the loss: the filters masked every trajectory", **summary.marks)
         return summary
 
 

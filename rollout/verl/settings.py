@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,17 +12,53 @@ from verl.utils.import_utils import resolve_config_path
 
 from gateway.config import GatewayConfig, ServerConfig, validate
 from gateway.errors import ConfigError
-from rollout.config import Environment, ThinkingLoss, ThinkingReward
+from rollout.config import Environment, FilterAction, FiltersConfig, ThinkingContext, ThinkingLoss, ThinkingReward
 from rollout.limits import Limits
+
+Section = TypeVar("Section", bound=BaseModel)
 
 KEY = "actor_rollout_ref.rollout.custom.mcp"
 
 
-class ThinkingOverride(BaseModel):
+class _Override(BaseModel):
+    """Fields of an environment's section; what is None stays as the environment has it."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+
+class ThinkingOverride(_Override):
     loss: ThinkingLoss | None = None
     reward: ThinkingReward | None = None
+    context: ThinkingContext | None = None
+    tokens_per_turn: int | None = Field(default=None, ge=1)
+
+
+class FilterOverride(_Override):
+    action: FilterAction | None = None
+    penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class RepeatedCallsOverride(FilterOverride):
+    times: int | None = Field(default=None, ge=2)
+
+
+class LongThinkingOverride(FilterOverride):
+    tokens: int | None = Field(default=None, ge=1)
+
+
+class FiltersOverride(_Override):
+    void: FilterOverride = FilterOverride()
+    repeated_calls: RepeatedCallsOverride = RepeatedCallsOverride()
+    long_thinking: LongThinkingOverride = LongThinkingOverride()
+
+    def apply(self, own: FiltersConfig) -> FiltersConfig:
+        return own.model_copy(
+            update={
+                "void": _updated(own.void, self.void),
+                "repeated_calls": _updated(own.repeated_calls, self.repeated_calls),
+                "long_thinking": _updated(own.long_thinking, self.long_thinking),
+            }
+        )
 
 
 class Settings(BaseModel):
@@ -41,7 +77,9 @@ class Settings(BaseModel):
     lease_timeout_s: float | None = Field(default=None, gt=0)
     wall_clock_s: float | None = Field(default=None, gt=0)
     tokens_per_turn: int | None = Field(default=None, ge=1)
+    tell_budget: bool | None = None
     thinking: ThinkingOverride = ThinkingOverride()
+    filters: FiltersOverride = FiltersOverride()
 
     @classmethod
     def of(cls, config: DictConfig) -> Settings:
@@ -69,15 +107,19 @@ class Settings(BaseModel):
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
         sessions = max(1, (self.max_sessions or environment.max_sessions) // workers_per_node)
         overrides: dict[str, Any] = {"max_sessions": sessions, "lease_timeout_s": self.lease_timeout_s}
-        limits: dict[str, Any] = {"wall_clock_s": self.wall_clock_s, "tokens_per_turn": self.tokens_per_turn}
-        thinking = self.thinking.model_dump()
+        limits: dict[str, Any] = {
+            "wall_clock_s": self.wall_clock_s,
+            "tokens_per_turn": self.tokens_per_turn,
+            "tell_budget": self.tell_budget,
+        }
         servers = _shared_out(environment.servers, workers_per_node)
         return environment.model_copy(
             update=_given(overrides)
             | {
                 "servers": servers,
                 "limits": environment.limits.model_copy(update=_given(limits)),
-                "thinking": environment.thinking.model_copy(update=_given(thinking)),
+                "thinking": _updated(environment.thinking, self.thinking),
+                "filters": self.filters.apply(environment.filters),
             }
         )
 
@@ -97,6 +139,10 @@ def _shared_out(servers: Mapping[str, ServerConfig], workers_per_node: int) -> d
         else entry
         for name, entry in servers.items()
     }
+
+
+def _updated(own: Section, override: _Override) -> Section:
+    return own.model_copy(update=_given(override.model_dump()))
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+SAMPLE_KEYS = ("prompt_ids", "response_ids", "loss_mask", "logprobs", "spans")
+
 
 def derive(
     record: dict[str, Any], generations: list[dict[str, Any]], *, stands_in: frozenset[int] = frozenset()
@@ -25,7 +27,7 @@ def derive(
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
-    for _ in record["turns"]:
+    for _ in range(sum(turn.get("generations", 1) for turn in record["turns"])):
         if ids and ids[-1] in stands_in:
             del ids[-1], mask[-1], logprobs[-1], context[-1]
         found = pick(record, claimed, context, generations, stands_in)
@@ -36,6 +38,17 @@ def derive(
         logprobs += [0.0] * len(between) + found["log_probs"]
         context = found["prompt_ids"] + found["token_ids"]
     return ids, mask, logprobs
+
+
+def samples_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """A trajectory's training samples as records of their own, each with the turns that were sampled in it."""
+    samples: list[dict[str, Any]] = []
+    for segment in [*record["earlier"], record]:
+        numbers = {span["turn"] for span in segment["spans"] if span["kind"] in ("thinking", "completion")}
+        turns = [record["turns"][number] for number in sorted(numbers)]
+        if turns:
+            samples.append({key: segment[key] for key in SAMPLE_KEYS} | {"turns": turns})
+    return samples
 
 
 def pick(

@@ -33,9 +33,9 @@ def played(*turns: tuple[int, float], score: float, thinking: int = 0, mask_thin
 
 def token_level(trace: Trace) -> torch.Tensor:
     """`rm_scores` as verl's v1 worker writes them.  # [response]"""
-    from rollout.verl.output import to_output
+    from rollout.verl.output import to_outputs
 
-    return to_output(trace, ()).as_dict()["rm_scores"]
+    return to_outputs(trace, ())[0].as_dict()["rm_scores"]
 
 
 def test_each_turn_is_rewarded_at_its_last_token_and_the_rest_at_the_very_last() -> None:

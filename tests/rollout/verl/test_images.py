@@ -99,14 +99,14 @@ async def played(tmp_path: Path, parts: tuple[Any, Any], colors: list[str], *, v
 
 
 async def test_images_reach_the_context_and_verl_in_their_order(tmp_path: Path, parts: tuple[Any, Any]) -> None:
-    from rollout.verl.output import to_output
+    from rollout.verl.output import to_outputs
 
     trace = await played(tmp_path, parts, ["red", "blue"], vision=True)
     assert trace.stop_reason is StopReason.ANSWERED and trace.images == 2
     tokenizer, _ = parts
     pads = trace.response_ids.count(tokenizer.convert_tokens_to_ids("<|image_pad|>"))
     assert pads == 2 * 2  # each of the pictures is two patches wide and one high
-    output = to_output(trace, ())
+    output = to_outputs(trace, ())[0]
     assert output.multi_modal_data is not None
     pictures = output.multi_modal_data["images"]
     assert [picture.getpixel((0, 0)) for picture in pictures] == [(255, 0, 0), (0, 0, 255)]
@@ -125,10 +125,10 @@ def tokens_of(parts: tuple[Any, Any], pictures: list[Any]) -> int:
 
 
 async def test_a_policy_without_vision_reads_what_the_image_was(tmp_path: Path, parts: tuple[Any, Any]) -> None:
-    from rollout.verl.output import to_output
+    from rollout.verl.output import to_outputs
 
     trace = await played(tmp_path, parts, ["red"], vision=False)
-    assert trace.images == 0 and to_output(trace, ()).multi_modal_data == {}
+    assert trace.images == 0 and to_outputs(trace, ())[0].multi_modal_data == {}
     assert trace.messages[2]["content"] == f"All red.\n[image: image/png, {len(png('red'))} bytes]"
 
 
@@ -139,13 +139,13 @@ async def test_an_image_that_cannot_be_read_is_named_like_other_data(tmp_path: P
 
 
 async def test_an_image_that_no_longer_fits_is_not_handed_to_verl(tmp_path: Path, parts: tuple[Any, Any]) -> None:
-    from rollout.verl.output import to_output
+    from rollout.verl.output import to_outputs
 
     whole = await played(tmp_path / "whole", parts, ["red", "blue"], vision=True)
     second = whole.spans[-2]
     trace = await played(tmp_path / "cut", parts, ["red", "blue"], vision=True, most=second.end - 1)
     assert trace.stop_reason is StopReason.TOKEN_LIMIT and trace.images == 1
-    pictures = to_output(trace, ()).multi_modal_data or {}
+    pictures = to_outputs(trace, ())[0].multi_modal_data or {}
     assert len(pictures["images"]) == 1
 
 

@@ -34,3 +34,38 @@ def test_reward_parts_are_averaged_by_environment_over_the_trajectories_that_cou
     parts = {name: value for name, value in metrics.items() if name.startswith("mcp/reward/")}
     assert parts == {"mcp/reward/quiz/exact": 1.0, "mcp/reward/shop/database": 0.5, "mcp/reward/shop/told": 0.0}
     assert metrics["mcp/failed_share"] == 0.25
+
+
+def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batch() -> None:
+    from structlog.testing import capture_logs
+
+    from gateway.types import Content, ContentKind, ToolResult
+    from rollout.trace.marks import Mark, MarkKind
+    from rollout.types import Call, Completion, Edit, Parsed
+    from rollout.verl.ledger import Entry, summarise
+    from rollout.verl.sampler import report_drift
+
+    def played(result: str, *marks: MarkKind, penalty: float = 0.0) -> Trace:
+        trace = ended("shop", {})
+        trace.response_ids, trace.reward = [], Reward(score=0.0, penalty=penalty)
+        call = Call(name="look", arguments={"at": "it"})
+        trace.add_completion(Completion(ids=[1]), Parsed(content=""), Edit(appended=[1]), mask_thinking=False)
+        text = Content(kind=ContentKind.TEXT, text=result)
+        trace.add_calls([call], [ToolResult(content=(text,))], servers=["shop"])
+        trace.turns[0].marks = [Mark(kind=kind) for kind in marks]
+        return trace
+
+    summary = summarise(
+        [
+            Entry.of(played("new", MarkKind.VOID, MarkKind.VOID, MarkKind.MALFORMED_CALL, penalty=0.5)),
+            Entry.of(played("old", MarkKind.VOID)),
+        ]
+    )
+    metrics = summary.metrics()
+    assert (metrics["mcp/marks/void"], metrics["mcp/marks/malformed_call"], metrics["mcp/penalty"]) == (1.0, 0.5, 0.25)
+    assert metrics["mcp/drifted_calls"] == 1.0 and summary.in_loss == 2
+    assert metrics.keys() == summarise([]).metrics().keys()
+    with capture_logs() as lines:
+        report_drift(summary)
+    (line,) = lines
+    assert (line["server"], line["tool"], {line["one"], line["another"]}) == ("shop", "look", {"new", "old"})

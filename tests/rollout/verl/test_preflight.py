@@ -80,6 +80,36 @@ def test_a_run_that_can_work_passes(preflight: Preflight) -> None:
     assert preflight() == ""
 
 
+DROPS = ENVIRONMENT | {"thinking": {"context": "drop_previous"}}
+CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "overrides", "said"),
+    [
+        (DROPS, ["trainer.use_v1=False"], ["echo.yaml", "thinking.context", "v0 trainer takes one"]),
+        (DROPS, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.context", "gpt-oss"]),
+        (CLOSES, ["actor_rollout_ref.rollout.multi_turn.format=seed"], ["thinking.tokens_per_turn", "'seed'"]),
+        (
+            ENVIRONMENT,
+            ["actor_rollout_ref.rollout.custom.mcp.thinking.context=drop_previous", "trainer.use_v1=False"],
+            ["thinking.context"],
+        ),
+        (
+            ENVIRONMENT,
+            ["actor_rollout_ref.rollout.custom.mcp.filters.void.action=forgive"],
+            ["custom.mcp.filters.void.action", "mask_trajectory"],
+        ),
+        (ENVIRONMENT | {"filters": {"void": {"penality": 1}}}, [], ["echo.yaml", "filters.void", "penality"]),
+    ],
+)
+def test_a_thinking_policy_or_filter_that_cannot_be_trained_is_refused(
+    preflight: Preflight, environment: dict[str, Any], overrides: list[str], said: list[str]
+) -> None:
+    message = preflight(*overrides, environment=environment)
+    assert [part for part in said if part not in message] == [], message
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -1,0 +1,89 @@
+"""A stretch of a trajectory in which the context only grew: one training sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class SpanKind(StrEnum):
+    THINKING = "thinking"
+    COMPLETION = "completion"
+    """Sampled tokens after the thinking."""
+    CONTEXT = "context"
+    """Rendered tool or user messages, and boundary tokens."""
+    FORCED = "forced"
+    """The marker with which the thinking budget closed a thought; nobody sampled it."""
+
+    @property
+    def is_sampled(self) -> bool:
+        return self in (SpanKind.THINKING, SpanKind.COMPLETION)
+
+
+@dataclass(kw_only=True, slots=True)
+class Span:
+    """A run of response tokens of one kind, `[start, end)` counted from the first response token."""
+
+    kind: SpanKind
+    turn: int
+    start: int
+    end: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Segment:
+    """Prompt and response such that each generation saw exactly the tokens before it."""
+
+    prompt_ids: list[int] = field(default_factory=list[int])
+    response_ids: list[int] = field(default_factory=list[int])
+    loss_mask: list[int] = field(default_factory=list[int])  # [len(response_ids)], 1 where sampled and in the loss
+    logprobs: list[float] = field(default_factory=list[float])  # [len(response_ids)], 0.0 where not sampled
+    images: int = 0
+    """How many of the messages' images are in prompt and response: the first ones."""
+    spans: list[Span] = field(default_factory=list[Span])
+
+    @property
+    def turns_sampled(self) -> list[int]:
+        """Numbers of the turns whose tokens were sampled here, each once, in order."""
+        return list(dict.fromkeys(span.turn for span in self.spans if span.kind.is_sampled))
+
+    @property
+    def is_in_loss(self) -> bool:
+        return 1 in self.loss_mask
+
+    def add_span(
+        self, kind: SpanKind, turn: int, ids: list[int], logprobs: list[float] | None = None, *, in_loss: bool = False
+    ) -> None:
+        """Append tokens of one kind to the response."""
+        if not ids:
+            return
+        start = len(self.response_ids)
+        self.response_ids += ids
+        self.loss_mask += [int(in_loss)] * len(ids)
+        self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
+        self.spans.append(Span(kind=kind, turn=turn, start=start, end=start + len(ids)))
+
+    def trim(self, count: int) -> list[int]:
+        """Take the last `count` tokens off the response; returns them if the policy sampled any of them, else none."""
+        kept = len(self.response_ids) - count
+        removed = self.response_ids[kept:]
+        del self.response_ids[kept:], self.loss_mask[kept:], self.logprobs[kept:]
+        sampled = False
+        while self.spans and self.spans[-1].end > kept:
+            last = self.spans[-1]
+            sampled = sampled or last.kind.is_sampled
+            last.end = kept
+            if last.start >= kept:
+                self.spans.pop()
+        return removed if sampled else []
+
+    def mask(self, turn: int | None = None) -> None:
+        """Take one turn out of the loss, or all of them."""
+        if turn is None:
+            self.loss_mask[:] = [0] * len(self.loss_mask)
+            return
+        for span in reversed(self.spans):
+            if span.turn == turn:
+                self.loss_mask[span.start : span.end] = [0] * (span.end - span.start)
+            elif span.turn < turn:
+                return

@@ -1,0 +1,67 @@
+"""Siblings whose identical calls got different results are found; what may differ is left alone."""
+
+from __future__ import annotations
+
+from gateway.types import Content, ContentKind, ToolResult
+from rollout.task import Origin, Task
+from rollout.trace.drift import Drift, calls_seen, drifts, siblings
+from rollout.trace.record import StopReason, Trace
+from rollout.trace.stats import recorded_lengths, statistics_of
+from rollout.types import Call, Completion, Edit, Parsed
+
+Turns = list[list[tuple[str, str]]]
+
+
+def played(turns: Turns, *, uid: str = "u", row: int = 0, server: str | None = "shop") -> Trace:
+    """Turns of calls, each with its argument and its result."""
+    task = Task(environment="e", task="t", seed=1, prompt=({"role": "user", "content": "Hello"},))
+    trace = Trace.begin("t", task, Origin(uid=uid, row=row))
+    for calls in turns:
+        made = tuple(Call(name="look", arguments={"at": argument}) for argument, _ in calls)
+        trace.add_completion(
+            Completion(ids=[1]), Parsed(content="", calls=made), Edit(appended=[1]), mask_thinking=False
+        )
+        results = [ToolResult(content=(Content(kind=ContentKind.TEXT, text=text),)) for _, text in calls]
+        trace.add_calls(made, results, servers=[server] * len(made))
+    trace.stop_reason = StopReason.ANSWERED
+    return trace
+
+
+def found(*traces: Trace) -> list[Drift]:
+    return drifts((siblings(trace), calls_seen(trace)) for trace in traces)
+
+
+def test_the_same_call_after_the_same_calls_with_another_result_is_drift() -> None:
+    first, second = played([[("a", "1")], [("b", "2")]]), played([[("a", "1")], [("b", "3")]])
+    assert found(first, second, played([[("a", "1")]])) == [
+        Drift(server="shop", tool="look", arguments='{"at":"b"}', results=("2", "3"))
+    ]
+
+
+def test_another_history_another_group_or_another_call_is_none() -> None:
+    base = played([[("a", "1")], [("b", "2")]])
+    assert found(base, played([[("c", "1")], [("b", "3")]])) == []
+    assert found(base, played([[("a", "9")]], uid="other")) == []
+    assert found(base, played([[("a", "1"), ("b", "3")]])) == []
+
+
+def test_runs_without_a_trainer_have_rows_for_groups() -> None:
+    assert found(played([[("a", "1")]], uid=""), played([[("a", "2")]], uid="", row=1)) == []
+    assert len(found(played([[("a", "1")]], uid=""), played([[("a", "2")]], uid=""))) == 1
+
+
+def test_a_call_that_the_deadline_cut_off_is_not_compared() -> None:
+    late = played([[("a", "No answer: the trajectory ended while the call was under way.")]])
+    late.stop_reason = StopReason.TIME_LIMIT
+    assert found(played([[("a", "1")]]), late) == []
+
+
+def test_what_the_gateway_answered_itself_is_not_compared() -> None:
+    assert found(played([[("a", "1")]], server=None), played([[("a", "2")]], server=None)) == []
+
+
+def test_statistics_count_drift_with_an_example() -> None:
+    traces = [played([[("a", "1")]]), played([[("a", "2")]])]
+    stats = statistics_of((trace, recorded_lengths(trace)) for trace in traces)
+    assert stats.drifted_calls == 1
+    assert stats.drift_example == """shop/look {"at":"a"} gave '1' and '2'"""

@@ -1,0 +1,135 @@
+"""One GRPO step through verl's v1 trainer with thinking that leaves the context: several samples of a trajectory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from engine_log import derive, read_generations, read_records, samples_of
+from taught_model import teach
+from transformers import AutoTokenizer
+from verl_run import logged, train
+
+from gateway.tool_config import read_lock
+
+pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[3]
+SAMPLES = 4
+ENVIRONMENT = {
+    "servers": {
+        "echo": {
+            "command": "${python}",
+            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
+            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
+        }
+    },
+    "user": {"server": "echo"},
+    "reward": {"server": "echo", "parts": ["letters"]},
+    "thinking": {"context": "drop_previous", "tokens_per_turn": 12},
+}
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "user", "content": "Shout plum."},
+    {
+        "role": "assistant",
+        "reasoning_content": "plum",
+        "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}],
+    },
+    {"role": "tool", "content": "PLUM"},
+    {"role": "assistant", "content": "PLUM", "reasoning_content": "It was loud enough, and so I can say what it was."},
+    {"role": "user", "content": "Shout pear 1."},
+    {"role": "assistant", "content": "PEAR", "reasoning_content": "pear"},
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    home: Path
+    metrics: dict[int, dict[str, Any]]
+    records: list[dict[str, Any]]
+    generations: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    home = tmp_path_factory.mktemp("drop")
+    (home / "environments").mkdir()
+    (home / "environments" / "echo.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
+    mcp = {"environment": "echo", "task": "t", "seed": 1, "tools": ["shout"]}
+    rows = [
+        {
+            "data_source": "echo",
+            "agent_name": "mcp_agent",
+            "prompt": CONVERSATION[:1],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": index, "mcp": mcp},
+        }
+        for index in range(2)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), home / "rows.parquet")
+    cli = [Path(sys.executable).with_name("mcp-rollout"), "tool-config", home / "environments" / "echo.yaml"]
+    subprocess.run([*cli, "-o", home / "lock.yaml"], check=True)
+    tools = [entry.definition.openai_schema() for entry in read_lock(home / "lock.yaml")]
+    overrides = {
+        "data.train_files": home / "rows.parquet",
+        "data.val_files": home / "rows.parquet",
+        "data.train_batch_size": len(rows),
+        "data.max_prompt_length": 1024,
+        "data.max_response_length": 320,
+        "actor_rollout_ref.model.path": teach(home / "model", CONVERSATION, tools),
+        "actor_rollout_ref.rollout.n": SAMPLES,
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "lock.yaml",
+        "actor_rollout_ref.rollout.custom.mcp.environments_dir": home / "environments",
+        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
+        "trainer.total_training_steps": 1,
+    }
+    done = train(home, overrides)
+    assert done.returncode == 0, done.stdout[-8000:]
+    yield Run(home, logged(home), read_records(home / "traces"), read_generations(home / "engine.jsonl"))
+
+
+def test_trajectories_of_several_samples_were_trained(run: Run) -> None:
+    assert len(run.records) == 2 * SAMPLES
+    counts = Counter(len(samples_of(record)) for record in run.records)
+    assert max(counts) > 1, counts
+    assert run.metrics[1]["mcp/failed_share"] == 0
+    assert run.metrics[1]["actor/grad_norm"] > 0
+
+
+def test_every_sample_holds_what_the_engine_saw_and_sampled_and_nothing_is_left_over(run: Run) -> None:
+    left = list(run.generations)
+    for record in run.records:
+        for sample in samples_of(record):
+            ids, mask, logprobs = derive(sample, left)
+            assert sample["response_ids"][: len(ids)] == ids
+            assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
+            assert sample["logprobs"][: len(ids)] == logprobs
+    assert left == []
+
+
+def test_the_trainer_finds_the_engines_probabilities_in_every_sample(run: Run) -> None:
+    """It computes them from the samples' own prompts: another context would give others."""
+    assert run.metrics[1]["training/rollout_probs_diff_valid"] == 1
+    assert run.metrics[1]["training/rollout_probs_diff_max"] < 1e-3
+    assert run.metrics[1]["training/rollout_probs_diff_mean"] < 1e-4
+
+
+def test_no_prompt_of_a_sample_holds_a_thought_and_long_thoughts_were_closed(run: Run) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(run.home / "model")
+    for record in run.records:
+        for sample in samples_of(record):
+            assert "<think>" not in tokenizer.decode(sample["prompt_ids"])
+    marks = Counter(mark["kind"] for record in run.records for turn in record["turns"] for mark in turn["marks"])
+    assert marks["thinking_closed"] > 0
+    turns = sum(any(mark["kind"] == "thinking_closed" for mark in t["marks"]) for r in run.records for t in r["turns"])
+    assert run.metrics[1]["mcp/marks/thinking_closed"] == turns / len(run.records)

@@ -1,0 +1,42 @@
+"""The trainer's section overrides an environment's, key by key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollout.config import Environment, FilterAction, ThinkingContext, ThinkingReward
+
+pytestmark = pytest.mark.usefixtures("imported_verl")
+
+
+def applied(**section: Any) -> Environment:
+    from rollout.verl.settings import Settings
+
+    environment = Environment.model_validate(
+        {
+            "name": "e",
+            "servers": {"s": {"factory": "a:b"}},
+            "thinking": {"reward": "include", "tokens_per_turn": 9},
+            "filters": {"void": "penalise", "repeated_calls": {"action": "end", "times": 5}},
+        }
+    )
+    return Settings.model_validate({"environments_dir": ".", "trace_dir": ".", **section}).apply(environment)
+
+
+def test_what_is_not_given_stays_as_the_environment_has_it() -> None:
+    nothing: dict[str, Any] = {"filters": {"void": {"action": None, "penalty": None}}, "tell_budget": None}
+    for made in (applied(), applied(**nothing)):
+        assert (made.thinking.reward, made.thinking.tokens_per_turn) == (ThinkingReward.INCLUDE, 9)
+        assert made.filters.void.action is FilterAction.PENALISE and made.filters.repeated_calls.times == 5
+        assert made.limits.tell_budget is False
+
+
+def test_what_is_given_counts() -> None:
+    filters = {"void": {"penalty": 2.0}, "long_thinking": {"tokens": 4, "action": "mask"}}
+    made = applied(thinking={"context": "drop_previous"}, filters=filters, tell_budget=True)
+    assert made.thinking.context is ThinkingContext.DROP_PREVIOUS and made.thinking.tokens_per_turn == 9
+    assert (made.filters.void.action, made.filters.void.penalty) == (FilterAction.PENALISE, 2.0)
+    assert (made.filters.long_thinking.tokens, made.filters.long_thinking.action) == (4, FilterAction.MASK)
+    assert made.limits.tell_budget is True

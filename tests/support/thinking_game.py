@@ -1,0 +1,142 @@
+"""A conversation with thinking, tools and a user, played under any thinking policy, and its check against the log."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from engine_log import derive, samples_of
+from mcp.server.mcpserver import MCPServer
+from worlds import ROLE, environment, opened, task
+
+from rollout import hermes
+from rollout.engines.scripted import ScriptedPolicy
+from rollout.limits import Limits
+from rollout.task import Origin
+from rollout.trace.record import Trace
+from rollout.trace.store import TraceStore, read_traces, to_json
+from rollout.trajectory import roll_out
+from rollout.types import Call, Completion, Policy, TokenBuilder
+
+SCRIPT = [
+    hermes.write(thinking="I shout plum.", calls=[Call(name="shout", arguments={"text": "plum"})]),
+    hermes.write(thinking="It came back. Now I can tell the user at some length what it was.", content="PLUM it is."),
+    hermes.write(content="No thought here."),
+    hermes.write(thinking="Two at once.", calls=[Call(name="shout", arguments={"text": word}) for word in ("a", "b")]),
+    "<think>\nA broken call.\n</think>\n\n<tool_call>{</tool_call>",
+    hermes.write(thinking="That was it.", content="A and B."),
+    hermes.write(thinking="Bye then.", content="Bye."),
+]
+REPLIES = ("Good. And now?", "Now a and b.", "Thanks.", "Bye.")
+
+
+def servers() -> dict[str, MCPServer]:
+    world, user = MCPServer("world", log_level="ERROR"), MCPServer("user", log_level="ERROR")
+
+    @world.tool()
+    async def shout(text: str) -> str:
+        """Says it louder."""
+        return text.upper()
+
+    @user.tool(name="start", meta={ROLE: "start"})
+    async def start() -> dict[str, Any]:
+        return {"message": "Shout plum."}
+
+    @user.tool(name="reply", meta={ROLE: "reply"})
+    async def reply(seq: int, message: str) -> dict[str, Any]:
+        return {"message": REPLIES[seq - 1], "done": seq == len(REPLIES)}
+
+    return {"world": world, "user": user}
+
+
+class Logged:
+    """A scripted engine that keeps a log of what it was asked and what it gave, with a logprob of its own each time."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.log: list[dict[str, Any]] = []
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        said = await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
+        logprobs = [-(len(self.log) + 1) - index / 1000 for index in range(len(said.ids))]
+        self.log.append({"prompt_ids": ids, "token_ids": said.ids, "log_probs": logprobs})
+        return Completion(ids=said.ids, logprobs=logprobs, finish_reason=said.finish_reason, weights_version=(3, 4))
+
+
+async def play(
+    directory: Path,
+    tokens: TokenBuilder,
+    encode: Callable[[str], list[int]],
+    *,
+    stop: str,
+    thinking: dict[str, Any],
+    script: list[str] | None = None,
+    limits: Limits | None = None,
+) -> tuple[Trace, list[dict[str, Any]]]:
+    """The trace as it was read back from the disk, and the engine's log."""
+    logged = Logged(ScriptedPolicy(SCRIPT if script is None else script, encode, stop=stop))
+
+    async def policy_for(_: object) -> Policy:
+        return logged
+
+    running = servers()
+    made = environment(running, user={"server": "user"}, thinking=thinking)
+    async with opened(made, running) as gateway:
+        await roll_out(
+            Trace.begin("t", task(prompt=({"role": "user", "content": "Shout plum."},)), Origin()),
+            environment=made,
+            gateway=gateway,
+            policy_for=policy_for,
+            tokens=tokens,
+            limits=limits or Limits(response_tokens=20_000),
+            store=TraceStore(directory),
+        )
+    (trace,) = read_traces(directory)
+    return trace, logged.log
+
+
+def check(
+    trace: Trace, log: list[dict[str, Any]], *, loss: str, drops: bool, decode: Callable[[list[int]], str]
+) -> None:
+    """Every position of every training sample against the log, and each sampled token in exactly one of them."""
+    left = list(log)
+    record = json.loads(to_json(trace))
+    samples = samples_of(record)
+    for sample in samples:
+        begin = len(log) - len(left)
+        ids, mask, logprobs = derive(sample, left)
+        assert sample["response_ids"][: len(ids)] == ids
+        assert sample["logprobs"][: len(ids)] == logprobs
+        assert set(sample["loss_mask"][len(ids) :]) <= {0}
+        if loss == "mask":
+            mask = without_thoughts(mask, log[begin : len(log) - len(left)], len(sample["prompt_ids"]), decode)
+        assert sample["loss_mask"][: len(ids)] == mask
+    assert left == [], "what the engine sampled is in no training sample"
+    for generation, following in pairwise(log):
+        seen, then = generation["prompt_ids"] + generation["token_ids"], following["prompt_ids"]
+        if then[: len(seen)] != seen:
+            assert drops
+            # By the text alone: all thoughts are gone, and nothing else is.
+            assert decode(then).startswith(re.sub(r"<think>.*?</think>\n*", "", decode(seen), flags=re.DOTALL))
+    prompts = [decode(sample["prompt_ids"]) for sample in samples]
+    assert not any("<think>" in prompt for prompt in prompts)
+    assert drops or len(samples) == 1
+
+
+def without_thoughts(
+    mask: list[int], generations: list[dict[str, Any]], prompt: int, decode: Callable[[list[int]], str]
+) -> list[int]:
+    """The mask with each generation's leading thought taken out, found in the text of growing prefixes."""
+    mask = list(mask)
+    for generation in generations:
+        start, ids = len(generation["prompt_ids"]) - prompt, generation["token_ids"]
+        text = decode(ids)
+        if not text.startswith("<think>"):
+            continue
+        end = next((n for n in range(len(ids) + 1) if "</think>" in decode(ids[:n])), len(ids))
+        mask[start : start + end] = [0] * end
+    return mask
