@@ -17,7 +17,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from playing import Stage, Watched, score_of, staged
 
-from mcp_servers import gsm8k_tools, research, retail, user_simulator
+from mcp_servers import gsm8k_tools, research, retail, sandbox, user_simulator
 from mcp_servers._state import TrajectoryState
 from mcp_servers.retail.users import scenario
 from rollout.task import Task
@@ -30,9 +30,10 @@ IN_PROCESS: dict[str, Servers] = {
     "retail": lambda: {"retail": retail.create_server(), "customer": user_simulator.create_server(scenario)},
     "gsm8k_tools": lambda: {"gsm8k": gsm8k_tools.create_server()},
     "research": lambda: {"library": research.create_server()},
+    "sandbox": lambda: {"sandbox": sandbox.create_server()},
 }
 """The servers of an environment, where they can be had without a process."""
-SLICE = {"retail": 8, "gsm8k_tools": 12, "research": 12}
+SLICE = {"retail": 8, "gsm8k_tools": 12, "research": 12, "sandbox": 4}
 """Tasks that are played by default."""
 ROUNDS = {True: 1000, False: 50}
 FULL = [pytest.param(False, id="slice"), pytest.param(True, id="all", marks=[pytest.mark.full])]
