@@ -7,13 +7,12 @@ ends, the kernel kills whatever is in its namespace.
 
 from __future__ import annotations
 
+import _socket
 import json
 import os
 import resource
 import signal
-import socket
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
@@ -24,11 +23,8 @@ READY = b"."
 """Written to `status` once everything is shut, and before the first line of the code."""
 NOBODY = 65534
 
-_HELPFUL = (
-    "array bisect bz2 collections copy dataclasses datetime decimal enum fractions functools hashlib heapq itertools "
-    "lzma math operator random re statistics string struct textwrap time types typing unicodedata zlib"
-).split()
-"""Imported before the doors shut, where they need a shared library that is not to be seen from inside."""
+_LINKED = ("bz2", "hashlib", "lzma", "zlib")
+"""Modules that need a shared library of the system, which is not to be seen from inside: imported before."""
 
 
 def main(given: dict[str, Any]) -> NoReturn:
@@ -39,7 +35,7 @@ def main(given: dict[str, Any]) -> NoReturn:
             calls `function` and `arguments`.
     """
     limits = Limits(**given["limits"])
-    for name in _HELPFUL:
+    for name in _LINKED:
         __import__(name)
     libraries, filters = root.library_directories(), calls.program()
     _outlive_nobody(given["parent"])
@@ -135,7 +131,7 @@ def _limit(limits: Limits) -> None:
 def _see_that_it_is_shut() -> None:
     """Tries what must not work. Raises RuntimeError where it does."""
     attempts: list[tuple[str, Callable[[], object]]] = [
-        ("a socket", lambda: socket.socket(socket.AF_INET)),
+        ("a socket", lambda: _socket.socket(_socket.AF_INET)),
         ("the host's files", lambda: os.stat("/proc/self")),
         ("the root directory", lambda: os.mkdir("/here")),
         ("another process", os.fork),
@@ -164,6 +160,8 @@ def _run(given: dict[str, Any]) -> NoReturn:
             sys.stderr.write(f"{left.code}\n")
     except BaseException as error:  # the boundary to code that nobody here wrote
         code = 1
+        import traceback  # only now: most runs need none, and it takes a third of the time to start
+
         shown = traceback.TracebackException.from_exception(error)
         while shown.stack and shown.stack[0].filename != "<program>":
             del shown.stack[0]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
@@ -60,7 +60,7 @@ def run(source: str, limits: Limits, *, function: str | None = None, arguments: 
     if sys.platform != "linux":
         raise JailUnavailable(f"running code needs Linux; this is {sys.platform}")
     order = {
-        "limits": asdict(limits),
+        "limits": limits._asdict(),
         "source": source,
         "function": function,
         "arguments": [list(given) for given in arguments],

@@ -1,12 +1,11 @@
-"""What a run may use."""
+"""What a run may use. A named tuple, since the child imports it at every start and `dataclasses` is slow to import."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     memory_mb: int = 256
     """Address space of the one process there is, the interpreter's own 60 MB included."""
     cpu_s: int = 3

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,22 +36,34 @@ class Stage:
     environment: Environment
     gateway: Gateway
     traces: Path
+    directories: dict[str, str] = field(default_factory=dict)
+    """By trajectory, the directory of its lease."""
 
     async def tasks(self, split: str, count: int | None = None) -> list[Task]:
         return await environment_tasks(self.environment, self.gateway, split, count)
 
     async def play(self, task: Task, policy_for: PolicyFor) -> Trace:
+        async def noted(session: Session) -> Policy:
+            self.directories[session.trajectory] = str(session.lease_dir or "")
+            return await policy_for(session)
+
         trace = await roll_out(
             Trace.begin(uuid4().hex, task, Origin()),
             environment=self.environment,
             gateway=self.gateway,
-            policy_for=policy_for,
+            policy_for=noted,
             tokens=ByteTokens(),
             limits=Limits.of(self.environment.limits, response_tokens=1_000_000),
             store=TraceStore(self.traces),
         )
         assert trace.failure is None, trace.failure
         return trace
+
+    def heard(self, trace: Trace) -> list[str]:
+        """What was said, without the name of the trajectory's directory, which is another one each time."""
+        texts = [json.dumps(message) for message in trace.messages]
+        directory = self.directories[trace.id]
+        return [text.replace(directory, "DIRECTORY") if directory else text for text in texts]
 
     def engine(self, name: str, task: Task) -> PolicyFor:
         """`expert`, `random` or `none`, as `mcp-rollout run --engine` has them."""
