@@ -58,7 +58,7 @@ def _as_code(given: dict[str, Any], limits: Limits, libraries: list[str], filter
     kernel.drop_capabilities()
     sys.path[:] = [*libraries, *(os.path.join(library, "lib-dynload") for library in libraries)]
     kernel.filter_calls(filters)
-    _see_that_it_is_shut()
+    _see_that_it_is_shut(libraries)
     os.write(given["status"], READY)
     os.close(given["status"])
     _run(given)
@@ -128,8 +128,11 @@ def _limit(limits: Limits) -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def _see_that_it_is_shut() -> None:
+def _see_that_it_is_shut(libraries: list[str]) -> None:
     """Tries what must not work. Raises RuntimeError where it does."""
+    seen = {f"/{name}" for name in os.listdir("/")}
+    if extra := seen - {root.WORK, *("/" + library.split("/")[1] for library in libraries)}:
+        raise RuntimeError(f"isolation is not complete: {', '.join(sorted(extra))} can be seen")
     attempts: list[tuple[str, Callable[[], object]]] = [
         ("a socket", lambda: _socket.socket(_socket.AF_INET)),
         ("the host's files", lambda: os.stat("/proc/self")),

@@ -23,7 +23,7 @@ from mcp_servers.retail.users import scenario
 from rollout.task import Task
 from rollout.trace.record import Trace
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 Servers = Callable[[], dict[str, MCPServer]]
 IN_PROCESS: dict[str, Servers] = {
