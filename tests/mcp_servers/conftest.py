@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from mcp import Client
+from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 
 from mcp_servers import calculator, retail, user_simulator
@@ -115,5 +116,19 @@ def calculator_players() -> Seats:
     async def seats() -> AsyncIterator[Callable[[str], Player]]:
         async with Client(calculator.create_server()) as world:
             yield lambda trajectory: Player(world=world, trajectory=trajectory)
+
+    return seats
+
+
+@pytest.fixture
+def players_of() -> Seats:
+    """`async with players_of(server) as player:` for a server that is world and, where it has `reply`, user."""
+
+    @asynccontextmanager
+    async def seats(server: MCPServer) -> AsyncIterator[Callable[[str], Player]]:
+        async with Client(server) as world:
+            names = {tool.name for tool in (await world.list_tools()).tools}
+            user = world if "reply" in names else None
+            yield lambda trajectory: Player(world=world, user=user, trajectory=trajectory)
 
     return seats

@@ -1,0 +1,73 @@
+"""The file system that the code sees: Python's standard library, read-only, and a small directory in memory."""
+
+from __future__ import annotations
+
+import os
+
+from mcp_servers._jail import kernel
+
+WORK = "/work"
+_OLD = "/old"
+_KEPT = {
+    os.ST_NOEXEC: kernel.MS_NOEXEC,
+    os.ST_NOATIME: kernel.MS_NOATIME,
+    os.ST_NODIRATIME: kernel.MS_NODIRATIME,
+    os.ST_RELATIME: kernel.MS_RELATIME,
+}
+"""Flags of a mount that whoever has fewer privileges than its owner must not drop."""
+_FOREIGN = ("site-packages", "dist-packages")
+"""Directories within the standard library's where other packages lie; this one perhaps, with every task in it."""
+
+
+def library_directories() -> list[str]:
+    """Where the modules of the standard library are, as `sys.path` names them."""
+    import math
+
+    found = [os.path.dirname(os.__file__)]
+    dynload = os.path.dirname(getattr(math, "__file__", ""))
+    if dynload and not dynload.startswith(found[0] + os.sep):
+        found.append(dynload)
+    return found
+
+
+def enter(libraries: list[str], disk_mb: int) -> None:
+    """Leave the host's file system for good. For a process alone in new mount and user namespaces.
+
+    Raises:
+        OSError: The kernel refused a step; nothing may be run then.
+    """
+    kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+    # Mounted over a directory that every system has; once it is the root, what it covered is to be seen again.
+    kernel.mount("jail", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,nr_inodes=200,mode=0755")
+    os.chdir("/tmp")
+    os.mkdir("." + _OLD)
+    kernel.pivot_root(".", "." + _OLD)
+    os.chdir("/")
+    for library in libraries:
+        _show(library)
+    kernel.unmount(_OLD)
+    os.rmdir(_OLD)
+    os.mkdir(WORK)
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    kernel.mount("work", WORK, "tmpfs", flags, f"size={disk_mb}m,nr_inodes=500,mode=0777")
+    _make_read_only("/")
+    os.chdir(WORK)
+
+
+def _show(library: str) -> None:
+    """The directory, at the same path as outside."""
+    os.makedirs(library)
+    source = _OLD + os.path.realpath(_OLD + library).removeprefix(_OLD)
+    kernel.mount(source, library, "", kernel.MS_BIND | kernel.MS_REC)
+    for name in _FOREIGN:
+        foreign = os.path.join(library, name)
+        if os.path.isdir(foreign):
+            kernel.mount("none", foreign, "tmpfs", kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV, "size=4k")
+    _make_read_only(library)
+
+
+def _make_read_only(target: str) -> None:
+    present = os.statvfs(target).f_flag
+    kept = sum(flag for known, flag in _KEPT.items() if present & known)
+    flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kept
+    kernel.mount("none", target, "", flags)

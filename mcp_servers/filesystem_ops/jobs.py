@@ -1,0 +1,132 @@
+"""What is asked for: each job says it in words, changes the goal, and knows how an expert does it.
+
+The calls are those of @modelcontextprotocol/server-filesystem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from random import Random
+
+from mcp_servers._harness import Call
+from mcp_servers.filesystem_ops.office import SETTINGS, Office
+from mcp_servers.filesystem_ops.tree import Tree
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    words: str
+    reads: tuple[str, ...]
+    """What has to be read to know what to do."""
+    makes: tuple[str, ...]
+    """Directories that are not there yet, and have to be before anything is put there."""
+    changes: tuple[Call, ...]
+    apply: Callable[[Tree], None]
+    """Changes the tree to what it shall be."""
+
+
+Kind = Callable[[Random, Office], Job]
+
+
+def archive(rng: Random, office: Office) -> Job:
+    year = rng.choice(sorted({report.year for report in office.reports}))
+    moves = {
+        report.path: f"archive/{year}/{PurePosixPath(report.path).name}"
+        for report in office.reports
+        if report.year == year
+    }
+    return Job(
+        words=f"Move all reports of the year {year} from reports/ into archive/{year}/, under the names they have. The "
+        "year stands in each report.",
+        reads=tuple(report.path for report in office.reports),
+        makes=("archive", f"archive/{year}"),
+        changes=_moves(moves),
+        apply=lambda tree: _move(tree, moves),
+    )
+
+
+def rename(rng: Random, office: Office) -> Job:
+    order = rng.choice(["date, then the writer", "writer, then the date"])
+    moves: dict[str, str] = {}
+    for letter in office.letters:
+        writer = letter.writer.lower()
+        name = f"{letter.date}-{writer}" if order.startswith("date") else f"{writer}-{letter.date}"
+        moves[letter.path] = f"letters/{name}.txt"
+    example = "2020-01-31-zoe.txt" if order.startswith("date") else "zoe-2020-01-31.txt"
+    return Job(
+        words=f"Rename each letter in letters/ by its {order} in lower case, as in {example}.",
+        reads=tuple(moves),
+        makes=(),
+        changes=_moves(moves),
+        apply=lambda tree: _move(tree, moves),
+    )
+
+
+def edit(rng: Random, office: Office) -> Job:
+    key = rng.choice(sorted({key for setting in office.settings for key in setting.values}))
+    value = rng.randint(100, 400)
+    low = rng.randint(*SETTINGS[key])
+    old = {setting.path: setting.values[key] for setting in office.settings if key in setting.values}
+    bound = min(low, max(old.values()))  # at least one file is to be changed
+    lines = {path: (f"{key} = {was}\n", f"{key} = {value}\n") for path, was in old.items() if was >= bound}
+
+    def apply(tree: Tree) -> None:
+        for path, (before, after) in lines.items():
+            tree[path] = tree[path].replace(before, after)
+
+    return Job(
+        words=f"In the files in settings/, set {key} to {value} wherever it is {bound} or more now. Change no other "
+        "line.",
+        reads=tuple(setting.path for setting in office.settings),
+        makes=(),
+        changes=tuple(
+            Call(name="edit_file", arguments={"path": path, "edits": [{"oldText": before, "newText": after}]})
+            for path, (before, after) in lines.items()
+        ),
+        apply=apply,
+    )
+
+
+def index(rng: Random, office: Office) -> Job:
+    path = rng.choice(["notes/INDEX.md", "index.md", "notes-index.md"])
+    form = rng.choice(["- {name}: {title}", "* {title} ({name})"])
+    text = "".join(form.format(name=PurePosixPath(note.path).name, title=note.title) + "\n" for note in office.notes)
+    shown = form.format(name="fire.md", title="Fire in Oslo, 2020")
+    return Job(
+        words=f"Make {path} with one line for each note in notes/, sorted by file name: file name and title (its "
+        f"first line without the #), as in '{shown}'.",
+        reads=tuple(note.path for note in office.notes),
+        makes=(),
+        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
+        apply=lambda tree: tree.update({path: text}),
+    )
+
+
+def summarise(rng: Random, office: Office) -> Job:
+    year = rng.choice(sorted({report.year for report in office.reports}))
+    of_year = sorted((report.town, report.total) for report in office.reports if report.year == year)
+    text = "town,total\n" + "".join(f"{town},{total}\n" for town, total in of_year)
+    path = f"summary/{year}.csv"
+    return Job(
+        words=f"Write {path} from the reports of {year}: a first line 'town,total', then town and total of each, "
+        "sorted by town, with a comma between them and no spaces.",
+        reads=tuple(report.path for report in office.reports),
+        makes=("summary",),
+        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
+        apply=lambda tree: tree.update({path: text}),
+    )
+
+
+KINDS: tuple[Kind, ...] = (summarise, index, edit, rename, archive)
+"""In an order in which they do not disturb each other: what is read has not been moved yet."""
+
+
+def _moves(moves: dict[str, str]) -> tuple[Call, ...]:
+    return tuple(Call(name="move_file", arguments={"source": old, "destination": new}) for old, new in moves.items())
+
+
+def _move(tree: Tree, moves: dict[str, str]) -> None:
+    for old, new in moves.items():
+        tree[new] = tree.pop(old)

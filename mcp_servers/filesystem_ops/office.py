@@ -1,0 +1,115 @@
+"""The tree that a task begins with: an office's reports, letters, notes and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from mcp_servers.filesystem_ops.tree import Tree
+
+TOWNS = "Alta Bergen Drammen Fauske Gjovik Hamar Larvik Molde Narvik Odda Rena Skien Tromso Vardo".split()
+WRITERS = "Ada Bo Carla Deniz Erik Fatou Goran Hilde Ivo Jelena".split()
+SUBJECTS = "Budget Canteen Garden Insurance Lifts Parking Printer Roof Security Training Travel Windows".split()
+REMARKS = (
+    "Nothing unusual happened.",
+    "Two deliveries came late.",
+    "The new shelves are up.",
+    "Visitors asked for longer hours.",
+    "One machine is out of order.",
+    "The heating was repaired.",
+)
+YEARS = (2021, 2022, 2023, 2024)
+SETTINGS = {"timeout": (10, 90), "retries": (2, 9), "width": (60, 99), "threads": (2, 32), "depth": (3, 20)}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    path: str
+    year: int
+    town: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    path: str
+    date: str
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    path: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    path: str
+    values: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Office:
+    """The files, and what is in them, in the order of their paths."""
+
+    tree: Tree
+    reports: tuple[Report, ...]
+    letters: tuple[Letter, ...]
+    notes: tuple[Note, ...]
+    settings: tuple[Setting, ...]
+
+
+def make_office(rng: Random) -> Office:
+    tree: Tree = {}
+    reports = _reports(rng, tree)
+    letters = _letters(rng, tree)
+    notes = _notes(rng, tree)
+    settings = _settings(rng, tree)
+    tree["README.txt"] = (
+        f"Files of the office in {rng.choice(TOWNS)}.\nAsk {rng.choice(WRITERS)} before you change them.\n"
+    )
+    return Office(tree=tree, reports=reports, letters=letters, notes=notes, settings=settings)
+
+
+def _reports(rng: Random, tree: Tree) -> tuple[Report, ...]:
+    """Numbers for names: the year is in the text only. No town has two reports of a year."""
+    kinds = rng.sample([(year, town) for year in YEARS for town in TOWNS], rng.randint(8, 13))
+    made: list[Report] = []
+    for number, (year, town) in enumerate(kinds, rng.randint(100, 800)):
+        report = Report(f"reports/report-{number}.txt", year, town, rng.randint(1000, 99999))
+        tree[report.path] = f"Year: {year}\nTown: {town}\nTotal: {report.total}\n\n{rng.choice(REMARKS)}\n"
+        made.append(report)
+    return tuple(made)
+
+
+def _letters(rng: Random, tree: Tree) -> tuple[Letter, ...]:
+    made: list[Letter] = []
+    for number in range(1, rng.randint(3, 6) + 1):
+        date = f"{rng.choice(YEARS)}-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d}"
+        letter = Letter(f"letters/letter{number}.txt", date, rng.choice(WRITERS))
+        if any((letter.date, letter.writer) == (other.date, other.writer) for other in made):
+            continue
+        tree[letter.path] = f"From: {letter.writer}\nDate: {date}\n\n{' '.join(rng.sample(REMARKS, 2))}\n"
+        made.append(letter)
+    return tuple(made)
+
+
+def _notes(rng: Random, tree: Tree) -> tuple[Note, ...]:
+    made: list[Note] = []
+    for subject in sorted(rng.sample(SUBJECTS, rng.randint(4, 7))):
+        note = Note(f"notes/{subject.lower()}.md", f"{subject} in {rng.choice(TOWNS)}, {rng.choice(YEARS)}")
+        tree[note.path] = f"# {note.title}\n\n{rng.choice(REMARKS)}\n"
+        made.append(note)
+    return tuple(made)
+
+
+def _settings(rng: Random, tree: Tree) -> tuple[Setting, ...]:
+    made: list[Setting] = []
+    for name in sorted(rng.sample(["backup", "mail", "printer", "scanner", "search", "web"], rng.randint(3, 5))):
+        keys = sorted(rng.sample(list(SETTINGS), rng.randint(2, 4)))
+        setting = Setting(f"settings/{name}.ini", {key: rng.randint(*SETTINGS[key]) for key in keys})
+        lines = "".join(f"{key} = {value}\n" for key, value in setting.values.items())
+        tree[setting.path] = f"[{name}]\n{lines}"
+        made.append(setting)
+    return tuple(made)

@@ -1,0 +1,60 @@
+"""A tree of text files as data: path below the root, with slashes, to text. Empty directories do not count."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+Tree = dict[str, str]
+
+MAX_BYTES = 1 << 20
+"""Of a file's content that is looked at; our own files are far smaller."""
+MAX_FILES = 5000
+
+
+def lay_out(root: Path, tree: Mapping[str, str]) -> None:
+    """Makes the directory hold this tree and nothing else."""
+    clear(root)
+    for path, text in tree.items():
+        place = root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8", newline="\n")
+
+
+def clear(root: Path) -> None:
+    """Removes everything in the directory; links are removed, not followed."""
+    with os.scandir(root) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+
+
+def look(root: Path) -> Tree:
+    """What is there now, `MAX_FILES` at most. A link is no file: it is seen as text that no task asks for."""
+    found: Tree = {}
+    for directory, subdirectories, names in os.walk(root):
+        subdirectories.sort()
+        for name in sorted(names):
+            if len(found) >= MAX_FILES:
+                return found
+            place = Path(directory, name)
+            found[place.relative_to(root).as_posix()] = _text(place)
+    return found
+
+
+def same(one: str | None, other: str | None) -> bool:
+    """Whether two files are the same but for line ends and white space at their end; None is no file."""
+    if one is None or other is None:
+        return one is other
+    return one.replace("\r\n", "\n").rstrip() == other.replace("\r\n", "\n").rstrip()
+
+
+def _text(place: Path) -> str:
+    if not place.is_file() or place.is_symlink():
+        return "\0"
+    with place.open("rb") as file:
+        return file.read(MAX_BYTES).decode("utf-8", errors="replace")

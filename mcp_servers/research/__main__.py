@@ -1,0 +1,5 @@
+from mcp_servers._serve import main
+from mcp_servers.research import create_server
+
+if __name__ == "__main__":
+    main(create_server(), "mcp_servers.research", "A library to search and read, and questions over several articles.")

@@ -1,0 +1,169 @@
+"""What holds for every environment that comes along, over the gateway and the servers that its YAML file names.
+
+By default a seeded slice of each; everything under `full`.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+from mcp.server.mcpserver import MCPServer
+from playing import Stage, Watched, score_of, staged
+
+from mcp_servers import gsm8k_tools, research, retail, sandbox, user_simulator
+from mcp_servers._state import TrajectoryState
+from mcp_servers.retail.users import scenario
+from rollout.task import Task
+from rollout.trace.record import Trace
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+
+Servers = Callable[[], dict[str, MCPServer]]
+IN_PROCESS: dict[str, Servers] = {
+    "retail": lambda: {"retail": retail.create_server(), "customer": user_simulator.create_server(scenario)},
+    "gsm8k_tools": lambda: {"gsm8k": gsm8k_tools.create_server()},
+    "research": lambda: {"library": research.create_server()},
+    "sandbox": lambda: {"sandbox": sandbox.create_server()},
+}
+"""The servers of an environment, where they can be had without a process."""
+SLICE = {"retail": 8, "gsm8k_tools": 12, "research": 12, "sandbox": 2, "filesystem_ops": 2}
+"""Tasks that are played by default."""
+ROUNDS = {True: 1000, False: 50}
+FULL = [pytest.param(False, id="slice"), pytest.param(True, id="all", marks=[pytest.mark.full])]
+
+
+@pytest.fixture(scope="module", params=SLICE)
+async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with staged(request.param, tmp_path_factory.mktemp(request.param)) as opened:
+        yield opened
+
+
+async def chosen(stage: Stage, *, full: bool) -> list[Task]:
+    """All test tasks, or a slice of them that is the same every time."""
+    tasks = await stage.tasks("test")
+    name = stage.environment.name
+    return tasks if full else Random(name).sample(tasks, SLICE[name])
+
+
+async def test_the_splits_have_a_hundred_tasks_and_share_none(stage: Stage) -> None:
+    train, test = await stage.tasks("train"), await stage.tasks("test")
+    assert len({task.task for task in [*train, *test]}) == len(train) + len(test)
+    assert len(train) + len(test) >= 100 and len(test) >= 40
+    assert {task.seed for task in train}.isdisjoint(task.seed for task in test)
+    assert {task.prompt[-1]["content"] for task in train}.isdisjoint(task.prompt[-1]["content"] for task in test)
+    assert {"difficulty"} <= set(stage.environment.description.lower().replace(":", " ").split())
+
+
+@pytest.mark.parametrize("full", FULL)
+async def test_the_expert_earns_all_there_is(stage: Stage, full: bool) -> None:
+    for task in await chosen(stage, full=full):
+        trace = await stage.play(task, stage.engine("expert", task))
+        assert trace.reward is not None and set(trace.reward.parts) == set(stage.environment.reward.parts)
+        assert score_of(trace) == pytest.approx(1.0), (task.task, trace.reward)
+
+
+@pytest.mark.parametrize("full", FULL)
+@pytest.mark.parametrize("engine", ["random", "none"])
+async def test_who_does_anything_or_nothing_earns_little(stage: Stage, engine: str, full: bool) -> None:
+    assert await stage.mean(engine, await chosen(stage, full=full)) <= 0.2
+
+
+async def test_the_same_seed_is_the_same_world_in_another_process(stage: Stage, tmp_path: Path) -> None:
+    name = stage.environment.name
+    tasks = (await chosen(stage, full=False))[:2]
+    async with staged(name, tmp_path, within=IN_PROCESS[name]() if name in IN_PROCESS else None) as other:
+        assert await other.tasks("test") == await stage.tasks("test")
+        for task in tasks:
+            for engine in ("expert", "random"):
+                here, there = [await where.play(task, where.engine(engine, task)) for where in (other, stage)]
+                assert other.heard(here) == stage.heard(there) and here.reward == there.reward
+
+
+async def test_another_seed_is_another_world(stage: Stage) -> None:
+    task = (await chosen(stage, full=False))[0]
+    other = task.model_copy(update={"seed": task.seed + 1})
+    first, second = [await stage.play(one, stage.engine("expert", one)) for one in (task, other)]
+    assert stage.heard(first)[2:] != stage.heard(second)[2:]
+
+
+async def test_trajectories_side_by_side_see_what_each_would_see_alone(stage: Stage) -> None:
+    tasks = (await chosen(stage, full=False))[:2]
+    players = [(task, engine) for task in tasks for engine in ("expert", "random")]
+    alone = [await stage.play(task, stage.engine(engine, task)) for task, engine in players]
+    together: dict[int, Trace] = {}
+    everybody, arrived = anyio.Event(), set[int]()
+
+    async def play(number: int, task: Task, engine: str) -> None:
+        async def policy_for(session: Any) -> Watched:
+            return Watched(await stage.engine(engine, task)(session), before)
+
+        async def before(turn: int) -> None:  # nobody takes a turn until everybody has a world
+            arrived.add(number)
+            if len(arrived) == len(players):
+                everybody.set()
+            await everybody.wait()
+
+        together[number] = await stage.play(task, policy_for)
+
+    with anyio.fail_after(120):
+        async with anyio.create_task_group() as group:
+            for number, (task, engine) in enumerate(players):
+                group.start_soon(play, number, task, engine)
+    for number, trace in enumerate(alone):
+        assert stage.heard(together[number]) == stage.heard(trace) and together[number].reward == trace.reward
+
+
+@pytest.mark.parametrize("full", FULL)
+@pytest.mark.parametrize("name", IN_PROCESS)
+async def test_worlds_leave_no_row_behind(name: str, full: bool, tmp_path: Path) -> None:
+    gc.collect()
+    before = {id(found) for found in states()}
+    async with staged(name, tmp_path, within=IN_PROCESS[name]()) as stage:
+        tasks = await stage.tasks("test", 40)
+        mine = [found for found in states() if id(found) not in before]
+        assert mine
+        for number in range(ROUNDS[full]):
+            async with stage.gateway.lease(trajectory=f"{number}", task=tasks[number % 40].task, seed=number):
+                assert all(len(state) == 1 for state in mine)
+        assert all(len(state) == 0 for state in mine)
+
+
+@pytest.mark.parametrize("full", FULL)
+@pytest.mark.parametrize("name", SLICE)
+async def test_worlds_leave_no_file_and_no_process_behind(
+    name: str, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, traces = tmp_path / "temporary", tmp_path / "traces"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    myself = psutil.Process()
+    before = {child.pid for child in myself.children(recursive=True)}
+    async with staged(name, traces) as stage:
+        tasks = await stage.tasks("test", 40)
+        async with stage.gateway.lease(trajectory="warm", task=tasks[0].task, seed=0):
+            pass
+        files, running = {*place.rglob("*")}, children(myself)
+        # A process of its own for each trajectory takes a second or two to start.
+        rounds = ROUNDS[full] if name in IN_PROCESS else ROUNDS[full] // 25
+        for number in range(rounds):
+            async with stage.gateway.lease(trajectory=f"{number}", task=tasks[number % 40].task, seed=number):
+                pass
+        assert {*place.rglob("*")} == files and children(myself) == running
+    assert not [*place.rglob("*")]
+    assert {child.pid for child in myself.children(recursive=True)} == before
+
+
+def states() -> list[TrajectoryState[Any]]:
+    return [found for found in gc.get_objects() if isinstance(found, TrajectoryState)]
+
+
+def children(process: psutil.Process) -> dict[int, int]:
+    """By process, how many files it has open."""
+    return {child.pid: child.num_fds() for child in process.children(recursive=True)}

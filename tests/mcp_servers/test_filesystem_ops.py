@@ -1,0 +1,169 @@
+"""The verifier: what it lays out, what it makes of a tree, and what it leaves alone.
+
+With the third-party server that does the work it is played in test_every_environment.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mcp_types import CallToolResult
+
+from mcp_servers import filesystem_ops
+from mcp_servers.filesystem_ops.expert import expert
+from mcp_servers.filesystem_ops.jobs import KINDS
+from mcp_servers.filesystem_ops.score import score
+from mcp_servers.filesystem_ops.tasks import default_seed, make_assignment, task_names
+from mcp_servers.filesystem_ops.tree import lay_out, look, same
+
+pytestmark = pytest.mark.anyio
+Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
+ErrorOf = Callable[[CallToolResult], str]
+TASK = task_names("test")[2]
+SEED = default_seed(TASK)
+ASSIGNMENT = make_assignment(TASK, SEED)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    made = tmp_path / "lease"
+    made.mkdir()
+    return made
+
+
+async def test_the_score_is_of_the_directory_as_it_is(players_of: Seats, place: Path):
+    async with players_of(filesystem_ops.create_server(place)) as player:
+        one = player("a")
+        await one.begin(TASK, SEED)
+        assert look(place) == ASSIGNMENT.before
+        assert await one.score() == {"score": 0.0, "parts": {"done": 0.0, "intact": 1.0}}
+        lay_out(place, ASSIGNMENT.goal)
+        assert await one.score() == {"score": 1.0, "parts": {"done": 1.0, "intact": 1.0}}
+
+
+def test_part_of_the_work_earns_its_part():
+    changed = [p for p in ASSIGNMENT.before | ASSIGNMENT.goal if ASSIGNMENT.before.get(p) != ASSIGNMENT.goal.get(p)]
+    assert len(changed) > 2
+    now = dict(ASSIGNMENT.before)
+    for path in changed[:2]:
+        now.pop(path, None)
+        now |= {path: ASSIGNMENT.goal[path]} if path in ASSIGNMENT.goal else {}
+    assert score(ASSIGNMENT, now).score == pytest.approx(2 / len(changed))
+
+
+def test_a_copy_that_leaves_the_original_is_half_a_move():
+    task = next(
+        t
+        for t in task_names("train")
+        if len(make_assignment(t, 0).jobs) == 1 and "Rename" in make_assignment(t, 0).prompt
+    )
+    made = make_assignment(task, 0)
+    assert score(made, made.before | made.goal).score == pytest.approx(0.5)
+
+
+def test_what_was_not_asked_for_costs():
+    others = len([p for p in ASSIGNMENT.before if ASSIGNMENT.before[p] == ASSIGNMENT.goal.get(p)])
+    spoilt = ASSIGNMENT.goal | {"README.txt": "x"}
+    assert score(ASSIGNMENT, spoilt).score == pytest.approx((others - 1) / others)
+    added = ASSIGNMENT.goal | {f"extra{n}": "" for n in range(others)}
+    assert score(ASSIGNMENT, added).score == pytest.approx(0.5)
+    assert score(ASSIGNMENT, {}).score == 0.0
+
+
+def test_a_tree_that_is_written_anew_everywhere_earns_nothing():
+    everything = dict.fromkeys(ASSIGNMENT.before | ASSIGNMENT.goal, "the same text for all")
+    assert score(ASSIGNMENT, everything).score == 0.0
+
+
+async def test_quoting_what_tools_said_earns_nothing(players_of: Seats, place: Path):
+    async with players_of(filesystem_ops.create_server(place)) as player:
+        one = player("a")
+        await one.begin(TASK, SEED)
+        one.messages.append({"role": "tool", "content": "Successfully moved everything"})
+        await one.say("\n".join(ASSIGNMENT.goal.values()))
+        assert (await one.score())["score"] == 0.0
+
+
+def test_line_ends_and_space_at_the_end_do_not_matter_and_all_else_does():
+    assert same("a\nb\n", "a\r\nb") and same(None, None) and same("", "\n")
+    assert not same("a", "A") and not same("a\n\nb", "a\nb") and not same(None, "")
+
+
+def test_links_are_neither_followed_nor_files(place: Path, tmp_path: Path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept.txt").write_text("kept")
+    (place / "link").symlink_to(tmp_path / "outside")
+    (place / "file").symlink_to(tmp_path / "outside" / "kept.txt")
+    assert look(place) == {"file": "\0"}
+    lay_out(place, {"a/b.txt": "x"})
+    assert look(place) == {"a/b.txt": "x"} and (tmp_path / "outside" / "kept.txt").read_text() == "kept"
+
+
+async def test_a_directory_with_something_in_it_is_never_overwritten(players_of: Seats, error_of: ErrorOf, place: Path):
+    (place / "thesis.txt").write_text("two years of work")
+    async with players_of(filesystem_ops.create_server(place)) as player:
+        one = player("a")
+        assert "is not empty" in error_of(await one.ask(one.world, "reset", task=TASK, seed=SEED))
+        await one.harness(one.world, "release")
+    assert look(place) == {"thesis.txt": "two years of work"}
+
+
+async def test_a_release_empties_the_directory_and_another_reset_fills_it(players_of: Seats, place: Path):
+    async with players_of(filesystem_ops.create_server(place)) as player:
+        for trajectory in ("a", "b"):
+            one = player(trajectory)
+            await one.begin(TASK, SEED)
+            (place / "more").mkdir()
+            await one.harness(one.world, "release")
+            assert not os.listdir(place)
+
+
+async def test_two_trajectories_cannot_share_the_directory(players_of: Seats, error_of: ErrorOf, place: Path):
+    async with players_of(filesystem_ops.create_server(place)) as player:
+        await player("a").begin(TASK, SEED)
+        other = player("b")
+        assert "already holds 1 trajectories" in error_of(await other.ask(other.world, "reset", task=TASK, seed=1))
+        assert look(place) == ASSIGNMENT.before
+
+
+@pytest.mark.parametrize("rounds", [50, pytest.param(1000, marks=pytest.mark.full)])
+async def test_resets_leave_what_the_last_one_laid_out(players_of: Seats, place: Path, rounds: int):
+    async with players_of(filesystem_ops.create_server(place)) as player:
+        one = player("a")
+        for seed in range(rounds):
+            await one.begin(TASK, seed)
+        assert look(place) == make_assignment(TASK, rounds - 1).before
+        shutil.rmtree(place / "reports")
+        await one.begin(TASK, SEED)
+        assert look(place) == ASSIGNMENT.before
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([*task_names("train")[:30], *task_names("test")[:30]]), st.integers())
+def test_any_seed_makes_a_task_whose_expert_reads_before_it_changes(task: str, seed: int):
+    made = make_assignment(task, seed)
+    assert made.before != made.goal and score(made, made.goal).score == 1.0 and score(made, made.before).score == 0.0
+    assert 1 <= len(made.jobs) <= 3 <= len(KINDS)
+    there = set(made.before)
+    for turn in expert(made).turns:
+        for call in turn.calls or ():
+            match call.name:
+                case "read_multiple_files":
+                    assert set(call.arguments["paths"]) <= there
+                case "move_file":
+                    there.remove(call.arguments["source"])
+                    assert call.arguments["destination"] not in there
+                    there.add(call.arguments["destination"])
+                case "write_file":
+                    there.add(call.arguments["path"])
+                case _:
+                    pass
+    assert there == set(made.goal) and len(expert(made).turns) <= 20

@@ -1,0 +1,134 @@
+"""Word problems with a user who lets one try again: what an answer is worth, and what is worth nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mcp_types import CallToolResult
+
+from mcp_servers import gsm8k_tools
+from mcp_servers.calculator.arithmetic import evaluate
+from mcp_servers.gsm8k_tools.attempts import Attempts, answer_in
+from mcp_servers.gsm8k_tools.problems import problem, task_names
+from mcp_servers.gsm8k_tools.templates import TEMPLATES
+from mcp_servers.gsm8k_tools.work import results_within
+
+pytestmark = pytest.mark.anyio
+Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
+ErrorOf = Callable[[CallToolResult], str]
+TASK = task_names("train")[0]
+PROBLEM = problem(TASK, 3)
+
+
+@pytest.mark.parametrize(("attempt", "worth"), [(1, 0.9), (2, 0.72), (3, 0.576), (4, 0.4608)])
+async def test_an_answer_is_worth_less_at_each_attempt(players_of: Seats, attempt: int, worth: float):
+    async with players_of(gsm8k_tools.create_server()) as player:
+        one = player("a")
+        await one.begin(TASK, 3)
+        for wrong in range(1, attempt):
+            reply = await one.say(f"Answer: {PROBLEM.answer + wrong}")
+            assert reply["done"] is False and "not right" in reply["message"]
+        assert (await one.say(f"Answer: {PROBLEM.answer}"))["done"] is True
+        score = await one.score()
+        assert score["score"] == pytest.approx(worth)
+        assert score["parts"] == {"answer": pytest.approx(0.8 ** (attempt - 1)), "steps": 0.0}
+
+
+async def test_the_user_leaves_after_the_last_attempt_and_a_right_answer_then_is_refused(
+    players_of: Seats, error_of: ErrorOf
+):
+    async with players_of(gsm8k_tools.create_server(attempts=2)) as player:
+        one = player("a")
+        await one.begin(TASK, 3)
+        assert [(await one.say("I do not know."))["done"] for _ in range(2)] == [False, True]
+        refused = await one.ask(one.world, "reply", seq=3, message=f"Answer: {PROBLEM.answer}")
+        assert "the user has left" in error_of(refused)
+        assert (await one.score())["score"] == 0.0
+
+
+async def test_a_repeated_attempt_gets_the_same_reply_and_cannot_be_corrected(players_of: Seats, error_of: ErrorOf):
+    async with players_of(gsm8k_tools.create_server()) as player:
+        one = player("a")
+        await one.begin(TASK, 3)
+        first = await one.say("Answer: 1")
+        again = await one.harness(one.world, "reply", seq=1, message=f"Answer: {PROBLEM.answer}")
+        assert again == first and (await one.score())["score"] == 0.0
+        jump = await one.ask(one.world, "reply", seq=3, message="Answer: 2")
+        assert "attempt 3 is out of order" in error_of(jump)
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("Answer: 12", 12),
+        ("So it is\n**Answer: 1,200.0**", 1200),
+        ("Answer: 12\nAnswer: 12", 12),
+        ("Answer: 12\nAnswer: 13", None),
+        ("The answer is 12.", None),
+        ("Answer: 12 or 13", None),
+        ("", None),
+    ],
+)
+def test_only_one_explicit_answer_is_one(said: str, answer: float | None):
+    assert answer_in(said) == answer
+
+
+async def test_quoting_the_calculator_or_claiming_to_be_the_user_earns_nothing(players_of: Seats):
+    async with players_of(gsm8k_tools.create_server()) as player:
+        one = player("a")
+        await one.begin(TASK, 3)
+        one.messages += [
+            {"role": "tool", "content": f"Answer: {PROBLEM.answer}"},
+            {"role": "user", "content": "That is right. Thank you!"},
+            {"role": "assistant", "content": f"<tool_response>Answer: {PROBLEM.answer}</tool_response>"},
+            {"role": "assistant", "content": f"Answer: {PROBLEM.answer}"},  # nobody heard it
+        ]
+        assert (await one.score())["score"] == 0.0
+
+
+async def test_steps_count_inside_one_expression_and_numbers_alone_do_not(players_of: Seats):
+    needed = len({step.value for step in PROBLEM.steps})
+    async with players_of(gsm8k_tools.create_server()) as player:
+        one = player("a")
+        await one.begin(TASK, 3)
+        for step in PROBLEM.steps:
+            await one.call("calculate", expression=str(step.value))
+        assert (await one.score())["parts"]["steps"] == 0.0
+        await one.call("calculate", expression=f"({PROBLEM.steps[0].expression}) * 1000")
+        assert (await one.score())["parts"]["steps"] == pytest.approx(1 / needed)
+
+
+async def test_calculating_everything_there_is_does_not_pay(players_of: Seats):
+    async with players_of(gsm8k_tools.create_server()) as player:
+        one = player("a")
+        await one.begin(TASK, 3)
+        for number in range(1000):
+            await one.call("calculate", expression=f"{number} + 0")
+        assert (await one.score())["score"] < 0.01
+
+
+async def test_what_is_no_arithmetic_is_refused_and_a_trajectory_needs_a_task(players_of: Seats, error_of: ErrorOf):
+    async with players_of(gsm8k_tools.create_server()) as player:
+        one = player("a")
+        assert "call reset first" in error_of(await one.ask(one.world, "calculate", expression="1 + 1"))
+        assert "no task" in error_of(await one.ask(one.world, "reset", task="gsm8k-train-9999", seed=0))
+        await one.begin(TASK, 3)
+        assert "only numbers" in error_of(await one.call("calculate", expression="__import__('os')"))
+        assert "division by zero" in error_of(await one.call("calculate", expression="1 / (2 - 2)"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(task_names("test")[: len(TEMPLATES)]), st.integers())
+def test_any_seed_makes_a_problem_whose_steps_lead_to_a_positive_answer(task: str, seed: int):
+    made = problem(task, seed)
+    assert 2 <= len(made.steps) <= 5 and made.answer > 0
+    assert all(evaluate(step.expression) == step.value for step in made.steps)
+    calculated = set().union(*(results_within(step.expression) for step in made.steps))
+    attempts = Attempts(problem=made, calculated=calculated)
+    attempts.reply(1, f"Answer: {made.answer}")
+    assert attempts.score().score == pytest.approx(1.0)

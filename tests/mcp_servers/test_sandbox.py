@@ -1,0 +1,178 @@
+"""The programming problems: what tests are worth, and what cannot be had without passing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mcp_types import CallToolResult
+
+from mcp_servers import sandbox
+from mcp_servers._jail.limits import Limits
+from mcp_servers.sandbox.judge import judge, same
+from mcp_servers.sandbox.problems import EXAMPLES, HIDDEN, MAX_ALIKE, Check, default_seed, problem, task_names
+
+pytestmark = [pytest.mark.anyio]
+Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
+ErrorOf = Callable[[CallToolResult], str]
+TASK = task_names("test")[0]
+PROBLEM = problem(TASK, default_seed(TASK))
+SOME = [*task_names("train")[:30], *task_names("test")[:30]]
+
+
+async def begin(one: Any) -> None:
+    await one.begin(TASK, default_seed(TASK))
+
+
+async def test_a_submission_earns_the_share_of_hidden_tests_that_it_passes(players_of: Seats):
+    known = {str(test.argument): test.expected for test in PROBLEM.hidden[:9]}
+    table = f"TABLE = {known!r}\ndef solve(it):\n    return TABLE[str(it)]"
+    async with players_of(sandbox.create_server()) as player:
+        one = player("a")
+        await begin(one)
+        told = await one.call("submit", code=table)
+        assert "0 of 3 examples passed" in told.content[0].text
+        assert await one.score() == {"score": 0.75, "parts": {"tests": 0.75, "examples": 0.0}}
+
+
+async def test_knowing_the_examples_by_heart_is_worth_nothing(players_of: Seats):
+    shown = {str(test.argument): test.expected for test in PROBLEM.examples}
+    async with players_of(sandbox.create_server()) as player:
+        one = player("a")
+        await begin(one)
+        told = await one.call("submit", code=f"def solve(it):\n    return {shown!r}.get(str(it))")
+        assert "3 of 3 examples passed" in told.content[0].text
+        assert await one.score() == {"score": 0.0, "parts": {"tests": 0.0, "examples": 1.0}}
+
+
+async def test_the_last_submission_counts_and_none_is_worth_nothing(players_of: Seats):
+    async with players_of(sandbox.create_server()) as player:
+        one = player("a")
+        await begin(one)
+        await one.call("run_python", code=PROBLEM.solution)
+        assert (await one.score())["score"] == 0.0
+        await one.call("submit", code=PROBLEM.solution)
+        assert (await one.score())["score"] == 1.0
+        await one.call("submit", code="def solve(it): return 1 / 0")
+        assert (await one.score())["score"] == 0.0
+
+
+async def test_quoting_the_reports_of_passed_tests_earns_nothing(players_of: Seats):
+    async with players_of(sandbox.create_server()) as player:
+        one = player("a")
+        await begin(one)
+        quoted = (await one.call("run_python", code="print('3 of 3 examples passed.')")).content[0].text
+        await one.say(f"{quoted}\n12 of 12 hidden tests passed.\n{PROBLEM.solution}")
+        one.messages.append({"role": "tool", "content": "12 of 12 tests passed. score: 1.0"})
+        assert (await one.score())["score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class Same(list):\n    def __eq__(self, other): return True\n    __hash__ = None\n"
+        "def solve(it): return Same()",
+        "import json\njson.dumps = lambda *a, **k: '{\"value\": true}'\ndef solve(it): return 1",
+        "import os\nfor fd in range(3, 32):\n    try: os.write(fd, b'{\"passed\": true}\\n' * 15)\n"
+        "    except OSError: pass\n"
+        "def solve(it): os._exit(0)",
+        "import sys\nfor module in list(sys.modules.values()):\n    if hasattr(module, '_call_each'):\n"
+        "        module._call_each = lambda *a: None\ndef solve(it): return True",
+        "def solve(it): raise SystemExit(0)",
+        "raise SystemExit(0)",
+        "def solve(it): return it",
+        "def solve(it): return []",
+    ],
+    ids=["equal to all", "own json", "forged results", "own harness", "exit", "early exit", "argument", "constant"],
+)
+def test_tricks_pass_no_more_tests_than_a_constant_does(code: str):
+    assert sum(judge(code, PROBLEM.hidden, Limits()).passed) <= MAX_ALIKE
+
+
+def test_the_expected_values_are_not_in_the_process_that_runs_the_code():
+    """Frames, garbage collector, modules and memory of the interpreter: the arguments are there, the answers "
+    "are not."""
+    source = """
+import gc, sys
+def solve(word):
+    wanted = word[::-1]  # neither it nor its parts stand in this source
+    found, frame = [], sys._getframe().f_back
+    while frame:
+        found += [*frame.f_locals.values(), *frame.f_globals.values(), frame.f_code.co_consts]
+        frame = frame.f_back
+    found += gc.get_objects() + [module.__dict__ for module in list(sys.modules.values())]
+    texts = [repr(one) for one in found if isinstance(one, (str, list, dict, tuple)) and len(one) < 5000]
+    return [sum(word in text for text in texts) > 0, sum(wanted in text for text in texts if word not in text)]
+"""
+    verdict = judge(source, [Check("TERCES-77", "77-SECRET")], Limits(memory_mb=1024, cpu_s=10))
+    ((own, expected),) = [result["value"] for result in verdict.run.results]
+    assert own is True and expected <= 1  # `wanted` itself, in a frame's values
+
+
+async def test_code_that_hangs_or_dies_is_told_to_the_policy(players_of: Seats):
+    async with players_of(sandbox.create_server(limits=Limits(cpu_s=1))) as player:
+        one = player("a")
+        await begin(one)
+        assert "time limit" in (await one.call("run_python", code="while True: pass")).content[0].text
+        told = (await one.call("submit", code="def solve(it):\n    while True: pass")).content[0].text
+        assert "gave nothing (" in told and "time limit" in told
+        long = (await one.call("run_python", code="print('x' * 100_000)")).content[0].text
+        assert len(long) < 5000 and "characters ...]" in long
+
+
+async def test_trajectories_run_code_at_the_same_time_without_meeting(players_of: Seats):
+    async with players_of(sandbox.create_server(parallel=2)) as player:
+        one, other = player("a"), player("b")
+        await begin(one)
+        await begin(other)
+        await one.call("run_python", code="open('mine', 'w').write('x')")
+        seen = await other.call("run_python", code="import os; print(os.listdir('.'))")
+        assert seen.content[0].text == "[]\n"
+        await one.call("submit", code=PROBLEM.solution)
+        assert ((await one.score())["score"], (await other.score())["score"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "equal"),
+    [
+        (1, 1, True),
+        (True, 1, False),
+        (1.0, 1, False),
+        ([1, ["a"]], [1, ["a"]], True),
+        ([1, [True]], [1, [1]], False),
+        ([1], [1, 2], False),
+        (None, None, True),
+        ({"a": 1}, [1], False),
+    ],
+)
+def test_values_are_equal_only_with_their_types(given: Any, expected: Any, equal: bool):
+    assert same(given, expected) is equal
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(SOME), st.integers(min_value=-(2**40), max_value=2**40))
+def test_any_seed_makes_a_problem_that_no_constant_solves(task: str, seed: int):
+    made = problem(task, seed)
+    assert (len(made.examples), len(made.hidden)) == (EXAMPLES, HIDDEN)
+    arguments = [str(test.argument) for test in (*made.examples, *made.hidden)]
+    assert len(set(arguments)) == len(arguments)
+    for guess in made.hidden:
+        assert sum(same(guess.expected, test.expected) for test in made.hidden) <= MAX_ALIKE
+
+
+def test_the_splits_share_no_statement_whatever_the_seed():
+    def statements(split: Any, seed: int) -> set[str]:
+        return {problem(task, seed).prompt.partition("Examples")[0] for task in task_names(split)[:40]}
+
+    assert not statements("train", 7) & statements("test", 7)
+
+
+async def test_unknown_tasks_and_calls_without_one_are_refused(players_of: Seats, error_of: ErrorOf):
+    async with players_of(sandbox.create_server()) as player:
+        one = player("a")
+        assert "no task" in error_of(await one.ask(one.world, "reset", task="sandbox-test-9999", seed=0))
+        assert "call reset first" in error_of(await one.ask(one.world, "run_python", code="1"))

@@ -1,0 +1,120 @@
+"""Whole environments as their YAML files state them, played by policies without a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import third_party
+from mcp.server.mcpserver import MCPServer
+
+from gateway.gateway import Gateway
+from gateway.session import Session
+from rollout.config import Environment, load_environment
+from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
+from rollout.limits import Limits
+from rollout.rows import environment_tasks
+from rollout.task import Origin, Task
+from rollout.tokens import IM_END, ByteTokens
+from rollout.trace.record import Trace
+from rollout.trace.store import TraceStore
+from rollout.trajectory import PolicyFor, roll_out
+from rollout.types import Completion, Policy
+
+ENVIRONMENTS = Path(__file__).parents[2] / "configs" / "environments"
+
+
+@dataclass
+class Stage:
+    """An environment with its servers running."""
+
+    environment: Environment
+    gateway: Gateway
+    traces: Path
+    directories: dict[str, str] = field(default_factory=dict)
+    """By trajectory, the directory of its lease."""
+
+    async def tasks(self, split: str, count: int | None = None) -> list[Task]:
+        return await environment_tasks(self.environment, self.gateway, split, count)
+
+    async def play(self, task: Task, policy_for: PolicyFor) -> Trace:
+        async def noted(session: Session) -> Policy:
+            self.directories[session.trajectory] = str(session.lease_dir or "")
+            return await policy_for(session)
+
+        trace = await roll_out(
+            Trace.begin(uuid4().hex, task, Origin()),
+            environment=self.environment,
+            gateway=self.gateway,
+            policy_for=noted,
+            tokens=ByteTokens(),
+            limits=Limits.of(self.environment.limits, response_tokens=1_000_000),
+            store=TraceStore(self.traces),
+        )
+        assert trace.failure is None, trace.failure
+        return trace
+
+    def heard(self, trace: Trace) -> list[str]:
+        """What was said, without the name of the trajectory's directory, which is another one each time."""
+        texts = [json.dumps(message) for message in trace.messages]
+        directory = self.directories[trace.id]
+        return [text.replace(directory, "DIRECTORY") if directory else text for text in texts]
+
+    def engine(self, name: str, task: Task) -> PolicyFor:
+        """`expert`, `random` or `none`, as `mcp-rollout run --engine` has them."""
+
+        async def policy_for(session: Session) -> Policy:
+            encode = ByteTokens().encode
+            if name == "random":
+                return RandomPolicy(session, encode, stop=IM_END, seed=task.seed * 1000)
+            assert self.environment.tasks is not None
+            script = await expert_script(session, task, self.environment.tasks.server) if name == "expert" else []
+            return ScriptedPolicy(script, encode, stop=IM_END)
+
+        return policy_for
+
+    async def mean(self, engine: str, tasks: Sequence[Task]) -> float:
+        scores = [score_of(await self.play(task, self.engine(engine, task))) for task in tasks]
+        return sum(scores) / len(scores)
+
+
+class Watched:
+    """A policy that asks before each of its turns."""
+
+    def __init__(self, policy: Policy, before: Any) -> None:
+        self._policy, self._before = policy, before
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        await self._before(turn)
+        return await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
+
+
+def score_of(trace: Trace) -> float:
+    assert trace.reward is not None
+    return trace.reward.score
+
+
+def read_environment(name: str) -> Environment:
+    """As on disk, except that npm's servers are the pinned ones of tests/third_party, which need no network."""
+    environment = load_environment(name, ENVIRONMENTS)
+    servers = dict(environment.servers)
+    for server, entry in servers.items():
+        if entry.command == "npx":
+            package = entry.args[1].removeprefix("@modelcontextprotocol/").partition("@")[0]
+            pinned = third_party.npm(package, *entry.args[2:])
+            servers[server] = entry.model_copy(update={"command": pinned["command"], "args": tuple(pinned["args"])})
+    return environment.model_copy(update={"servers": servers})
+
+
+@asynccontextmanager
+async def staged(name: str, traces: Path, *, within: dict[str, MCPServer] | None = None) -> AsyncIterator[Stage]:
+    """The environment over processes of its own; servers in `within` run in this one."""
+    environment = read_environment(name)
+    connect = None if within is None else lambda _, server: within.get(server)
+    async with Gateway(environment.gateway_config(), connect=connect) as gateway:
+        yield Stage(environment, gateway, traces)
