@@ -1,4 +1,4 @@
-from mcp_servers._serve import parser, serve
+from mcp_servers.kit import parser, serve
 from mcp_servers.user_simulator.load import load_scenarios
 from mcp_servers.user_simulator.server import create_server
 
