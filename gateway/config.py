@@ -353,7 +353,8 @@ _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 
 
 def expand(value: Any, *, file: str | Path | None = None, key: str | None = None, keep: Collection[str] = ()) -> Any:
-    """Replace `${VAR}`, `${VAR:-default}`, `${env:VAR}` and `${python}` in every string inside `value`.
+    """Replace `${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${python}` and `${here}`, the file's directory, in every
+    string inside `value`.
 
     `${lease.dir}`, and what `keep` names, is left for the lease that knows it. Raises `ConfigError` for a variable
     that is not set.
@@ -374,6 +375,8 @@ def _variable(text: str, *, file: str | Path | None, key: str | None, keep: Coll
         return f"${{{text}}}"
     if name == "python":
         return sys.executable
+    if name == "here" and file is not None:
+        return str(Path(file).resolve().parent)
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise ConfigError(
             f"${{{text}}} is not a variable this program knows",

@@ -30,10 +30,10 @@ ROLLOUT = (
     {"errors", "types", "reward_config"},
     {"config", "task", "hermes", "parquet", "startup"},
     {"harness", "tokens", "trace"},
-    {"limits", "rows", "user", "components", "results"},
+    {"limits", "rows", "user", "components", "results", "checks"},
     {"reward"},
     {"trajectory", "engines"},
-    {"verl", "bench", "doctor"},
+    {"verl", "bench", "doctor", "contract"},
     {"cli"},
     {"__init__"},
 )

@@ -106,6 +106,38 @@ def doctor(
     raise typer.Exit(examine_file(file, environments_dir, options, as_json=json))
 
 
+@app.command("check-env")
+def check_env(
+    environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
+    tasks: Annotated[int, typer.Option("-n", min=1, help="How many test tasks are played.")] = 3,
+    task: Annotated[str | None, typer.Option(help="Play this task, where the environment lists none.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of --task; 0 where not given.")] = None,
+    user_varies: Annotated[
+        bool, typer.Option("--user-varies", help="The user is a model or a person: its words may differ.")
+    ] = False,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Examine whether an environment keeps the harness contract. Exit status 1 where a clause fails."""
+    from rollout.cli.check_env import CheckOptions
+    from rollout.cli.check_env import check_env as examine
+
+    options = CheckOptions(tasks=tasks, task=task, seed=seed, user_varies=user_varies)
+    raise typer.Exit(examine(environment, environments_dir, options, as_json=json))
+
+
+@app.command("new-server")
+def new_server(
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _.")],
+    out: Annotated[Path, typer.Option("--out", help="Where its directory is made.")] = Path(),
+    json: AsJson = False,
+) -> None:
+    """Write a new environment: a working server, its YAML, its test, and how to go on. Nothing is overwritten."""
+    from rollout.cli.new_server import write_server
+
+    raise typer.Exit(write_server(name, out, as_json=json))
+
+
 @app.command()
 def data(
     environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
