@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mcp_servers.kit import Elicited, Reply
-from mcp_servers.user_simulator.scenario import END, Scenario
+from mcp_servers.user_simulator.scenario import END, Answer, Scenario
+
+
+def answer_of(answers: Iterable[Answer], question: str) -> Elicited:
+    """The first answer that fits; a question that none fits is declined."""
+    fitting = next((answer for answer in answers if answer.fits(question)), None)
+    if fitting is None:
+        return Elicited(action="decline")
+    return Elicited(action=fitting.action, content=fitting.content)
 
 
 class Conversation:
-    """Where the user stands in the scenario. Each call is the next turn; repeats are the harness's business."""
+    """Where the user stands in the scenario. A `SimulatedUser`."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -15,12 +25,11 @@ class Conversation:
         self._unhelpful = 0
         self._replies = 0
 
+    def opening(self) -> str:
+        return self.scenario.opening
+
     def elicit(self, question: str) -> Elicited:
-        """The user's answer to a question that a server asks."""
-        fitting = next((answer for answer in self.scenario.answers if answer.fits(question)), None)
-        if fitting is None:
-            return Elicited(action="decline")
-        return Elicited(action=fitting.action, content=fitting.content)
+        return answer_of(self.scenario.answers, question)
 
     def reply(self, message: str) -> Reply:
         """The user's reply to the agent's message."""
