@@ -11,6 +11,7 @@ from gateway.session import Session
 from gateway.tool_config import LockEntry, check_lock
 from gateway.types import Role
 from rollout.config import Environment
+from rollout.reward_config import Component
 from rollout.task import Task
 
 LOCK_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
@@ -52,6 +53,15 @@ def row_faults(task: Task, environment: Environment, tools: Collection[str], *, 
                 file=where,
                 key="prompt",
                 remedy="end it in one, or name a `user` in the environment",
+            )
+        )
+    if Component.EXACT_MATCH in environment.reward.ours and not task.answer:
+        faults.append(
+            ConfigError(
+                f"the reward of {environment.name} weighs exact_match, and the row has no ground truth",
+                file=where,
+                key="reward_model.ground_truth",
+                remedy="let `tasks` give each task its `answer`",
             )
         )
     if missing := [tool for tool in task.tools or () if tool not in tools]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
+import os
+import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from dropping import Relay, dropping
 from serving import Model, listening
@@ -45,29 +47,25 @@ def files(directory: Path) -> dict[str, list[str]]:
 @asynccontextmanager
 async def program(arguments: list[str], env: dict[str, str]) -> AsyncIterator[int]:
     """The port of a user simulator that runs as a program."""
-    command = [sys.executable, "-m", "mcp_servers.user_simulator", *arguments, "--http", "127.0.0.1:0"]
-    async with await anyio.open_process(command, stdout=None, env={**_path(), **env}) as process:
-        assert process.stderr is not None
-        said = ""
-        with anyio.fail_after(90):
-            while (found := re.search(r"http://127.0.0.1:(\d+)", said)) is None:
-                said += (await process.stderr.receive()).decode()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_drain, process.stderr)
-            yield int(found[1])
-            tasks.cancel_scope.cancel()
-        process.kill()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mcp_servers.user_simulator", *arguments, "--http", f"127.0.0.1:{port}"]
+    async with await anyio.open_process(command, stdout=None, stderr=None, env=os.environ | env) as process:
+        try:
+            with anyio.fail_after(90):
+                while not await _listens(port):
+                    await anyio.lowlevel.checkpoint()
+            yield port
+        finally:
+            process.kill()
 
 
-def _path() -> dict[str, str]:
-    import os
-
-    return {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
-
-
-async def _drain(stream: Any) -> None:
-    async for _ in stream:
-        pass
+async def _listens(port: int) -> bool:
+    try:
+        async with await anyio.connect_tcp("127.0.0.1", port):
+            return True
+    except OSError:
+        return False
 
 
 async def insist(session: Session, role: Role, arguments: dict[str, Any]) -> Any:
@@ -104,7 +102,7 @@ async def crowd(relay: Relay, conversations: int) -> None:
     entry = {"url": f"{relay.url}/mcp", "required": True, "start_timeout_s": 60, "call_timeout_s": 300}
     config = GatewayConfig.model_validate({"servers": {"user": entry}, "max_sessions": conversations})
     heard: dict[int, list[str]] = {}
-    async with await started(config) as gateway, anyio.create_task_group() as tasks:
+    async with started(config) as gateway, anyio.create_task_group() as tasks:
 
         async def one(number: int) -> None:
             try:
@@ -120,7 +118,8 @@ async def crowd(relay: Relay, conversations: int) -> None:
     assert relay.dropped_on_the_way > 0 and relay.dropped_on_the_way_back > 0
 
 
-async def started(config: GatewayConfig) -> Gateway:
+@asynccontextmanager
+async def started(config: GatewayConfig) -> AsyncIterator[Gateway]:
     """A gateway whose first connection may be dropped too."""
     for _ in range(20):
         gateway = Gateway(config)
@@ -128,18 +127,12 @@ async def started(config: GatewayConfig) -> Gateway:
             await gateway.__aenter__()
         except GatewayError:
             continue
-        return _Entered(gateway)
+        try:
+            yield gateway
+        finally:
+            await gateway.__aexit__(None, None, None)
+        return
     raise AssertionError("the server was never reached")
-
-
-class _Entered(Gateway):
-    """A gateway that was entered already."""
-
-    def __init__(self, entered: Gateway) -> None:
-        self.__dict__ = entered.__dict__
-
-    async def __aenter__(self) -> Gateway:
-        return self
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A TCP relay that breaks connections: some before the request reaches the server, some before the answer comes back."""
+"""A TCP relay that breaks connections: some on the way to the server, some on the way back."""
 
 from __future__ import annotations
 
