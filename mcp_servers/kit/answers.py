@@ -28,6 +28,8 @@ class TaskItem(HarnessResult):
     seed: int
     prompt: str | None = None
     """The user's opening message; `start` gives the same."""
+    answer: str | None = None
+    """The row's ground truth, for rewards that compare with it."""
     difficulty: Literal["easy", "medium", "hard"] | None = None
 
 

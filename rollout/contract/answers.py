@@ -45,6 +45,7 @@ class TaskItem(_Answer):
     task: str
     seed: int
     prompt: str | None = None
+    answer: str | None = None
 
 
 class TaskList(_Answer):
