@@ -58,7 +58,8 @@ def expand(
     editor: Editor | None = None,
 ) -> Any:
     """Replace the variables in every string inside `value`: `${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${python}`,
-    and with an `editor` `${workspaceFolder}`, `${userHome}`, `${input:ID}` and their like.
+    `${here}` (the directory of the file), and with an `editor` `${workspaceFolder}`, `${userHome}`, `${input:ID}` and
+    so on.
 
     `${lease.dir}`, and what `keep` names, is left for the lease that knows it. Raises `ConfigError` for a variable
     that is not set.
@@ -88,6 +89,8 @@ class _Place:
             return f"${{{text}}}"
         if name == "python":
             return sys.executable
+        if name == "here" and self.file is not None:
+            return str(Path(self.file).resolve().parent)
         if self.editor is not None and (found := self.editor.known(text)) is not None:
             return found
         if self.editor is not None and text.startswith("input:"):

@@ -60,6 +60,13 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
     tasks: list[Task] = []
     for item in listed:
         opening: list[Message] = [{"role": "user", "content": item.prompt}] if item.prompt is not None else []
+        if not system and not opening:
+            raise ConfigError(
+                f"task {item.task!r} has no prompt, and the environment no system message: its row would be empty",
+                file=environment.file,
+                key="system",
+                remedy="let `tasks` give prompts, or write a system message",
+            )
         prompt = (*system, *opening)
         tasks.append(
             Task(environment=environment.name, task=item.task, seed=item.seed, prompt=prompt, answer=item.answer)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mcp_servers._harness import Call, Expert, ExpertTurn, Score
-from mcp_servers._messages import Message
 from mcp_servers.calculator.problems import Problem
+from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score
 
 _ANSWER = re.compile(r"^\W*Answer:\W*?(-?\d[\d,]*(?:\.\d+)?)\W*$", re.MULTILINE)
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
-from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver import MCPServer
 from pydantic import Field
 
-from mcp_servers._harness import READ, Done, Expert, Opening, Score, Split, TaskItem, TaskList, harness_tool
-from mcp_servers._messages import Message
-from mcp_servers._state import TrajectoryState
 from mcp_servers.calculator import arithmetic, problems
 from mcp_servers.calculator.expert import expert as scripted_expert
 from mcp_servers.calculator.expert import score as scored
 from mcp_servers.calculator.problems import Problem
+from mcp_servers.kit import READ, Harness, Split, TaskItem, ToolError
 
 INSTRUCTIONS = """\
 You solve word problems. Do the arithmetic with the tools, never in your head; calls that do not need each other's
@@ -34,7 +32,7 @@ Expression = Annotated[
 def create_server() -> MCPServer:
     server = MCPServer("calculator", instructions=INSTRUCTIONS, log_level="WARNING")
     _add_policy_tools(server)
-    _add_harness_tools(server, TrajectoryState[Problem]())
+    _add_harness_tools(Harness(server, problems.problem))
     return server
 
 
@@ -70,48 +68,16 @@ def _add_policy_tools(server: MCPServer) -> None:
             raise ToolError(str(error)) from error
 
 
-def _add_harness_tools(server: MCPServer, state: TrajectoryState[Problem]) -> None:
-    @harness_tool(server, "reset")
-    async def reset(task: str, seed: int, ctx: Context) -> Done:
-        """Begin a task."""
-        state.reset(ctx, _problem(task, seed))
-        return Done()
+def _add_harness_tools(harness: Harness[Problem]) -> None:
+    harness.start(lambda problem: problem.prompt)
+    harness.score(scored)
+    harness.expert(scripted_expert)
 
-    @harness_tool(server, "start")
-    async def start(ctx: Context) -> Opening:
-        """The task's opening message."""
-        return Opening(message=state.of(ctx).prompt)
-
-    @harness_tool(server, "score")
-    async def score(messages: list[Message], ctx: Context) -> Score:
-        """Score the trajectory's messages."""
-        return scored(state.of(ctx), messages)
-
-    @harness_tool(server, "release")
-    async def release(ctx: Context) -> Done:
-        """End the trajectory."""
-        state.drop(ctx)
-        return Done()
-
-    @harness_tool(server, "tasks")
-    async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> TaskList:
-        """The first `limit` tasks of a split."""
-        made = [_problem(task, problems.default_seed(task)) for task in problems.task_names(split)[:limit]]
-        return TaskList(
-            tasks=[TaskItem(task=p.task, seed=p.seed, prompt=p.prompt, difficulty=p.difficulty) for p in made]
-        )
-
-    @harness_tool(server, "expert")
-    async def expert(task: str, seed: int) -> Expert:
-        """The scripted expert's turns for a task."""
-        return scripted_expert(_problem(task, seed))
-
-
-def _problem(task: str, seed: int) -> Problem:
-    try:
-        return problems.problem(task, seed)
-    except LookupError as error:
-        raise ToolError(str(error)) from error
+    @harness.tasks
+    def tasks(split: Split) -> Iterator[TaskItem]:
+        for task in problems.task_names(split):
+            made = problems.problem(task, problems.default_seed(task))
+            yield TaskItem(task=made.task, seed=made.seed, prompt=made.prompt, difficulty=made.difficulty)
 
 
 def _tidy(value: float) -> int | float:

@@ -1,4 +1,4 @@
-from mcp_servers._serve import parser, serve
+from mcp_servers.kit import parser, serve
 from mcp_servers.retail import create_server
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mcp_servers._harness import Call
+from mcp_servers.kit import Call
 from mcp_servers.retail.desk import Outcome
 from mcp_servers.retail.parts import Beat, Look, Part, Say, Write, call
 from mcp_servers.retail.world import User, World

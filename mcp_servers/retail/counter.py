@@ -13,7 +13,7 @@ from datetime import timedelta
 from random import Random
 from typing import Literal
 
-from mcp_servers._harness import Call, Split
+from mcp_servers.kit import Call, Split
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.desk import Desk
 from mcp_servers.retail.generate import make_world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_servers._harness import Expert, ExpertTurn
+from mcp_servers.kit import Expert, ExpertTurn
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.parts import Beat, Look, Say
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from mcp_servers._harness import Call
+from mcp_servers.kit import Call
 
 CONFIRM = r"\?|confirm|proceed|go ahead|correct|yes"
 CANNOT = (

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from mcp_servers._harness import CHANGE, NOTE, READ, SET
-from mcp_servers._state import TrajectoryState
+from mcp_servers.kit import CHANGE, NOTE, READ, SET, Harness, ToolError
 from mcp_servers.retail import changes
 from mcp_servers.retail.desk import Desk, Outcome, ReturnWindow
 from mcp_servers.retail.results import OrderList, ProductList, Quote, Recorded, Tracking, result, summary
@@ -27,12 +25,12 @@ Replacements = Annotated[
 MAX_FOUND = 4
 
 
-def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
+def add_read_tools(server: MCPServer, harness: Harness[Desk]) -> None:
     # The two that find a customer also open the account for the rest of the conversation: not READ.
     @server.tool(annotations=NOTE)
     async def find_user_by_email(email: str, ctx: Context) -> Annotated[CallToolResult, User]:
         """Authenticate the customer by the email address they give."""
-        desk = state.of(ctx)
+        desk = harness.world(ctx)
         wanted = email.strip().lower()
         return result(desk.identify(next((u for u in desk.world.users.values() if u.email == wanted), None)))
 
@@ -44,7 +42,7 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
         ctx: Context,
     ) -> Annotated[CallToolResult, User]:
         """Authenticate the customer by name and ZIP code, where they cannot give an email address."""
-        desk = state.of(ctx)
+        desk = harness.world(ctx)
         wanted = (first_name.strip().lower(), last_name.strip().lower(), zip_code)
         users = desk.world.users.values()
         found = [u for u in users if (u.first_name.lower(), u.last_name.lower(), u.address.zip_code) == wanted]
@@ -53,7 +51,7 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
     @server.tool(annotations=READ)
     async def get_user(user_id: str, ctx: Context) -> Annotated[CallToolResult, User]:
         """The authenticated customer's account: address, email and payment methods."""
-        return result(state.of(ctx).user(user_id))
+        return result(harness.world(ctx).user(user_id))
 
     @server.tool(annotations=READ)
     async def list_orders(
@@ -61,7 +59,7 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
         status: Annotated[OrderStatus | None, Field(description="Only orders in this state")] = None,
     ) -> Annotated[CallToolResult, OrderList]:
         """The customer's orders, newest first, with the names of their items."""
-        desk = state.of(ctx)
+        desk = harness.world(ctx)
         orders = desk.world.orders_of(desk.customer())
         orders.sort(key=lambda order: (order.placed_on, order.order_id), reverse=True)
         return result(OrderList(orders=[summary(o) for o in orders if status is None or o.status == status]))
@@ -69,14 +67,14 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
     @server.tool(annotations=READ)
     async def get_order(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, Order]:
         """One order of the customer: state, items with SKUs and prices, total, address, payment, shipment."""
-        return result(state.of(ctx).order(order_id))
+        return result(harness.world(ctx).order(order_id))
 
     @server.tool(annotations=READ)
     async def get_product(
         product_id: Annotated[str, Field(description="For example P123")], ctx: Context
     ) -> Annotated[CallToolResult, Product]:
         """One product with all its variants, their prices and what is in stock."""
-        return result(state.of(ctx).product(product_id))
+        return result(harness.world(ctx).product(product_id))
 
     @server.tool(annotations=READ)
     async def search_products(
@@ -88,7 +86,7 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
         """Find products and their variants. Needs no authentication."""
         wanted = query.strip().lower()
         found: list[Product] = []
-        for product in state.of(ctx).world.products.values():
+        for product in harness.world(ctx).world.products.values():
             if wanted not in product.name.lower() and wanted != product.category:
                 continue
             variants = [variant for variant in product.variants if variant.stock or not in_stock_only]
@@ -101,7 +99,7 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
     @server.tool(annotations=READ)
     async def check_return_window(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, ReturnWindow]:
         """Whether an order can still be returned or exchanged, until which day, and why not."""
-        desk = state.of(ctx)
+        desk = harness.world(ctx)
         window = desk.return_window(desk.order(order_id))
         desk.answered.add("check_return_window")
         return result(window)
@@ -111,14 +109,14 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
         order_id: OrderId, items: Replacements, ctx: Context
     ) -> Annotated[CallToolResult, Quote]:
         """The price difference of swapping items for other variants, in dollars; negative means a refund."""
-        desk = state.of(ctx)
+        desk = harness.world(ctx)
         difference = changes.price_difference(desk, order_id, items)
         return result(Quote(order_id=desk.order(order_id).order_id, difference=difference))
 
     @server.tool(annotations=READ)
     async def track_shipment(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, Tracking]:
         """Carrier, tracking code and expected day of a shipped order."""
-        desk = state.of(ctx)
+        desk = harness.world(ctx)
         order = desk.order(order_id)
         if order.shipment is None:
             raise ToolError(f"order {order.order_id} is {order.status}: only shipped orders can be tracked")
@@ -126,32 +124,32 @@ def add_read_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
         return result(Tracking(order_id=order.order_id, status=order.status, shipment=order.shipment))
 
 
-def add_write_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
+def add_write_tools(server: MCPServer, harness: Harness[Desk]) -> None:
     @server.tool(annotations=CHANGE)
     async def cancel_order(order_id: OrderId, reason: CancelReason, ctx: Context) -> Annotated[CallToolResult, Order]:
         """Cancel a pending order and refund its total to the method that paid. Needs the customer's yes."""
-        return result(changes.cancel(state.of(ctx), order_id, reason))
+        return result(changes.cancel(harness.world(ctx), order_id, reason))
 
     @server.tool(annotations=SET)
     async def modify_order_address(
         order_id: OrderId, address: Address, ctx: Context
     ) -> Annotated[CallToolResult, Order]:
         """Send a pending order to another address. Needs the customer's yes."""
-        return result(changes.set_order_address(state.of(ctx), order_id, address))
+        return result(changes.set_order_address(harness.world(ctx), order_id, address))
 
     @server.tool(annotations=CHANGE)
     async def modify_order_items(
         order_id: OrderId, items: Replacements, payment_method_id: PaymentMethodId, ctx: Context
     ) -> Annotated[CallToolResult, Order]:
         """Swap items of a pending order for other variants, once; the method bears the difference. Needs a yes."""
-        return result(changes.modify_items(state.of(ctx), order_id, items, payment_method_id))
+        return result(changes.modify_items(harness.world(ctx), order_id, items, payment_method_id))
 
     @server.tool(annotations=SET)
     async def change_payment(
         order_id: OrderId, payment_method_id: PaymentMethodId, ctx: Context
     ) -> Annotated[CallToolResult, Order]:
         """Let another payment method pay a pending order. Needs the customer's yes."""
-        return result(changes.set_payment(state.of(ctx), order_id, payment_method_id))
+        return result(changes.set_payment(harness.world(ctx), order_id, payment_method_id))
 
     @server.tool(annotations=CHANGE)
     async def return_items(
@@ -161,19 +159,19 @@ def add_write_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
         ctx: Context,
     ) -> Annotated[CallToolResult, Order]:
         """Request the return of delivered items, once per order. Needs the customer's yes."""
-        return result(changes.return_items(state.of(ctx), order_id, skus, refund_to))
+        return result(changes.return_items(harness.world(ctx), order_id, skus, refund_to))
 
     @server.tool(annotations=CHANGE)
     async def exchange_items(
         order_id: OrderId, items: Replacements, payment_method_id: PaymentMethodId, ctx: Context
     ) -> Annotated[CallToolResult, Order]:
         """Request the exchange of delivered items for other variants, once per order. Needs the customer's yes."""
-        return result(changes.exchange_items(state.of(ctx), order_id, items, payment_method_id))
+        return result(changes.exchange_items(harness.world(ctx), order_id, items, payment_method_id))
 
     @server.tool(annotations=SET)
     async def update_user_address(address: Address, ctx: Context) -> Annotated[CallToolResult, User]:
         """Set the address of the customer's account; orders keep theirs. Needs the customer's yes."""
-        return result(changes.set_user_address(state.of(ctx), address))
+        return result(changes.set_user_address(harness.world(ctx), address))
 
     @server.tool(annotations=SET)
     async def record_outcome(
@@ -182,5 +180,5 @@ def add_write_tools(server: MCPServer, state: TrajectoryState[Desk]) -> None:
         ctx: Context,
     ) -> Annotated[CallToolResult, Recorded]:
         """Record how the customer's requests ended, before you tell them. A later call replaces an earlier one."""
-        changes.record_outcome(state.of(ctx), outcome)
+        changes.record_outcome(harness.world(ctx), outcome)
         return result(Recorded(outcome=outcome))

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from pydantic import validate_call
 
-from mcp_servers._harness import Score
-from mcp_servers._messages import Message
+from mcp_servers.kit import Message, Score
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.changes import WRITES
 from mcp_servers.retail.desk import Desk

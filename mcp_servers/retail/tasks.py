@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from mcp_servers._harness import Split
+from mcp_servers.kit import Split
 from mcp_servers.retail import requests_change, requests_other
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.counter import counter_seed, is_counter_task, make_counter_case

@@ -1,57 +1,50 @@
-"""The scripted user as an MCP server: harness tools only, nothing for the policy."""
+"""Any simulated user as an MCP server: harness tools only, nothing for the policy."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
-from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import Field
+from mcp.server.mcpserver import MCPServer
 
-from mcp_servers._harness import Done, Elicited, Opening, Reply, harness_tool
-from mcp_servers._state import TrajectoryState
-from mcp_servers.user_simulator.conversation import Conversation, OutOfOrder
+from mcp_servers.kit import Elicited, Harness, Reply
+from mcp_servers.user_simulator.conversation import Conversation
 from mcp_servers.user_simulator.load import Scenarios
 
 
-def create_server(scenarios: Scenarios) -> MCPServer:
+class SimulatedUser(Protocol):
+    """One conversation with a user. Each call is the next turn; the harness sees to repeats."""
+
+    def opening(self) -> str | Awaitable[str]:
+        """What the user says first. Asked again, the same."""
+        ...
+
+    def reply(self, message: str) -> Reply | Awaitable[Reply]:
+        """What the user says to the agent's message."""
+        ...
+
+    def elicit(self, question: str) -> Elicited | Awaitable[Elicited]:
+        """What the user answers to a question that a server asks within a call."""
+        ...
+
+
+U = TypeVar("U", bound=SimulatedUser)
+
+
+def simulator(begin: Callable[[str, int], U], *, max_conversations: int = 4096) -> MCPServer:
+    """The server of these users, one for each trajectory.
+
+    Args:
+        begin: (task, seed) -> a user who has not spoken yet. Raises LookupError for an unknown task.
+    """
     server = MCPServer("user_simulator", log_level="WARNING")
-    state = TrajectoryState[Conversation]()
-
-    @harness_tool(server, "reset")
-    async def reset(task: str, seed: int, ctx: Context) -> Done:
-        """A new conversation with the user of this task."""
-        try:
-            state.reset(ctx, Conversation(scenarios(task, seed)))
-        except LookupError as error:
-            raise ToolError(str(error)) from error
-        return Done()
-
-    @harness_tool(server, "start")
-    async def start(ctx: Context) -> Opening:
-        """The user's opening message; asking again gives the same."""
-        return Opening(message=state.of(ctx).scenario.opening)
-
-    @harness_tool(server, "reply")
-    async def reply(seq: Annotated[int, Field(description="1, 2, 3, ...")], message: str, ctx: Context) -> Reply:
-        """The user's reply to the agent's message; a repeated number gives the same reply."""
-        try:
-            return state.of(ctx).reply(seq, message)
-        except OutOfOrder as error:
-            raise ToolError(str(error)) from error
-
-    @harness_tool(server, "elicit")
-    async def elicit(seq: Annotated[int, Field(description="1, 2, 3, ...")], message: str, ctx: Context) -> Elicited:
-        """The user's answer to a question that a server asks within a call; a repeated number gives the same answer."""
-        try:
-            return state.of(ctx).elicit(seq, message)
-        except OutOfOrder as error:
-            raise ToolError(str(error)) from error
-
-    @harness_tool(server, "release")
-    async def release(ctx: Context) -> Done:
-        """The end of the trajectory."""
-        state.drop(ctx)
-        return Done()
-
+    harness = Harness(server, begin, max_trajectories=max_conversations)
+    harness.start(lambda user: user.opening())
+    harness.reply(lambda user, message: user.reply(message))
+    harness.elicit(lambda user, question: user.elicit(question))
     return server
+
+
+def create_server(scenarios: Scenarios) -> MCPServer:
+    """The scripted user."""
+    return simulator(lambda task, seed: Conversation(scenarios(task, seed)))

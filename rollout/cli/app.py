@@ -118,22 +118,81 @@ def doctor(
     raise typer.Exit(examine_file(file, environments_dir, options, as_json=json))
 
 
+@app.command("check-env")
+def check_env(
+    environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
+    tasks: Annotated[int, typer.Option("-n", min=1, help="How many test tasks are played.")] = 3,
+    task: Annotated[str | None, typer.Option(help="Play this task, where the environment lists none.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of --task; 0 where not given.")] = None,
+    user_varies: Annotated[
+        bool, typer.Option("--user-varies", help="The user is a model or a person: its words may differ.")
+    ] = False,
+    json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> None:
+    """Examine whether an environment keeps the harness contract. Exit status 1 where a clause fails."""
+    from rollout.cli.check_env import CheckOptions
+    from rollout.cli.check_env import check_env as examine
+
+    options = CheckOptions(tasks=tasks, task=task, seed=seed, user_varies=user_varies)
+    raise typer.Exit(examine(environment, environments_dir, options, as_json=json))
+
+
+@app.command("new-server")
+def new_server(
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _.")],
+    out: Annotated[Path, typer.Option("--out", help="Where its directory is made.")] = Path(),
+    json: AsJson = False,
+) -> None:
+    """Write a new environment: a working server, its YAML, its test, and how to go on. Nothing is overwritten."""
+    from rollout.cli.new_server import write_server
+
+    raise typer.Exit(write_server(name, out, as_json=json))
+
+
 @app.command()
 def data(
-    environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The parquet file to write.")],
+    environment: Annotated[
+        str | None, typer.Argument(help="The environment: its YAML file or its name; none with --check.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The parquet file to write.")] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks where not given.")] = None,
     tools: Annotated[
         str | None, typer.Option(help="Tools the policy may use, comma-separated; all by default.")
     ] = None,
     agent: Annotated[str, typer.Option(help="verl's agent_name of the rows.")] = "mcp_agent",
+    check: Annotated[Path | None, typer.Option("--check", help="Examine this parquet file, and write none.")] = None,
+    tool_config: Annotated[
+        Path | None, typer.Option("--tool-config", help="--check: the lock to compare with.")
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(metavar="MODEL", help="--check: whose prompts are measured.")] = None,
+    max_prompt_length: Annotated[
+        int | None, typer.Option("--max-prompt-length", min=1, help="--check: how long a prompt may be, in tokens.")
+    ] = None,
     json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> None:
-    """Write an environment's tasks as rows for verl."""
+    """Write an environment's tasks as rows for verl, or examine rows before a run.
+
+    With --check every problem is named with row, column and remedy; the exit status is 1 where there is one.
+    """
+    from gateway.errors import ConfigError
+
+    if check is not None:
+        from rollout.cli.data_check import CheckOptions, check_rows
+
+        if environment is not None or output is not None:
+            raise ConfigError("examines a file and writes none", key="--check", remedy="leave ENVIRONMENT and -o out")
+        asked = CheckOptions(
+            file=check, tool_config=tool_config, tokenizer=tokenizer, max_prompt_length=max_prompt_length
+        )
+        raise typer.Exit(check_rows(environments_dir, asked, as_json=json))
     from rollout.cli.data import DataOptions, write_rows
 
+    if environment is None or output is None:
+        missing = "ENVIRONMENT" if environment is None else "-o"
+        raise ConfigError("is not given", key=missing, remedy="mcp-rollout data ENVIRONMENT -o FILE, or --check FILE")
     selected = None if tools is None else tuple(name.strip() for name in tools.split(","))
     options = DataOptions(output=output, split=split, rows=rows, tools=selected, agent=agent)
     raise typer.Exit(write_rows(environment, environments_dir, options, as_json=json))

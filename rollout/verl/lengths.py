@@ -1,15 +1,31 @@
-"""How long a recorded trajectory is under another tokenizer: traces of an expert have no model's tokens."""
+"""How long prompts and recorded trajectories are under a tokenizer: traces of an expert have no model's tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jinja2 import TemplateError
+
+from gateway.errors import ConfigError
 from rollout import hermes
+from rollout.task import Task
 from rollout.trace.record import Trace
 from rollout.trace.stats import Lengths
 from rollout.types import Call, Edit
 from rollout.verl.tokens import ContinuousTokens
+
+
+def prompt_length(tokens: ContinuousTokens, task: Task, tools: Sequence[Mapping[str, Any]]) -> int:
+    """Tokens of a row's prompt with these tools, as the trainer will render it.
+
+    Raises:
+        ConfigError: the model's chat template refuses the prompt.
+    """
+    try:
+        return len(tokens.prompt(task.prompt, tools))
+    except TemplateError as error:
+        raise ConfigError(f"the model's chat template refuses the prompt: {error}", key="prompt") from error
 
 
 def lengths_under(tokens: ContinuousTokens, trace: Trace, tools: Sequence[Mapping[str, Any]]) -> Lengths:

@@ -15,21 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from jinja2 import TemplateError
 from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError, GatewayError
-from gateway.session import Session
 from gateway.tool_config import LockEntry, read_lock
-from gateway.types import Role
-from rollout.config import Environment, load_environment
+from rollout.checks import locked_tools, missing_roles, refuse_differences, row_faults, selected
+from rollout.config import load_environment
 from rollout.parquet import read_rows
-from rollout.reward_config import Component
 from rollout.startup import opened
 from rollout.task import Task
 from rollout.trace.store import TraceStore
 from rollout.verl.combinations import check_thinking
-from rollout.verl.runtime import locked_tools, refuse_differences
 from rollout.verl.settings import Settings
 from rollout.verl.stock_session import gateway_config
 
@@ -153,51 +149,19 @@ async def _check_environment(
     async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
         locked = locked_tools(name, lock.entries, gateway, path=lock.path)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:
-            _check_roles(environment, session)
+            for fault in missing_roles(environment, session):
+                raise fault
             live = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
     schemas = live if locked is None else locked
     for row in own:
-        if row.task.prompt[-1]["role"] != "user" and environment.user is None:
-            raise ConfigError(
-                "the prompt does not end in a user message, and the environment has no user to give one",
-                file=row.where,
-                key="prompt",
-            )
-        if Component.EXACT_MATCH in environment.reward.ours and not row.task.answer:
-            raise ConfigError(
-                f"the reward of {name} weighs exact_match, and the row has no ground truth",
-                file=row.where,
-                key="reward_model.ground_truth",
-            )
-        if missing := [tool for tool in row.task.tools or () if tool not in schemas]:
-            raise ConfigError(
-                f"unknown tools {missing}",
-                file=row.where,
-                key="extra_info.mcp.tools",
-                remedy=f"tools of {name}: {', '.join(sorted(schemas))}",
-            )
+        for fault in row_faults(row.task, environment, schemas.keys(), where=row.where):
+            raise fault
     return list(schemas.values())
-
-
-def _check_roles(environment: Environment, session: Session) -> None:
-    """The servers that play the user and keep the score must have the tools for it."""
-    needed: list[tuple[str, str, Role]] = []
-    if environment.user:
-        needed += [("user.server", environment.user.server, role) for role in (Role.START, Role.REPLY)]
-    if environment.reward.server:
-        needed.append(("reward.server", environment.reward.server, Role.SCORE))
-    for key, server, role in needed:
-        if not session.has(role, server):
-            raise ConfigError(
-                f"server {server!r} has no tool with the role {role}",
-                file=environment.file,
-                key=key,
-                remedy=f"mark one with `_meta`, or name it under servers.{server}.roles",
-            )
 
 
 def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str, list[dict[str, Any]]]) -> None:
     """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
+    from rollout.verl.lengths import prompt_length
     from rollout.verl.tokens import load_tokens
 
     model = config.actor_rollout_ref.model
@@ -215,9 +179,9 @@ def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str
     lengths: list[int] = []
     for row in rows:
         try:
-            lengths.append(len(tokens.prompt(row.task.prompt, _selected(schemas[row.task.environment], row.task))))
-        except TemplateError as error:
-            raise ConfigError(f"the model's chat template refuses the prompt: {error}", file=row.where) from error
+            lengths.append(prompt_length(tokens, row.task, selected(schemas[row.task.environment], row.task)))
+        except ConfigError as error:
+            raise ConfigError(error.problem, file=row.where) from error
     longest = max(lengths)
     if longest > limit:
         too_long = sum(length > limit for length in lengths)
@@ -227,7 +191,3 @@ def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str
             key="data.max_prompt_length",
             remedy=f"raise it to at least {longest}, or give the rows fewer tools",
         )
-
-
-def _selected(tools: Sequence[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
-    return [tool for tool in tools if task.tools is None or tool["function"]["name"] in task.tools]

@@ -13,9 +13,10 @@ from typing import Any
 import structlog
 from omegaconf import DictConfig
 
-from gateway.errors import ConfigError, LockMismatch
+from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from gateway.tool_config import LockEntry, check_lock
+from gateway.tool_config import LockEntry
+from rollout.checks import locked_tools
 from rollout.config import Environment, environment_names, load_environment
 from rollout.limits import Limits
 from rollout.trace.store import TraceStore
@@ -113,40 +114,6 @@ class Worker:
 
 
 WORKER = Worker()
-
-
-LOCK_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
-
-
-def locked_tools(
-    name: str, lock: Sequence[LockEntry], gateway: Gateway, *, path: str | None
-) -> dict[str, dict[str, Any]] | None:
-    """The lock's schemas for one environment, checked against the live definitions; `path` is where the lock is.
-
-    Raises:
-        LockMismatch: a definition differs from the lock.
-        ConfigError: the lock has no tools for this environment.
-    """
-    if not lock:
-        return None
-    entries = [entry for entry in lock if entry.environment in (name, None)]
-    if not entries:
-        raise ConfigError(f"has no tools of environment {name!r}", key=LOCK_KEY, remedy="add them with tool-config")
-    refuse_differences(entries, gateway, lock=lock, path=path)
-    return {entry.definition.exposed_name: entry.definition.openai_schema() for entry in entries}
-
-
-def refuse_differences(
-    entries: Sequence[LockEntry], gateway: Gateway, *, lock: Sequence[LockEntry], path: str | None
-) -> None:
-    """Raises LockMismatch where the live definitions differ from `entries`, a part of `lock`, which lies at `path`."""
-    if differences := check_lock(entries, gateway.catalogue):
-        sources = " ".join(dict.fromkeys(entry.source for entry in lock))
-        raise LockMismatch(
-            "the live tool definitions differ from the lock:\n" + "\n".join(differences) + "\n",
-            key=LOCK_KEY,
-            remedy=f"review it and accept it with `mcp-rollout tool-config {sources} -o {path} --accept`",
-        )
 
 
 def reward_parts(settings: Settings) -> tuple[str, ...]:

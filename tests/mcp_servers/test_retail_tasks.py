@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_servers._messages import Message
+from mcp_servers.kit import Message
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.desk import Desk
 from mcp_servers.retail.expert import expert
@@ -104,7 +104,7 @@ def test_any_seed_makes_a_task_that_its_expert_can_do(task: str, seed: int):
     case = make_case(task, seed)
     user = Conversation(scenario(task, seed))
     says = [beat for beat in case.beats() if isinstance(beat, Say)]
-    replies = [user.reply(index, say.text) for index, say in enumerate(says, 1)]
+    replies = [user.reply(say.text) for say in says]
     assert [reply.done for reply in replies] == [False] * (len(says) - 1) + [True]
     assert bool(required_changes(case)) == bool(case.required())
     assert len(case.beats()) <= 15

@@ -9,14 +9,12 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mcp import Client
 from mcp_types import CallToolResult
 from pydantic import ValidationError
 
 from mcp_servers.user_simulator import Answer, Cue, Scenario, Step, create_server
-from mcp_servers.user_simulator.conversation import Conversation, OutOfOrder
+from mcp_servers.user_simulator.conversation import Conversation
 from mcp_servers.user_simulator.load import load_scenarios
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +104,7 @@ async def test_a_jump_and_a_reply_after_the_end_are_refused(error_of: ErrorOf):
             assert "the next one is 1" in error_of(await ask(client, "reply", seq=seq, message="Tea?"))
         await reply(client, 1, "tea?")
         await reply(client, 2, "milk")
-        assert "the user left after reply 2" in error_of(await ask(client, "reply", seq=3, message="Wait!"))
+        assert "the conversation was over after reply 2" in error_of(await ask(client, "reply", seq=3, message="Wait!"))
 
 
 async def test_conversations_are_apart_and_end_with_release(error_of: ErrorOf):
@@ -128,7 +126,7 @@ async def test_nobody_is_there_before_reset_and_for_unknown_tasks(error_of: Erro
 
 def test_an_unhelpful_agent_is_left_when_patience_ends():
     user = Conversation(TEA)
-    said = [user.reply(seq, message) for seq, message in enumerate(("Hello", "Coffee?", "Hm"), 1)]
+    said = [user.reply(message) for message in ("Hello", "Coffee?", "Hm")]
     assert [(reply.message, reply.done) for reply in said] == [
         ("Hm?", False),
         ("No coffee for me.", False),
@@ -142,19 +140,7 @@ def test_a_scenario_that_goes_in_circles_ends_at_max_replies():
         "b": Step(cues=(Cue(when=("x",), says="a", to="a"),), otherwise=("?",)),
     }
     user = Conversation(Scenario(opening="Round!", first="a", steps=circle, max_replies=6))
-    assert [user.reply(seq, "x").done for seq in range(1, 7)] == [False] * 5 + [True]
-
-
-@given(st.lists(st.tuples(st.integers(min_value=-1, max_value=8), st.text(max_size=8) | st.just("tea? milk"))))
-def test_whatever_is_sent_each_number_has_one_answer_for_good(requests: list[tuple[int, str]]):
-    user, answered = Conversation(TEA), dict[int, Any]()
-    for seq, message in requests:
-        try:
-            answer = user.reply(seq, message)
-        except OutOfOrder:
-            continue
-        assert answered.setdefault(seq, answer) == answer
-    assert sorted(answered) == list(range(1, len(answered) + 1))
+    assert [user.reply("x").done for _ in range(6)] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize(

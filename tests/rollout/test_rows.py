@@ -14,6 +14,7 @@ from rollout.rows import environment_tasks
 
 pytestmark = pytest.mark.anyio
 
+PROMPTLESS = MCPServer("promptless")
 SERVERS = {"shop": MCPServer("shop", instructions="Sell."), "mute": MCPServer("mute")}
 
 
@@ -31,6 +32,20 @@ def manners(tone: str) -> str:
 def tasks(split: str, limit: int) -> dict[str, Any]:
     """Tasks."""
     return {"tasks": [{"task": "sell", "seed": 3, "prompt": "A plum."}]}
+
+
+@PROMPTLESS.tool(name="tasks", meta={"mcp-rollout/role": "tasks"})
+def without_prompts(split: str, limit: int) -> dict[str, Any]:
+    """Tasks."""
+    return {"tasks": [{"task": "sell", "seed": 3}]}
+
+
+async def test_a_row_that_would_be_empty_is_one_error() -> None:
+    servers = {"promptless": PROMPTLESS}
+    env = environment(servers, tasks={"server": "promptless"})
+    async with opened(env, servers) as gateway:
+        with pytest.raises(ConfigError, match="system: task 'sell' has no prompt"):
+            await environment_tasks(env, gateway, "train", None)
 
 
 def made(system: Any) -> Environment:

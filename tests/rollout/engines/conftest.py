@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +15,9 @@ if TYPE_CHECKING:
 collect_ignore_glob = [] if importlib.util.find_spec("verl") else ["test_*.py"]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def imported_verl() -> None:
-    """verl's tokenizer code, imported with the warnings that it and Ray raise meanwhile left out."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        importlib.import_module("rollout.verl.tokens")
+@pytest.fixture(autouse=True)
+def with_verl(imported_verl: None) -> None:
+    """verl's tokenizer code is what every engine's test needs."""
 
 
 @pytest.fixture(scope="session")

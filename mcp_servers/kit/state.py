@@ -1,0 +1,113 @@
+"""State per trajectory, keyed by the trajectory id that each request carries in its `_meta`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, cast
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+
+TRAJECTORY_META = "mcp-rollout/trajectory"
+SEED_META = "mcp-rollout/seed"
+
+NO_TRAJECTORY = "no-trajectory"
+"""The key of requests without a trajectory id, so that any MCP client can use the server by itself."""
+
+S = TypeVar("S")
+
+
+class TrajectoryState(Generic[S]):
+    """One `S` per trajectory: `state.of(ctx)` in a tool is all that a server needs.
+
+    Args:
+        factory: Makes the state of a trajectory at its first request, from the seed in the request's `_meta` (0
+            without one). Without a factory a trajectory has no state before `reset`.
+        max_states: How many trajectories may be alive. A further one is refused and none is ever evicted: taking a
+            live trajectory's world away would make its reward wrong without a sign.
+
+    Trajectories end by `drop`. A request that arrives for a dropped one (a call that was cancelled on its way, for
+    example) is refused rather than given a new state that nobody would drop.
+
+    Tools that use this must be `async` and must not await between reading and writing their state: then one event loop
+    runs each of them in one piece. Plain functions are run on worker threads by the SDK.
+    """
+
+    def __init__(self, factory: Callable[[int], S] | None = None, *, max_states: int = 4096) -> None:
+        self._factory = factory
+        self._max_states = max_states
+        self._states: dict[str, S] = {}
+        self._dropped: dict[str, None] = {}  # in order of dropping, at most max_states of them
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def of(self, ctx: Context) -> S:
+        """The state of the request's trajectory.
+
+        Raises:
+            ToolError: There is none and none can be made: no factory, dropped already, or no room.
+        """
+        key = trajectory_of(ctx)
+        if key in self._states:
+            return self._states[key]
+        if key in self._dropped:
+            raise ToolError(f"trajectory {key!r} was released; call reset to begin it anew")
+        if self._factory is None:
+            raise ToolError(f"trajectory {key!r} has no state yet; call reset first")
+        return self._put(ctx, self._factory(seed_of(ctx)))
+
+    def find(self, ctx: Context) -> S | None:
+        """The state that the request's trajectory has, or None; none is made."""
+        return self._states.get(trajectory_of(ctx))
+
+    def check_room(self, ctx: Context) -> None:
+        """Raises `ToolError` where `reset` would, before a state is made for nothing."""
+        key = trajectory_of(ctx)
+        if key not in self._states and len(self._states) >= self._max_states:
+            raise ToolError(f"this server already holds {self._max_states} trajectories, its max_states; release one")
+
+    def reset(self, ctx: Context, state: S) -> S:
+        """Gives the request's trajectory this state in place of any that it had.
+
+        Raises:
+            ToolError: `max_states` other trajectories are alive.
+        """
+        return self._put(ctx, state)
+
+    def drop(self, ctx: Context) -> S | None:
+        """Ends the request's trajectory; its state, if it had one. Dropping what is not there is no error."""
+        key = trajectory_of(ctx)
+        dropped = self._states.pop(key, None)
+        if key != NO_TRAJECTORY:  # a client without ids has one state after another
+            self._dropped[key] = None
+            if len(self._dropped) > self._max_states:
+                del self._dropped[next(iter(self._dropped))]
+        return dropped
+
+    def _put(self, ctx: Context, state: S) -> S:
+        self.check_room(ctx)
+        key = trajectory_of(ctx)
+        self._dropped.pop(key, None)
+        self._states[key] = state
+        return state
+
+
+def trajectory_of(ctx: Context) -> str:
+    """The request's trajectory id, or `NO_TRAJECTORY`. Raises `ToolError` if it is not a string."""
+    value = _meta(ctx).get(TRAJECTORY_META, NO_TRAJECTORY)
+    if not isinstance(value, str):
+        raise ToolError(f"_meta[{TRAJECTORY_META!r}] must be a string")
+    return value
+
+
+def seed_of(ctx: Context) -> int:
+    """The request's seed, or 0. Raises `ToolError` if it is not an integer."""
+    value = _meta(ctx).get(SEED_META, 0)
+    if not isinstance(value, int):
+        raise ToolError(f"_meta[{SEED_META!r}] must be an integer")
+    return value
+
+
+def _meta(ctx: Context) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", ctx.request_context.meta or {})

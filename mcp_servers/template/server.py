@@ -1,0 +1,118 @@
+"""NAME: bring a counter to a number, and say what it showed at first.
+
+One file is the whole environment: the world of a trajectory, the tools that the policy calls, and the harness that
+sets tasks and keeps the score. It is an ordinary MCP server; start it with `python server.py` (stdio) or
+`python server.py --http 127.0.0.1:8000`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Annotated
+
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import Field
+
+from mcp_servers.kit import (
+    NOTE,
+    READ,
+    Call,
+    ExpertTurn,
+    Harness,
+    Message,
+    Score,
+    Split,
+    TaskItem,
+    ToolError,
+    main,
+)
+
+INSTRUCTIONS = """\
+You look after a counter that shows a number from 0 to 99. Look at it first, then change it with the tools. When it
+shows the number that was asked for, end with one line of exactly this form:
+First: N
+where N is what the counter showed before you changed it."""
+
+SIZES = {"train": 100, "test": 100}
+MOST = 99
+
+
+@dataclass
+class World:
+    """What one trajectory has to itself. Everything in it comes from the task and the seed."""
+
+    goal: int
+    first: int
+    shown: int
+
+
+def begin(task: str, seed: int) -> World:
+    split, _, number = task.partition("-")
+    if split not in SIZES or not number.isdigit() or int(number) >= SIZES[split]:
+        raise LookupError(f"there is no task {task!r} here")
+    random = Random(f"{task}/{seed}")  # a str seeds alike in every process; hash() would not
+    goal, first = random.sample(range(MOST + 1), 2)
+    return World(goal=goal, first=first, shown=first)
+
+
+server = MCPServer("NAME", instructions=INSTRUCTIONS, log_level="WARNING")
+harness = Harness(server, begin)
+
+# What the policy calls. Names, docstrings and types are all that it is told about them.
+
+
+@server.tool(annotations=READ)
+async def look(ctx: Context) -> int:
+    """What the counter shows."""
+    return harness.world(ctx).shown
+
+
+@server.tool(annotations=NOTE.model_copy(update={"idempotent_hint": False}))
+async def turn(
+    steps: Annotated[int, Field(description="Forward; negative ones go backward", ge=-MOST, le=MOST)], ctx: Context
+) -> int:
+    """Turn the counter, and see what it shows then."""
+    world = harness.world(ctx)
+    if not 0 <= world.shown + steps <= MOST:
+        raise ToolError(f"the counter goes from 0 to {MOST} and shows {world.shown}")
+    world.shown += steps
+    return world.shown
+
+
+# What the rollout calls, and the policy never sees.
+
+
+@harness.start
+def start(world: World) -> str:
+    return f"Bring the counter to {world.goal}, please. What did it show at first?"
+
+
+@harness.score
+def score(world: World, messages: list[Message]) -> Score:
+    """Half for the counter, half for the answer in the last message."""
+    said = [message.text for message in messages if message.is_told]
+    answers = re.findall(r"^First: (\d+)$", said[-1], re.MULTILINE) if said else []
+    reached = float(world.shown == world.goal)
+    answered = float(answers == [str(world.first)])
+    return Score(score=(reached + answered) / 2, parts={"reached": reached, "answered": answered})
+
+
+@harness.tasks
+def tasks(split: Split) -> Iterator[TaskItem]:
+    for index in range(SIZES[split]):
+        yield TaskItem(task=f"{split}-{index:03d}", seed=index)
+
+
+@harness.expert
+def expert(world: World) -> Iterator[ExpertTurn]:
+    yield ExpertTurn(thinking="What does it show?", calls=[Call(name="look", arguments={})])
+    steps = world.goal - world.first
+    yield ExpertTurn(thinking=f"{steps} steps.", calls=[Call(name="turn", arguments={"steps": steps})])
+    yield ExpertTurn(content=f"It shows {world.goal} now.\nFirst: {world.first}")
+
+
+if __name__ == "__main__":
+    main(server)

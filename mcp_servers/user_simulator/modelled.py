@@ -1,0 +1,91 @@
+"""A user whom a model plays: persona, hidden goal, patience, and a rule for when to leave."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
+from mcp_servers.user_simulator.conversation import answer_of
+from mcp_servers.user_simulator.persona import Persona
+
+DONE, STUCK = "[DONE]", "[STUCK]"
+_BEGIN = "(The conversation begins. Say what you would say first.)"
+_THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
+
+RULES = """\
+You play a person who talks to an assistant. Stay that person: never say that you are a model, never do the assistant's
+work, never speak for the assistant.
+
+Who you are: {persona}
+
+What you want: {goal}
+
+- Write one short message at a time, as that person would write it.
+- Do not tell everything at once: say what you are asked for, and bring up the next thing when the last one is settled.
+- Make nothing up that is not stated above; say that you do not know it.
+- If {stop}: say goodbye and end your message with {done}.
+- If the assistant's last message brought you no further: end your message with {stuck}.
+"""
+
+
+class Model(Protocol):
+    """What answers for the user."""
+
+    async def complete(self, messages: Sequence[Mapping[str, str]], *, seed: int) -> str:
+        """The next message. Raises `ToolError` where there is none to be had."""
+        ...
+
+
+class ModelledUser:
+    """A `SimulatedUser`. A turn whose model fails has not been taken: the same number may be asked for again."""
+
+    def __init__(self, persona: Persona, model: Model, *, task: str, seed: int) -> None:
+        self._persona, self._model, self._key = persona, model, f"{task}/{seed}"
+        rules = RULES.format(persona=persona.persona, goal=persona.goal, stop=persona.stop, done=DONE, stuck=STUCK)
+        self._messages: list[dict[str, str]] = [{"role": "system", "content": rules}]
+        self._openings = Numbered[str]("opening")
+        self._stuck = self._replies = 0
+
+    async def opening(self) -> str:
+        return await self._openings.answer(1, self._open)
+
+    async def reply(self, message: str) -> Reply:
+        await self.opening()
+        said = await self._said(message or "(nothing)")
+        self._replies += 1
+        self._stuck = self._stuck + 1 if STUCK in said else 0
+        text = said.replace(DONE, "").replace(STUCK, "").strip()
+        if DONE in said:
+            return Reply(message=text or self._persona.farewell, done=True)
+        if self._stuck > self._persona.patience or self._replies >= self._persona.max_replies:
+            return Reply(message=self._persona.gives_up, done=True)
+        if not text:
+            raise ToolError("the user's model said nothing")
+        return Reply(message=text, done=False)
+
+    def elicit(self, question: str) -> Elicited:
+        return answer_of(self._persona.answers, question)
+
+    async def _open(self) -> str:
+        if self._persona.opening is None:
+            said = await self._said(_BEGIN)
+            return said.replace(DONE, "").replace(STUCK, "").strip()
+        self._messages += [
+            {"role": "user", "content": _BEGIN},
+            {"role": "assistant", "content": self._persona.opening},
+        ]
+        return self._persona.opening
+
+    async def _said(self, message: str) -> str:
+        """What the model says to this; remembered once it has said something."""
+        asked = {"role": "user", "content": message}  # to the model, the agent is the user
+        digest = hashlib.sha256(f"{self._key}/{len(self._messages)}".encode()).digest()
+        text = await self._model.complete([*self._messages, asked], seed=int.from_bytes(digest[:4]) >> 1)
+        said = _THOUGHT.sub("", text).strip()
+        if not said:
+            raise ToolError("the user's model said nothing")
+        self._messages += [asked, {"role": "assistant", "content": said}]
+        return said

@@ -1,0 +1,119 @@
+"""A user who says again what a user said: from traces, or from recordings written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mcp_servers.kit import Elicited, Reply
+
+
+class Recording(BaseModel):
+    """One line of a recording file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: str
+    seed: int
+    opening: str
+    replies: tuple[Reply, ...]
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _UserTurn(_Open):
+    message: str
+    done: bool
+    reward: float | None = None
+
+
+class _Turn(_Open):
+    user: _UserTurn | None = None
+    tools: list[object] = []
+
+
+class _Task(_Open):
+    task: str
+    seed: int
+
+
+class _Trace(_Open):
+    """What is read of a line that `mcp-rollout run` or training wrote."""
+
+    task: _Task
+    messages: list[dict[str, Any]]
+    turns: list[_Turn]
+
+    def recording(self) -> Recording:
+        told = [turn.user for turn in self.turns if turn.user is not None]
+        before = len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)
+        opening = next((m["content"] for m in reversed(self.messages[:before]) if m["role"] == "user"), "")
+        replies = tuple(Reply(message=turn.message, done=turn.done, reward=turn.reward) for turn in told)
+        return Recording(task=self.task.task, seed=self.task.seed, opening=str(opening), replies=replies)
+
+
+class ReplayedUser:
+    """A `SimulatedUser` who says the recorded replies in their order, whatever the agent says, and then leaves."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._left = iter(recording.replies)
+
+    def opening(self) -> str:
+        return self._recording.opening
+
+    def reply(self, message: str) -> Reply:
+        return next(self._left, None) or Reply(message="(The recording ends here.)", done=True)
+
+    def elicit(self, question: str) -> Elicited:
+        return Elicited(action="decline")
+
+
+def load_recordings(source: str) -> Callable[[str, int], Recording]:
+    """Recordings by task and seed, from a `.jsonl` file or a directory of them, traces as well as recordings.
+
+    Where there are several of the same task and seed, the first counts.
+
+    Raises:
+        ValueError: there is no file, or a line of it is neither; the message names file and line.
+    """
+    found: dict[tuple[str, int], Recording] = {}
+    for recording in _recordings(Path(source)):
+        found.setdefault((recording.task, recording.seed), recording)
+
+    def recorded(task: str, seed: int) -> Recording:
+        if (task, seed) not in found:
+            raise LookupError(f"nobody recorded task {task!r} with seed {seed}")
+        return found[task, seed]
+
+    return recorded
+
+
+def _recordings(source: Path) -> Iterator[Recording]:
+    files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
+    if not files:
+        raise ValueError(f"--recording {source}: no .jsonl file in it")
+    for file in files:
+        try:
+            lines = file.read_bytes().splitlines()
+        except OSError as error:
+            raise ValueError(f"--recording {file}: {error.strerror}") from error
+        for number, line in enumerate(lines, 1):
+            yield _recording(line, where=f"{file}:{number}")
+
+
+def _recording(line: bytes, *, where: str) -> Recording:
+    problems: list[str] = []
+    for model in (Recording, _Trace):
+        try:
+            read = model.model_validate_json(line)
+        except ValidationError as error:
+            problems.append(str(error.errors()[0]["msg"]))
+            continue
+        return read.recording() if isinstance(read, _Trace) else read
+    raise ValueError(f"--recording {where}: neither a recording ({problems[0]}) nor a trace ({problems[1]})")

@@ -1,0 +1,76 @@
+"""`new-server`: a working environment to begin with, from the template beside the authoring kit."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from tempfile import mkdtemp
+
+import typer
+
+from gateway.errors import ConfigError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_FILES = {
+    "server.py": "server.py",
+    "environment.yaml": "{name}.yaml",
+    "test_server.py": "test_{name}.py",
+    "README.md": "README.md",
+}
+
+
+def write_server(name: str, out: Path, *, as_json: bool) -> int:
+    """Make the directory `out/name`, whole or not at all.
+
+    Raises:
+        ConfigError: the name will not do, the directory is there already, or it cannot be written.
+    """
+    _check(name)
+    target = out / name
+    if target.exists():
+        raise ConfigError("is there already", file=target, key="NAME", remedy="choose another name, or another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        partial = Path(mkdtemp(dir=out, prefix=f".{name}."))
+        try:
+            written = _write(name, partial)
+            partial.chmod(0o755)
+            partial.rename(target)  # refused where something has come to lie there meanwhile
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or error}", file=target, key="--out") from error
+    paths = [str(target / file) for file in written]
+    if as_json:
+        typer.echo(json.dumps({"name": name, "directory": str(target), "files": paths}))
+    else:
+        typer.echo("\n".join(paths))
+        typer.echo(f"next: pytest {target / f'test_{name}.py'}; then {target / 'README.md'}")
+    return 0
+
+
+def _check(name: str) -> None:
+    if _NAME.fullmatch(name) and not keyword.iskeyword(name):
+        return
+    near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").lstrip("0123456789_")[:40]
+    usable = _NAME.fullmatch(near) and not keyword.iskeyword(near)
+    remedy = f"for example {near}" if usable else "for example shop"
+    problem = f"{name!r} will not do: a lower-case letter, then lower-case letters, digits and _, 40 at most"
+    raise ConfigError(problem, key="NAME", remedy=remedy)
+
+
+def _write(name: str, directory: Path) -> list[str]:
+    template = files("mcp_servers") / "template"
+    written: list[str] = []
+    for source, pattern in _FILES.items():
+        text = (template / source).read_text(encoding="utf-8")
+        file = pattern.format(name=name)
+        text = text.replace("pytest test_server.py", f"pytest test_{name}.py").replace("NAME", name)
+        (directory / file).write_text(text, encoding="utf-8")
+        written.append(file)
+    return written

@@ -1,0 +1,103 @@
+"""The examination: every clause by itself, over real servers, in trajectories of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.errors import ConfigError, GatewayError
+from rollout.config import Environment
+from rollout.contract import clauses
+from rollout.contract.answers import TaskItem
+from rollout.contract.bench import Bench, Broken, Untested
+from rollout.contract.report import Clause, Finding, Outcome, Report, complete
+from rollout.startup import opened
+
+Examine = Callable[[], Awaitable[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How an environment is examined."""
+
+    tasks: int = 3
+    """How many tasks of the test split are played; more take longer."""
+    task: TaskItem | None = None
+    """The one task to play instead, for environments that list none."""
+    user_varies: bool = False
+    """The user is a model or a person: its words may differ from one time to the next."""
+
+
+async def check_environment(environment: Environment, options: Options = Options()) -> Report:
+    """Examine every clause. What breaks, however it breaks, is a finding; servers may hang for as long as the
+    configuration's bounds allow.
+
+    Raises:
+        ExceptionGroup, BaseException: defects of this program only.
+    """
+    findings: list[Finding] = []
+    try:
+        async with (
+            opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway,
+            opened(environment.gateway_config(), name=environment.name, source=environment.file) as elsewhere,
+        ):
+            bench = Bench(environment=environment, gateway=gateway, user_varies=options.user_varies)
+            findings.append(Finding(clause=Clause.STARTS, outcome=Outcome.HOLDS, said=_started(bench)))
+            findings += [await _found(Clause.ROLES, partial(clauses.roles, bench))]
+            findings += [await _found(Clause.HIDDEN, partial(clauses.hidden, bench))]
+            findings += [await _found(Clause.TASKS, partial(clauses.tasks, bench))]
+            try:
+                bench.items = await _items(bench, options)
+            except GatewayError as error:
+                return _report(environment, findings, because=f"there is no task to play: {error}")
+            examinations: dict[Clause, Examine] = {
+                Clause.RESET: partial(clauses.reset, bench, elsewhere),
+                Clause.OPENING: partial(clauses.opening, bench),
+                Clause.REPLY: partial(clauses.reply, bench),
+                Clause.ELICIT: partial(clauses.elicit, bench),
+                Clause.SCORE: partial(clauses.score, bench),
+                Clause.EXPERT: partial(clauses.expert, bench),
+                Clause.ISOLATION: partial(clauses.isolation, bench),
+                Clause.RELEASE: partial(clauses.release, bench),
+                Clause.SNAPSHOT: partial(clauses.snapshot, bench),
+            }
+            for clause, examine in examinations.items():
+                findings.append(await _found(clause, examine))
+    except (ConfigError, GatewayError) as error:
+        if not findings:
+            findings.append(Finding(clause=Clause.STARTS, outcome=Outcome.FAILS, said=str(error)))
+            return _report(environment, findings, because="the servers did not start")
+        raise
+    return _report(environment, findings, because="not reached")
+
+
+async def _found(clause: Clause, examine: Examine) -> Finding:
+    """The boundary where whatever breaks becomes a finding."""
+    try:
+        return Finding(clause=clause, outcome=Outcome.HOLDS, said=await examine())
+    except Untested as reason:
+        return Finding(clause=clause, outcome=Outcome.UNTESTED, said=str(reason))
+    except (Broken, ConfigError, GatewayError) as problem:
+        return Finding(clause=clause, outcome=Outcome.FAILS, said=str(problem))
+
+
+async def _items(bench: Bench, options: Options) -> list[TaskItem]:
+    if options.task is not None:
+        return [options.task]
+    if bench.environment.tasks is None:
+        return [TaskItem(task="check", seed=1)]
+    async with bench.lease(None) as session:
+        for split in ("test", "train"):
+            if items := await bench.tasks(session, split, options.tasks):
+                return items[: options.tasks]
+    return [TaskItem(task="check", seed=1)]
+
+
+def _started(bench: Bench) -> str:
+    tools = sum(len(tools) for tools in bench.gateway.catalogue.values())
+    return f"{len(bench.gateway.catalogue)} servers, {tools} tools"
+
+
+def _report(environment: Environment, findings: list[Finding], *, because: str) -> Report:
+    return Report(environment=environment.name, findings=complete(findings, because=because))

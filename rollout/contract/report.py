@@ -1,0 +1,112 @@
+"""The clauses of the contract, and what was found about each: plain records, the same keys whatever happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Clause(StrEnum):
+    """What an environment promises, in the order in which it is examined."""
+
+    STARTS = "starts"
+    ROLES = "roles"
+    HIDDEN = "hidden"
+    TASKS = "tasks"
+    RESET = "reset"
+    OPENING = "opening"
+    REPLY = "reply"
+    ELICIT = "elicit"
+    SCORE = "score"
+    EXPERT = "expert"
+    ISOLATION = "isolation"
+    RELEASE = "release"
+    SNAPSHOT = "snapshot"
+
+
+PROMISES: dict[Clause, str] = {
+    Clause.STARTS: "every server starts and lists its tools",
+    Clause.ROLES: "the servers that play the user, keep the score and list the tasks have the tools for it",
+    Clause.HIDDEN: "the policy neither sees nor reaches a harness tool",
+    Clause.TASKS: "tasks lists at most `limit` distinct tasks, the same ones again, none in both splits",
+    Clause.RESET: "the same task and seed give the same world, again and in another process",
+    Clause.OPENING: "start gives the opening message of the task's row, again and again",
+    Clause.REPLY: "a repeated seq gives the same reply and moves nothing, and a jump is refused",
+    Clause.ELICIT: "a question's answer has an action, and a repeated seq gives the same",
+    Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again",
+    Clause.EXPERT: "the expert's turns can be played and score 1",
+    Clause.ISOLATION: "trajectories that take turns come out as if they had been alone",
+    Clause.RELEASE: "release may be repeated, and a reset after it begins anew",
+    Clause.SNAPSHOT: "restore brings back the world of the snapshot",
+}
+REMEDIES: dict[Clause, str] = {
+    Clause.STARTS: "start the server by hand to see why; correct its entry under `servers`",
+    Clause.ROLES: 'mark the tool with _meta["mcp-rollout/role"], or name it under servers.NAME.roles',
+    Clause.HIDDEN: 'mark it with _meta["mcp-rollout/role"], or name it under servers.NAME.roles; or deny it in `tools`',
+    Clause.TASKS: "list each (task, seed) once, in a fixed order, with different tasks for train and test",
+    Clause.RESET: "draw everything from random.Random(f'{task}/{seed}'); no hash() of strings, clock, or global state",
+    Clause.OPENING: "let `tasks` give as prompt what `start` says, or no prompt; let `start` change nothing",
+    Clause.REPLY: "remember the answer to each seq per trajectory; refuse any other than the next with an error result",
+    Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
+    Clause.SCORE: "return {score, parts}, 0 <= score <= 1, and the same part names always: those of reward.parts",
+    Clause.EXPERT: "play the expert by `mcp-rollout run ENV --engine expert` and read the trace; mend expert or score",
+    Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
+    Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
+    Clause.SNAPSHOT: "put everything that tools can change into the snapshot's state, as JSON",
+}
+
+
+class Outcome(StrEnum):
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNTESTED = "untested"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One clause, and what was seen."""
+
+    clause: Clause
+    outcome: Outcome
+    said: str
+
+    @property
+    def remedy(self) -> str:
+        return REMEDIES[self.clause] if self.outcome is Outcome.FAILS else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What was found about one environment, a finding for every clause."""
+
+    environment: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def keeps_the_contract(self) -> bool:
+        return not self.failed
+
+    @property
+    def failed(self) -> list[Clause]:
+        return [finding.clause for finding in self.findings if finding.outcome is Outcome.FAILS]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "environment": self.environment,
+            "keeps_the_contract": self.keeps_the_contract,
+            "failed": self.failed,
+            "clauses": [
+                {**asdict(finding), "promise": PROMISES[finding.clause], "remedy": finding.remedy}
+                for finding in self.findings
+            ],
+        }
+
+
+def complete(findings: Iterable[Finding], *, because: str) -> tuple[Finding, ...]:
+    """The findings in the clauses' order; what was not examined is untested."""
+    found = {finding.clause: finding for finding in findings}
+    return tuple(
+        found.get(clause) or Finding(clause=clause, outcome=Outcome.UNTESTED, said=because) for clause in Clause
+    )

@@ -1,0 +1,364 @@
+"""Scripted, modelled, replayed, live: whoever plays the user keeps one contract."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import pytest
+from mcp import Client
+from mcp.server.mcpserver import MCPServer
+from mcp_types import CallToolResult
+from pydantic import SecretStr
+from serving import Model, listening
+
+from mcp_servers.kit import Reply
+from mcp_servers.user_simulator import Persona, create_server, simulator
+from mcp_servers.user_simulator.desk import Desk, opened
+from mcp_servers.user_simulator.endpoint import Endpoint, EndpointConfig
+from mcp_servers.user_simulator.live import LiveUser
+from mcp_servers.user_simulator.modelled import ModelledUser
+from mcp_servers.user_simulator.replayed import Recording, ReplayedUser, load_recordings
+from mcp_servers.user_simulator.scenario import Cue, Scenario, Step
+
+pytestmark = pytest.mark.anyio
+
+PERSONA = Persona(persona="Brief.", goal="Tea.", opening="Tea, please.", patience=1, max_replies=4)
+ANY = (r"[\s\S]",)
+
+
+def known(task: str) -> None:
+    if task == "nobody":
+        raise LookupError("there is no user for that")
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[MCPServer]:
+    steps = {str(n): Step(cues=(Cue(when=ANY, says=f"turn {n}", to=str(n + 1)),), otherwise=("?",)) for n in (1, 2)}
+    last = Step(cues=(Cue(when=ANY, says="turn 3", to="end"),), otherwise=("?",))
+    scenario = Scenario(opening="Tea, please.", first="1", steps=steps | {"3": last})
+
+    def scenarios(task: str, seed: int) -> Scenario:
+        known(task)
+        return scenario
+
+    yield create_server(scenarios)
+
+
+def modelled_by(url: str, persona: Persona = PERSONA, **config: Any) -> MCPServer:
+    endpoint = Endpoint(EndpointConfig(url=f"{url}/v1", model="m", **config))
+
+    def begin(task: str, seed: int) -> ModelledUser:
+        known(task)
+        return ModelledUser(persona, endpoint, task=task, seed=seed)
+
+    return simulator(begin)
+
+
+@asynccontextmanager
+async def modelled() -> AsyncIterator[MCPServer]:
+    async with listening(Model().app) as url:
+        yield modelled_by(url)
+
+
+@asynccontextmanager
+async def replayed() -> AsyncIterator[MCPServer]:
+    def begin(task: str, seed: int) -> ReplayedUser:
+        known(task)
+        replies = tuple(Reply(message=f"turn {n}", done=n == 3) for n in (1, 2, 3))
+        return ReplayedUser(Recording(task=task, seed=seed, opening="Tea, please.", replies=replies))
+
+    yield simulator(begin)
+
+
+@dataclass
+class Person:
+    """Answers whatever lies on a desk, over HTTP, with the number of the turn; leaves with the fourth."""
+
+    url: str
+    answered: list[str] = field(default_factory=list)
+
+    async def work(self) -> None:
+        async with httpx2.AsyncClient(base_url=self.url) as client:
+            while True:
+                for question in (await client.get("/questions")).json():
+                    turn = sum(line["by"] == "assistant" for line in question["said"])
+                    body = {"message": f"turn {turn}", "done": turn == 4}
+                    sent = await client.post(f"/questions/{question['id']}", json=body)
+                    assert sent.status_code == 200, sent.text
+                    self.answered.append(question["id"])
+
+
+@asynccontextmanager
+async def at_desk(desk: Desk) -> AsyncIterator[str]:
+    async with opened(desk, socket.create_server(("127.0.0.1", 0))) as url:
+        yield url
+
+
+def live_server(desk: Desk, persona: Persona = PERSONA) -> MCPServer:
+    def begin(task: str, seed: int) -> LiveUser:
+        known(task)
+        return LiveUser(persona, desk, task=task)
+
+    return simulator(begin)
+
+
+@asynccontextmanager
+async def live() -> AsyncIterator[MCPServer]:
+    desk = Desk(wait_s=20)
+    async with at_desk(desk) as url, anyio.create_task_group() as tasks:
+        tasks.start_soon(Person(url).work)
+        yield live_server(desk)
+        tasks.cancel_scope.cancel()
+
+
+Kind = Callable[[], AbstractAsyncContextManager[MCPServer]]
+KINDS: list[Kind] = [scripted, modelled, replayed, live]
+everyone = pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
+
+
+async def ask(client: Client, tool: str, trajectory: str = "a", /, **arguments: Any) -> CallToolResult:
+    return await client.call_tool(tool, arguments, meta={"mcp-rollout/trajectory": trajectory})  # type: ignore[arg-type]
+
+
+async def answer(client: Client, tool: str, trajectory: str = "a", /, **arguments: Any) -> dict[str, Any]:
+    result = await ask(client, tool, trajectory, **arguments)
+    assert not result.is_error and result.structured_content is not None, result.content
+    return result.structured_content
+
+
+def refusal(result: CallToolResult) -> str:
+    assert result.is_error, result
+    return str(result.content)
+
+
+@everyone
+async def test_a_user_begins_the_same_when_asked_again_and_offers_the_policy_nothing(kind: Kind) -> None:
+    async with kind() as server, Client(server) as client:
+        roles = [(tool.meta or {}).get("mcp-rollout/role") for tool in (await client.list_tools()).tools]
+        assert sorted(map(str, roles)) == ["elicit", "release", "reply", "reset", "start"]
+        await answer(client, "reset", task="x", seed=1)
+        assert [await answer(client, "start") for _ in range(2)] == [{"message": "Tea, please."}] * 2
+        assert await answer(client, "elicit", seq=1, message="Sugar?") == {"action": "decline"}
+
+
+@everyone
+async def test_each_turn_is_taken_once_however_often_and_by_how_many_it_is_asked_for(kind: Kind) -> None:
+    async with kind() as server, Client(server) as client:
+        await answer(client, "reset", task="x", seed=1)
+        told: list[dict[str, Any]] = []
+        for seq in (1, 2, 3):
+            got: list[dict[str, Any]] = []
+
+            async def once(seq: int = seq, got: list[dict[str, Any]] = got) -> None:
+                got.append(await answer(client, "reply", seq=seq, message=f"turn {seq}"))
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(once)
+            assert all(reply == got[0] for reply in got)
+            assert await answer(client, "reply", seq=seq, message="something else") == got[0]
+            told.append(got[0])
+        assert [reply["message"].lower() for reply in told] == ["turn 1", "turn 2", "turn 3"]
+        assert await answer(client, "reply", seq=1, message="again") == told[0]
+
+
+@everyone
+async def test_jumps_are_refused_and_so_is_a_turn_after_the_last(kind: Kind) -> None:
+    async with kind() as server, Client(server) as client:
+        await answer(client, "reset", task="x", seed=1)
+        for seq in (0, 2):
+            assert "the next one is 1" in refusal(await ask(client, "reply", seq=seq, message="?"))
+        seq, done = 0, False
+        while not done:
+            seq += 1
+            done = (await answer(client, "reply", seq=seq, message="Well?"))["done"]
+        assert seq <= 4
+        assert "was over after" in refusal(await ask(client, "reply", seq=seq + 1, message="Wait!"))
+
+
+@everyone
+async def test_conversations_do_not_mix_and_end_with_their_release(kind: Kind) -> None:
+    async with kind() as server, Client(server) as client:
+        for name in ("a", "b"):
+            await answer(client, "reset", name, task="x", seed=1)
+        replies = [
+            (await answer(client, "reply", name, seq=seq, message=f"turn {seq}"))["message"].lower()
+            for name, seq in [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+        ]
+        assert replies == ["turn 1", "turn 1", "turn 2", "turn 2"]
+        for _ in range(2):
+            await answer(client, "release", "a")
+        assert "was released" in refusal(await ask(client, "reply", "a", seq=3, message="?"))
+        assert "there is no user for that" in refusal(await ask(client, "reset", "c", task="nobody", seed=1))
+
+
+# What is one kind's own.
+
+
+async def conversation(model: Model, *messages: str, **config: Any) -> list[dict[str, Any]]:
+    """A modelled user whose model says the agent's words in capitals."""
+    async with listening(model.app) as url, Client(modelled_by(url, **config)) as client:
+        await answer(client, "reset", task="x", seed=1)
+        return [await answer(client, "reply", seq=seq, message=said) for seq, said in enumerate(messages, 1)]
+
+
+async def test_the_model_is_told_persona_goal_and_conversation_and_is_seeded() -> None:
+    model = Model()
+    await conversation(model, "Green?", "Black?", api_key=SecretStr("k3y"), temperature=0.2)
+    first, second = model.requests
+    assert "Brief." in first["messages"][0]["content"] and "Tea." in first["messages"][0]["content"]
+    said = [(message["role"], message["content"]) for message in second["messages"][2:]]
+    assert said == [("assistant", "Tea, please."), ("user", "Green?"), ("assistant", "GREEN?"), ("user", "Black?")]
+    assert first["temperature"] == 0.2 and first["seed"] != second["seed"]
+    assert model.headers[0]["authorization"] == "Bearer k3y"
+    again = Model()
+    await conversation(again, "Green?", "Black?")
+    assert [request["seed"] for request in again.requests] == [first["seed"], second["seed"]]
+
+
+async def test_the_model_ends_the_conversation_by_its_mark_or_when_patience_does() -> None:
+    assert await conversation(Model(), "Bye [done]") == [{"message": "BYE", "done": True}]
+    assert await conversation(Model(), "[done]") == [{"message": PERSONA.farewell, "done": True}]
+    stuck = await conversation(Model(), "a [stuck]", "b", "c [stuck]", "d [stuck]")
+    assert [reply["done"] for reply in stuck] == [False, False, False, True]
+    assert stuck[-1]["message"] == PERSONA.gives_up
+    assert (await conversation(Model(), *["on"] * 4))[-1]["done"]  # max_replies
+    assert await conversation(Model(), "hm</think> yes") == [{"message": "HM</THINK> YES", "done": False}]
+
+
+async def test_a_model_that_is_away_costs_the_turn_and_not_the_conversation() -> None:
+    model = Model()
+    async with listening(model.app) as url, Client(modelled_by(url)) as client:
+        await answer(client, "reset", task="x", seed=1)
+        model.status = 503
+        assert "answered HTTP 503" in refusal(await ask(client, "reply", seq=1, message="Tea?"))
+        model.status = 200
+        assert (await answer(client, "reply", seq=1, message="Tea?"))["message"] == "TEA?"
+        assert [m["role"] for m in model.requests[-1]["messages"]] == ["system", "user", "assistant", "user"]
+
+
+async def test_a_model_that_hangs_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with Client(modelled_by(url, timeout_s=0.2)) as client:
+            await answer(client, "reset", task="x", seed=1)
+            with anyio.fail_after(10):
+                assert "within 0.2 s" in refusal(await ask(client, "reply", seq=1, message="Tea?"))
+
+
+async def test_the_model_is_asked_once_for_a_turn_whose_request_is_dropped_and_repeated() -> None:
+    asked, let = list[str](), anyio.Event()
+
+    class Slow:
+        async def complete(self, messages: Any, *, seed: int) -> str:
+            asked.append(messages[-1]["content"])
+            await let.wait()
+            return "yes"
+
+    server = simulator(lambda task, seed: ModelledUser(PERSONA, Slow(), task=task, seed=seed))
+    async with Client(server) as client:
+        await answer(client, "reset", task="x", seed=1)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: ask(client, "reply", seq=1, message="Tea?"))
+                while not asked:
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            let.set()
+            assert (await answer(client, "reply", seq=1, message="Tea?"))["message"] == "yes"
+    assert asked == ["Tea?"]
+
+
+def trace(task: str, seed: int, *says: tuple[str, bool]) -> str:
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "Hello."}]
+    turns = []
+    for message, done in says:
+        messages += [{"role": "assistant", "content": "?"}, {"role": "user", "content": message}]
+        turns.append({"content": "?", "tools": [], "user": {"seq": 1, "message": message, "done": done}})
+    return json.dumps({"id": "t", "task": {"task": task, "seed": seed}, "messages": messages, "turns": turns})
+
+
+async def play_all(user: ReplayedUser) -> list[tuple[str, bool]]:
+    return [(reply.message, reply.done) for reply in (user.reply("x") for _ in range(3))]
+
+
+async def test_a_recording_is_read_from_traces_and_from_lines_by_hand(tmp_path: Path) -> None:
+    by_hand = {"task": "y", "seed": 2, "opening": "Hi.", "replies": [{"message": "No.", "done": True}]}
+    lines = [trace("x", 1, ("One.", False), ("Two.", True)), trace("x", 1, ("Other.", True)), json.dumps(by_hand)]
+    (tmp_path / "host-1.jsonl").write_text("\n".join(lines))
+    recorded = load_recordings(str(tmp_path))
+    user = ReplayedUser(recorded("x", 1))
+    assert user.opening() == "Hello."
+    assert (await play_all(user))[:2] == [("One.", False), ("Two.", True)]
+    assert recorded("y", 2).opening == "Hi."
+    with pytest.raises(LookupError, match="'x' with seed 2"):
+        recorded("x", 2)
+
+
+async def test_a_recording_that_ends_before_the_user_left_ends_the_conversation() -> None:
+    user = ReplayedUser(Recording(task="x", seed=1, opening="Hi.", replies=(Reply(message="Go on.", done=False),)))
+    assert (await play_all(user))[:2] == [("Go on.", False), ("(The recording ends here.)", True)]
+
+
+@pytest.mark.parametrize("text", ["{}", "nonsense", '{"task": "x"}'])
+def test_a_line_that_is_no_recording_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=r"r.jsonl:1: neither a recording"):
+        load_recordings(str(tmp_path / "r.jsonl"))
+    with pytest.raises(ValueError, match=r"no \.jsonl file"):
+        load_recordings(str(tmp_path / ".."))
+
+
+async def with_question(check: Callable[[httpx2.AsyncClient, Client], Awaitable[None]], **options: Any) -> None:
+    desk = Desk(wait_s=options.pop("wait_s", 20))
+    async with at_desk(desk) as url, httpx2.AsyncClient(base_url=url) as person:
+        async with Client(live_server(desk, **options)) as client:
+            await answer(client, "reset", task="x", seed=1)
+            await check(person, client)
+
+
+async def test_nobody_at_the_desk_costs_a_bounded_wait() -> None:
+    async def check(person: httpx2.AsyncClient, client: Client) -> None:
+        with anyio.fail_after(10):
+            assert "nobody answered for the user within 0.2 s" in refusal(
+                await ask(client, "reply", seq=1, message="?")
+            )
+        assert (await person.get("/questions")).json() == []
+
+    await with_question(check, wait_s=0.2)
+
+
+async def test_the_person_is_told_who_they_are_and_may_say_the_first_word_too() -> None:
+    async def check(person: httpx2.AsyncClient, client: Client) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, client, "start")
+            with anyio.fail_after(10):
+                while not (questions := (await person.get("/questions")).json()):
+                    await anyio.lowlevel.checkpoint()
+            assert questions[0]["about"]["What you want"] == "Tea." and questions[0]["said"] == []
+            await person.post(f"/questions/{questions[0]['id']}", json={"message": "Good day."})
+        assert await answer(client, "start") == {"message": "Good day."}
+        assert "What you want" not in (await person.get("/")).text  # the page holds no secrets of its own
+        assert "You are the user" in (await person.get("/")).text
+
+    await with_question(check, persona=PERSONA.model_copy(update={"opening": None}))
+
+
+async def test_answers_come_from_the_desk_s_own_page_only() -> None:
+    async def check(person: httpx2.AsyncClient, client: Client) -> None:
+        body = b'{"message": "Mine."}'
+        assert (await person.post("/questions/1", content=body)).status_code == 415
+        json_of = {"content-type": "application/json"}
+        assert (await person.post("/questions/1", content=body, headers=json_of)).status_code == 404
+        assert (await person.get("/questions", headers={"host": "evil.example"})).status_code == 400
+
+    await with_question(check)

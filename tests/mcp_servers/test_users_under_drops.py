@@ -1,0 +1,156 @@
+"""Many conversations at once over HTTP through a relay that breaks connections: no user turn is skipped or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from dropping import Relay, dropping
+from serving import Model, listening
+
+from gateway import Gateway, GatewayConfig, GatewayError, Session
+from gateway.errors import CallTimeout, DeliveryUnknown, ProtocolError, ServerUnavailable
+from gateway.types import Role
+
+pytestmark = pytest.mark.anyio
+
+TURNS = 4
+BROKEN = (DeliveryUnknown, ServerUnavailable, ProtocolError, CallTimeout)
+
+
+def files(directory: Path) -> dict[str, list[str]]:
+    """The command lines of users who count their turns."""
+    names = [str(turn) for turn in range(1, TURNS + 1)]
+    steps = {
+        name: {"cues": [{"when": ["[^z]"], "says": f"turn {name}", "to": after}], "otherwise": ["?"]}
+        for name, after in zip(names, [*names[1:], "end"], strict=True)
+    }
+    (directory / "scenarios.json").write_text(json.dumps({"*": {"opening": "Hello.", "first": "1", "steps": steps}}))
+    persona = {"persona": "p", "goal": "g", "opening": "Hello.", "max_replies": TURNS + 1}
+    (directory / "personas.json").write_text(json.dumps({"*": persona}))
+    return {
+        "scripted": ["scripted", "--scenarios", str(directory / "scenarios.json")],
+        "model": ["model", "--personas", str(directory / "personas.json"), "--timeout-s", "300"],
+    }
+
+
+@asynccontextmanager
+async def program(arguments: list[str], env: dict[str, str]) -> AsyncIterator[int]:
+    """The port of a user simulator that runs as a program."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mcp_servers.user_simulator", *arguments, "--http", f"127.0.0.1:{port}"]
+    async with await anyio.open_process(command, stdout=None, stderr=None, env=os.environ | env) as process:
+        try:
+            with anyio.fail_after(90):
+                while not await _listens(port):
+                    await anyio.lowlevel.checkpoint()
+            yield port
+        finally:
+            process.kill()
+
+
+async def _listens(port: int) -> bool:
+    try:
+        async with await anyio.connect_tcp("127.0.0.1", port):
+            return True
+    except OSError:
+        return False
+
+
+async def insist(session: Session, role: Role, arguments: dict[str, Any]) -> Any:
+    """Ask until there is an answer, as a harness may that numbers its requests."""
+    for _ in range(200):
+        try:
+            return (await session.invoke(role, arguments, server="user")).structured
+        except BROKEN:
+            continue
+    raise AssertionError(f"{role} was never answered")
+
+
+async def converse(gateway: Gateway, number: int, *, twice: bool) -> list[str]:
+    """The user's messages of one conversation, each asked for twice at once where `twice`."""
+    async with gateway.lease(trajectory=f"t{number}", task=None, seed=number) as session:
+        await insist(session, Role.RESET, {"task": "any", "seed": number})
+        heard: list[str] = []
+        for seq in range(1, TURNS + 1):
+            arguments = {"seq": seq, "message": f"turn {seq}"}
+            got: list[Any] = []
+
+            async def once(arguments: dict[str, Any] = arguments, got: list[Any] = got) -> None:
+                got.append(await insist(session, Role.REPLY, arguments))
+
+            async with anyio.create_task_group() as asking:
+                for _ in range(2 if twice else 1):
+                    asking.start_soon(once)
+            assert all(reply == got[0] for reply in got), (number, got)
+            heard.append(got[0]["message"].lower())
+        return heard
+
+
+async def crowd(relay: Relay, conversations: int) -> None:
+    entry = {"url": f"{relay.url}/mcp", "required": True, "start_timeout_s": 60, "call_timeout_s": 300}
+    config = GatewayConfig.model_validate({"servers": {"user": entry}, "max_sessions": conversations})
+    heard: dict[int, list[str]] = {}
+    async with started(config) as gateway, anyio.create_task_group() as tasks:
+
+        async def one(number: int) -> None:
+            try:
+                heard[number] = await converse(gateway, number, twice=number % 4 == 0)
+            except GatewayError as error:  # the release at the end may be dropped twice: nobody needs it any more
+                assert number in heard, error
+
+        for number in range(conversations):
+            tasks.start_soon(one, number)
+    wanted = [f"turn {turn}" for turn in range(1, TURNS + 1)]
+    assert {number: said for number, said in heard.items() if said != wanted} == {}
+    assert len(heard) == conversations
+    assert relay.dropped_on_the_way > 0 and relay.dropped_on_the_way_back > 0
+
+
+@asynccontextmanager
+async def started(config: GatewayConfig) -> AsyncIterator[Gateway]:
+    """A gateway whose first connection may be dropped too."""
+    for _ in range(20):
+        gateway = Gateway(config)
+        try:
+            await gateway.__aenter__()
+        except GatewayError:
+            continue
+        try:
+            yield gateway
+        finally:
+            await gateway.__aexit__(None, None, None)
+        return
+    raise AssertionError("the server was never reached")
+
+
+@pytest.mark.parametrize(
+    "conversations",
+    [24, pytest.param(512, marks=[pytest.mark.full, pytest.mark.timeout(900)])],
+)
+async def test_no_turn_of_a_scripted_user_is_skipped_or_doubled(conversations: int, tmp_path: Path) -> None:
+    async with program(files(tmp_path)["scripted"], {}) as port, dropping(port, share=0.03, seed=1) as relay:
+        await crowd(relay, conversations)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+async def test_a_model_is_asked_once_for_each_turn_of_512_conversations(tmp_path: Path) -> None:
+    model = Model()
+    async with listening(model.app) as url:
+        env = {"USER_MODEL_URL": f"{url}/v1", "USER_MODEL": "m"}
+        async with program(files(tmp_path)["model"], env) as port, dropping(port, share=0.03, seed=2) as relay:
+            await crowd(relay, 512)
+    turns = Counter(request["seed"] for request in model.requests)
+    assert len(model.requests) == 512 * TURNS and set(turns.values()) == {1}

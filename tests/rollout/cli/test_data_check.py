@@ -1,0 +1,165 @@
+"""data --check names every problem of a file with row, column and remedy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from gateway.errors import ConfigError
+from gateway.tool_config import lock_entries, write_lock
+from gateway.types import ToolDefinition
+from rollout.cli.data_check import MOST_SHOWN, CheckOptions, check_rows
+
+MCP: dict[str, Any] = {"environment": "sums", "task": "test-1", "seed": 1, "tools": ["add"]}
+USER = [{"role": "user", "content": "Add up to 1."}]
+Examine = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def examine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Examine:
+    """Writes rows and the environment `sums`, and gives what `data --check --json` says, the status as `status`."""
+    made = {
+        "servers": {"faulty": {"factory": "faulty:sound"}},
+        "system": {"text": "Add."},
+        "user": {"server": "faulty"},
+        "reward": {"server": "faulty", "parts": ["right", "polite"]},
+        "tasks": {"server": "faulty"},
+    }
+
+    def run(rows: list[dict[str, Any]], *, environment: dict[str, Any] = {}, **options: Any) -> dict[str, Any]:  # noqa: B006
+        (tmp_path / "sums.yaml").write_text(yaml.safe_dump(made | environment))
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+        status = check_rows(tmp_path, CheckOptions(file=tmp_path / "rows.parquet", **options), as_json=True)
+        *_, answer = (
+            capsys.readouterr().out.splitlines()
+        )  # what is logged goes to standard error in a program of its own
+        return {"status": status, **json.loads(answer)}
+
+    return run
+
+
+def row(mcp: Any = MCP, **columns: Any) -> dict[str, Any]:
+    return {
+        "data_source": "sums",
+        "agent_name": "mcp_agent",
+        "prompt": USER,
+        "extra_info": {"index": 0, "mcp": mcp},
+    } | columns
+
+
+def found(said: dict[str, Any]) -> list[tuple[int | None, str]]:
+    return [(problem["row"], problem["column"]) for problem in said["shown"]]
+
+
+def test_rows_that_can_be_trained_on_pass(examine: Examine) -> None:
+    said = examine([row(), row({**MCP, "task": "train-0", "tools": None})])
+    assert said["status"] == 0 and said["problems"] == 0 and said["rows"] == 2
+
+
+def test_every_problem_is_named_with_row_column_and_remedy(examine: Examine) -> None:
+    said = examine(
+        [
+            row(),
+            row({**MCP, "tools": ["ad"]}),
+            row({**MCP, "environment": "sms"}),
+            row({**MCP, "seed": None}),
+            row(agent_name="someone"),
+            row(data_source=None),
+            row(None),
+            row(prompt=[]),
+        ]
+    )
+    assert found(said) == [
+        (1, "extra_info.mcp.tools"),
+        (2, "extra_info.mcp.environment"),
+        (3, "extra_info.mcp.seed"),
+        (4, "agent_name"),
+        (5, "data_source"),
+        (6, "extra_info.mcp"),
+        (7, "prompt"),
+    ]
+    assert said["status"] == 1 and all(problem["remedy"] for problem in said["shown"])
+    assert "tools of sums: add, total" in said["shown"][0]["remedy"]
+    assert "did you mean 'sums'" in said["shown"][1]["problem"]
+
+
+def test_a_task_that_no_list_has_is_tried_by_a_reset(examine: Examine) -> None:
+    said = examine([row({**MCP, "task": "of my own", "seed": 99})])
+    assert said["problems"] == 0  # this server resets to any task
+    broken = examine(
+        [row({**MCP, "task": "other"})], environment={"servers": {"faulty": {"factory": "faulty:reset_raises"}}}
+    )
+    assert found(broken) == [(0, "extra_info.mcp.task")]
+
+
+def test_an_opening_that_the_user_does_not_say_is_found(examine: Examine) -> None:
+    servers = {"faulty": {"factory": "faulty:prompt_of_its_own"}}
+    said = examine([row()], environment={"servers": servers})
+    assert found(said) == [(0, "prompt")] and "begins otherwise" in said["shown"][0]["problem"]
+
+
+def test_an_environment_that_cannot_serve_is_a_problem_of_the_file(examine: Examine) -> None:
+    said = examine([row()], environment={"servers": {"faulty": {"factory": "faulty:unmarked_score"}}})
+    assert found(said) == [(None, "reward.server")]
+    gone = examine([row()], environment={"servers": {"faulty": {"command": "no-such-program"}}})
+    assert found(gone) == [(None, "servers.faulty")]
+
+
+def test_a_lock_that_differs_or_lacks_the_environment_is_found(examine: Examine, tmp_path: Path) -> None:
+    changed = ToolDefinition(
+        server="faulty", name="add", exposed_name="add", description="Subtract.", input_schema={"type": "object"}
+    )
+    write_lock(tmp_path / "lock.yaml", lock_entries({"faulty": [changed]}, environment="sums", source="sums.yaml"))
+    said = examine([row()], tool_config=tmp_path / "lock.yaml")
+    assert said["problems"] == 1 and "Subtract." in said["shown"][0]["problem"]
+    assert "--accept" in said["shown"][0]["remedy"]
+    write_lock(tmp_path / "lock.yaml", lock_entries({"faulty": [changed]}, environment="other", source="other.yaml"))
+    assert (
+        "no tools of environment 'sums'" in examine([row()], tool_config=tmp_path / "lock.yaml")["shown"][0]["problem"]
+    )
+
+
+def test_the_list_is_bounded_and_says_so(examine: Examine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many = [row({**MCP, "tools": ["ad"]}) for _ in range(MOST_SHOWN + 5)]
+    assert examine(many)["problems"] == MOST_SHOWN + 5
+    assert check_rows(tmp_path, CheckOptions(file=tmp_path / "rows.parquet"), as_json=False) == 1
+    shown = capsys.readouterr().out
+    assert "and 5 more" in shown and shown.count("unknown tools") == MOST_SHOWN
+
+
+def test_what_cannot_be_examined_at_all_is_bad_use(examine: Examine, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        check_rows(tmp_path, CheckOptions(file=tmp_path / "none.parquet"), as_json=True)
+    with pytest.raises(ConfigError, match="lengths need both"):
+        examine([row()], max_prompt_length=5)
+
+
+@pytest.mark.verl
+@pytest.mark.usefixtures("imported_verl")
+def test_prompts_that_are_too_long_are_found(examine: Examine, tmp_path: Path) -> None:
+    from rollout.verl.cpu.tiny_model import make_tiny_model
+
+    model = str(make_tiny_model(tmp_path / "model", hidden=64, layers=1))
+    rows = [row(), row({**MCP, "task": "x"}, prompt=[{"role": "user", "content": "plum " * 3000}])]
+    said = examine(rows, tokenizer=model, max_prompt_length=1024)
+    assert found(said) == [(1, "prompt")] and "raise data.max_prompt_length to at least" in said["shown"][0]["remedy"]
+
+
+def test_the_command_wants_a_file_to_check_or_an_environment_to_write(tmp_path: Path) -> None:
+    def said(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "rollout.cli", "data", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    assert said()[0] == 2 and "ENVIRONMENT: is not given" in said()[1]
+    status, problem = said("retail", "--check", "rows.parquet")
+    assert status == 2 and "leave ENVIRONMENT and -o out" in problem

@@ -1,0 +1,58 @@
+"""new-server writes an environment that works as generated, and never over anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import ConfigError
+from rollout.cli.new_server import write_server
+
+FILES = ["README.md", "server.py", "tea_shop.yaml", "test_tea_shop.py"]
+
+
+def test_what_is_generated_passes_its_own_test_from_anywhere(tmp_path: Path) -> None:
+    place = tmp_path / "of my own"
+    assert write_server("tea_shop", place, as_json=False) == 0
+    made = place / "tea_shop"
+    assert sorted(file.name for file in made.iterdir()) == FILES
+    assert not [file for file in made.iterdir() if "NAME" in file.read_text()]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(made / "test_tea_shop.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "server.py").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        write_server("shop", tmp_path, as_json=False)
+    assert (tmp_path / "shop" / "server.py").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("Tea Shop", "for example tea_shop"),
+        ("../escape", "for example escape"),
+        ("2048", "for example shop"),
+        ("class", "for example shop"),
+        ("", "for example shop"),
+        ("x" * 41, "for example xxxx"),
+        ("tea\n", "for example tea"),
+    ],
+)
+def test_a_name_that_will_not_do_is_one_error_with_one_that_will(name: str, remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        write_server(name, tmp_path, as_json=False)
+    assert remedy in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_server("shop", tmp_path / "file", as_json=False)

@@ -1,0 +1,141 @@
+"""check-env names the clause that an environment breaks, and none that it keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import yaml
+from third_party import NODE
+
+from rollout.config import Environment
+from rollout.contract import Clause, Options, Outcome, Report, check_environment
+from rollout.contract.answers import TaskItem
+
+ROOT = Path(__file__).parents[3]
+
+
+def environment(fault: str, **fields: Any) -> Environment:
+    made: dict[str, Any] = {
+        "name": fault,
+        "servers": {"faulty": {"factory": f"faulty:{fault}", "required": True}},
+        "user": {"server": "faulty"},
+        "reward": {"server": "faulty", "parts": ["right", "polite"]},
+        "tasks": {"server": "faulty"},
+        "elicitation": {"server": "faulty"},
+    }
+    return Environment.model_validate(made | fields)
+
+
+def examined(made: Environment, **options: Any) -> Report:
+    async def examine() -> Report:
+        with anyio.fail_after(60):
+            return await check_environment(made, Options(**{"tasks": 1, **options}))
+
+    return anyio.run(examine)
+
+
+def said(report: Report, clause: Clause) -> str:
+    return next(finding.said for finding in report.findings if finding.clause is clause)
+
+
+def test_an_environment_that_keeps_the_contract_passes_every_clause() -> None:
+    report = examined(environment("sound"))
+    assert {finding.outcome for finding in report.findings} == {Outcome.HOLDS}, report.findings
+
+
+FAULTS: dict[str, tuple[Clause, str]] = {
+    "tasks_twice": (Clause.TASKS, "twice, the second time at 5"),
+    "tasks_in_both_splits": (Clause.TASKS, "5 tasks are in both splits"),
+    "tasks_without_end": (Clause.TASKS, "limit 1"),
+    "tasks_none": (Clause.TASKS, "train lists no task"),
+    "tasks_shuffled": (Clause.TASKS, "train"),
+    "reset_raises": (Clause.RESET, "reset was refused"),
+    "unseeded": (Clause.RESET, "differs at faulty: start"),
+    "other_opening": (Clause.OPENING, "asked again"),
+    "prompt_of_its_own": (Clause.OPENING, "its row says 'Add.'"),
+    "reply_advances": (Clause.REPLY, "asked again 'I heard you 2 times.'"),
+    "reply_skips": (Clause.REPLY, "reply 2 before reply 1"),
+    "reply_without_done": (Clause.REPLY, "done: Field required"),
+    "elicit_shrugs": (Clause.ELICIT, "action: Input should be 'accept', 'decline' or 'cancel'"),
+    "elicit_wavers": (Clause.ELICIT, "asked again"),
+    "score_above_one": (Clause.SCORE, "less than or equal to 1"),
+    "score_nan": (Clause.SCORE, "score: Input should be"),
+    "score_without_part": (Clause.SCORE, "['polite'] of reward.parts are missing"),
+    "score_with_unknown_part": (Clause.SCORE, "['pretty'] are not in the environment's reward.parts"),
+    "score_wavers": (Clause.SCORE, "asked twice"),
+    "score_raises": (Clause.SCORE, "score was refused"),
+    "score_is_text": (Clause.SCORE, "score: Input should be a valid number"),
+    "expert_errs": (Clause.EXPERT, "the expert scores 0"),
+    "expert_calls_what_is_not_there": (Clause.EXPERT, "Unknown tool 'sum'"),
+    "expert_without_turns": (Clause.EXPERT, "turns: Input should be a valid list"),
+    "leaks": (Clause.ISOLATION, "differs at"),
+    "release_once": (Clause.RELEASE, "nothing to release"),
+    "restore_does_nothing": (Clause.SNAPSHOT, "differs at"),
+    "unmarked_score": (Clause.HIDDEN, "takes the arguments of score"),
+    "unmarked_start": (Clause.ROLES, "no tool with the role start"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_broken_clause_is_named_with_what_was_seen(fault: str) -> None:
+    clause, seen = FAULTS[fault]
+    report = examined(environment(fault))
+    assert clause in report.failed, report.findings
+    assert seen in said(report, clause), said(report, clause)
+
+
+def test_a_fault_that_concerns_one_clause_is_not_laid_at_another_door() -> None:
+    for fault in ("tasks_twice", "prompt_of_its_own", "elicit_wavers", "release_once", "score_above_one"):
+        failed = examined(environment(fault)).failed
+        affected = [Clause.RESET, Clause.SCORE, Clause.EXPERT, Clause.ISOLATION, Clause.RELEASE, Clause.SNAPSHOT]
+        assert failed == ([FAULTS[fault][0]] if fault != "score_above_one" else affected), (fault, failed)
+
+
+def test_without_tasks_or_a_user_the_rest_is_examined_all_the_same() -> None:
+    report = examined(environment("sound", tasks=None, user=None, elicitation=None), task=TaskItem(task="x", seed=3))
+    untested = {finding.clause for finding in report.findings if finding.outcome is Outcome.UNTESTED}
+    assert untested == {Clause.TASKS, Clause.REPLY, Clause.ELICIT, Clause.EXPERT} and not report.failed
+
+
+def check_env(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rollout.cli", "check-env", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False, env=env)
+
+
+def test_a_server_file_that_is_broken_is_a_finding_and_exit_status_one(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text("def broken(:\n")
+    entry = {"command": "${python}", "args": ["${here}/server.py"]}
+    (tmp_path / "broken.yaml").write_text(yaml.safe_dump({"servers": {"broken": entry}}))
+    done = check_env(tmp_path / "broken.yaml")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "servers.broken" in done.stdout and "start the server by hand" in done.stdout
+    assert "broken breaks starts" in done.stdout
+
+
+def test_an_environment_file_that_is_wrong_is_bad_use() -> None:
+    done = check_env("no-such-environment")
+    assert done.returncode == 2 and "unknown environment" in done.stderr and not done.stdout
+
+
+def test_a_server_in_another_language_keeps_every_clause_that_it_has_tools_for() -> None:
+    done = check_env("examples/node/bar.yaml", "--json", env=os.environ | {"NODE": NODE})
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["failed"] == []
+    outcomes = {clause["clause"]: clause["outcome"] for clause in found["clauses"]}
+    assert [clause for clause, outcome in outcomes.items() if outcome == "untested"] == ["elicit"]
+
+
+def test_foreign_tools_keep_the_contract_once_the_yaml_gives_them_roles() -> None:
+    roles = "reset start reply elicit score release snapshot restore tasks expert".split()
+    entry: dict[str, Any] = {"factory": "faulty:foreign", "required": True}
+    bare = environment("foreign", servers={"faulty": entry}, elicitation=None)
+    given = environment("foreign", servers={"faulty": entry | {"roles": {role: f"do_{role}" for role in roles}}})
+    assert examined(bare).failed[:1] == [Clause.ROLES]
+    assert examined(given).failed == []
