@@ -1,5 +1,5 @@
-"""A file of servers: `mcpServers` as Claude Desktop and Cursor write it, `servers` and `mcp.servers` as VS Code does, and
-our own YAML.
+"""A file of servers: `mcpServers` as Claude Desktop and Cursor write it, `servers` and `mcp.servers` as VS Code does,
+and our own YAML.
 
 Whatever is wrong is a `ConfigError` that names the file, the key as the file spells it, and the remedy; values that may
 be secret (`env`, `headers`, `args`, `url`) never appear in it. One wrong entry hides no other.
