@@ -35,7 +35,7 @@ from gateway.wire import read_tools
 
 log = structlog.get_logger(__name__)
 
-_LIMITS_REMEDY = "raise the entry's max_memory_mb or max_cpu_s"
+_LIMIT = "the limit in its entry"
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
 
 
@@ -222,10 +222,10 @@ class Connection:
 
     def _too_late(self) -> ConnectTimeout:
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
-        remedy = "check the command by hand, or raise start_timeout_s"
         if exhausted := self._link.exhausted or self._link.out_of_memory():
-            bound, remedy = f"{bound}: {exhausted}", _LIMITS_REMEDY
-        return ConnectTimeout(f"{self._link.describe(bound)}; {remedy}", server=self.server)
+            return ConnectTimeout(self._link.describe(f"{bound}: {exhausted}, {_LIMIT}"), server=self.server)
+        remedy = "; check the command by hand, or raise start_timeout_s"
+        return ConnectTimeout(self._link.describe(bound) + remedy, server=self.server)
 
     def _given_up(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
@@ -233,7 +233,7 @@ class Connection:
     def _cannot_start(self, error: Exception) -> ServerUnavailable:
         problem = self._link.reason or self._link.trouble or _innermost(error)
         if self._link.exhausted:
-            problem = f"{problem}: {self._link.exhausted} ({_LIMITS_REMEDY})"
+            problem = f"{problem}: {self._link.exhausted}, {_LIMIT}"
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
         unavailable = ServerUnavailable(message, server=self.server)
         unavailable.__cause__ = error

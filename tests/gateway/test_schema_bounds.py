@@ -73,12 +73,12 @@ def test_an_ordinary_schema_costs_what_it_is_long_however_deep_it_refers_to_itse
 
 
 def test_a_checkers_stack_holds_no_more_than_it_can() -> None:
-    hops = 400
+    hops = 900
     defs: dict[str, Any] = {f"h{n}": {"allOf": [{"$ref": f"#/$defs/h{n + 1}"}]} for n in range(hops)}
     schema = {"$ref": "#/$defs/h0", "$defs": {**defs, f"h{hops}": {"items": {"$ref": "#/$defs/h0"}}}}
-    assert Program(schema).errors([1]) == []
+    assert Program(schema).errors(1) == []
     with pytest.raises(TooMuch):
-        Program(schema).errors(nested(99))
+        Program(schema).errors([1])
 
 
 @pytest.mark.parametrize(
