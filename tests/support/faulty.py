@@ -65,7 +65,7 @@ def create(fault: str) -> MCPServer:
         said = world(ctx)["said"]
         if fault == "reply_without_done":
             return {"message": "Hm."}
-        if (fault == "reply_advances" and seq <= len(said)) or seq == len(said) + 1:
+        if (fault == "reply_advances" and 1 <= seq <= len(said)) or seq == len(said) + 1:
             said.append({"message": f"I heard you {len(said) + 1} times.", "done": len(said) == 3})
             return said[-1]
         if fault == "reply_skips" and seq > len(said):

@@ -13,7 +13,10 @@ import anyio
 import pytest
 import yaml
 from third_party import NODE
+from typer.testing import CliRunner
 
+from gateway.errors import ConfigError
+from rollout.cli.app import app
 from rollout.config import Environment
 from rollout.contract import Clause, Options, Outcome, Report, check_environment
 from rollout.contract.answers import TaskItem
@@ -119,9 +122,11 @@ def test_a_server_file_that_is_broken_is_a_finding_and_exit_status_one(tmp_path:
     assert "broken breaks starts" in done.stdout
 
 
-def test_an_environment_file_that_is_wrong_is_bad_use() -> None:
-    done = check_env("no-such-environment")
-    assert done.returncode == 2 and "unknown environment" in done.stderr and not done.stdout
+def test_an_environment_file_that_is_wrong_is_bad_use_and_no_finding() -> None:
+    error = CliRunner().invoke(app, ["check-env", "no-such-environment"]).exception
+    assert isinstance(error, ConfigError) and "unknown environment" in str(error)
+    error = CliRunner().invoke(app, ["check-env", "retail", "--seed", "1"]).exception
+    assert isinstance(error, ConfigError) and "a seed without a task" in str(error)
 
 
 def test_a_server_in_another_language_keeps_every_clause_that_it_has_tools_for() -> None:
