@@ -81,7 +81,7 @@ class SlotCache:
         """
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
-            raise ValueError(f"only full-attention models are served, this one has layers {sorted(kinds)}")
+            raise ValueError(f"full-attention models only are decoded here, this one has layers {sorted(kinds)}")
         heads: int = config.num_attention_heads
         self._kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads

@@ -55,7 +55,7 @@ def successes(out: Path, summary: Any, parts: Any) -> float:
 
 
 def test_a_run_that_is_killed_goes_on_without_repeating_or_losing_a_row(tmp_path: Path) -> None:
-    arguments = ["calculator", "examples/guess/guess.yaml", "--engine", "expert", "-n", "10", "--samples", "10"]
+    arguments = ["calculator", "examples/guess/guess.yaml", "--engine", "expert", "-n", "10", "--samples", "4"]
     arguments += ["--concurrency", "2", "--out", str(tmp_path)]
     killed = subprocess.Popen(
         [COMMAND, "run", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -68,13 +68,13 @@ def test_a_run_that_is_killed_goes_on_without_repeating_or_losing_a_row(tmp_path
     killed.send_signal(signal.SIGKILL)
     killed.wait(30)
     before = records(tmp_path)
-    assert 5 <= len(before) < 200
+    assert 5 <= len(before) < 80
     # The last record may be half written when the end comes.
     (journal,) = tmp_path.glob("*.jsonl")
     with journal.open("ab") as file:
         file.write(b'{"id": "half')
     report = run(*arguments, "--resume")
-    assert (report["trajectories"], report["resumed"], report["failed"]) == (200, len(before), 0)
+    assert (report["trajectories"], report["resumed"], report["failed"]) == (80, len(before), 0)
     played = Counter(
         (trace["task"]["environment"], trace["origin"]["row"], trace["origin"]["sample"])
         for file in tmp_path.glob("*.jsonl")
@@ -82,7 +82,7 @@ def test_a_run_that_is_killed_goes_on_without_repeating_or_losing_a_row(tmp_path
             json.loads(line) for line in file.read_bytes().splitlines() if not line.startswith(b'{"id": "half')
         )
     )
-    wanted = {(name, row, sample) for name in ("calculator", "guess") for row in range(10) for sample in range(10)}
+    wanted = {(name, row, sample) for name in ("calculator", "guess") for row in range(10) for sample in range(4)}
     assert set(played) == wanted and set(played.values()) == {1}
 
 
