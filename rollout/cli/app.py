@@ -223,6 +223,7 @@ def run(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="PATH", help="A server's tokenizer, where its model is not on this machine.")
     ] = None,
+    tool_format: Annotated[str, typer.Option(help="How the model writes calls, by verl's name for it.")] = "hermes",
     success_at: Annotated[float, typer.Option(help="The least reward that counts as a success in pass@k.")] = 1.0,
     connect_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a server to answer.")] = 10.0,
     generate_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one turn's generation.")] = 1800.0,
@@ -251,6 +252,7 @@ def run(
         response_tokens=response_tokens,
         max_tokens=max_tokens,
         tokenizer=tokenizer,
+        tool_format=tool_format,
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,

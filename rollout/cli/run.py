@@ -49,6 +49,7 @@ class RunOptions:
     response_tokens: int | None
     max_tokens: int | None
     tokenizer: str | None
+    tool_format: str
     temperature: float
     top_p: float
     top_k: int
@@ -71,7 +72,8 @@ class RunOptions:
         if self.engine in WITHOUT_MODEL:
             return given
         sampling: Settings = {"temperature": self.temperature, "top-p": self.top_p, "top-k": self.top_k}
-        return given | sampling | {"max-tokens": self.max_tokens, "seed": self.seed}
+        turns: Settings = {"max-tokens": self.max_tokens, "tool-format": self.tool_format}
+        return given | sampling | turns | {"seed": self.seed}
 
     def engine_options(self) -> EngineOptions:
         """Raises ConfigError: the key's variable is not set."""
@@ -82,6 +84,7 @@ class RunOptions:
         return EngineOptions(
             engine=self.engine,
             tokenizer=self.tokenizer,
+            tool_format=self.tool_format,
             sampling=self.sampling,
             waits=Waits(connect_timeout_s=self.connect_timeout, generate_timeout_s=self.generate_timeout),
             api_key=api_key,

@@ -18,6 +18,7 @@ from rollout.engines.http import EngineHttp
 from rollout.engines.logprobs import Meaning, find_meaning
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
+from rollout.formats.known import FORMATS
 from rollout.task import Origin, Task
 from rollout.types import Policy, TokenBuilder
 
@@ -37,6 +38,8 @@ class EngineOptions:
     """`expert`, `random`, `none`, a model directory, or the address of a server."""
     tokenizer: str | None = None
     """A directory; where not given, the model's own."""
+    tool_format: str = "hermes"
+    """How the model writes thinking and calls: a name in `rollout.formats.known.FORMATS`."""
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
     waits: Waits = field(default_factory=Waits)
     api_key: str | None = field(default=None, repr=False)
@@ -86,7 +89,7 @@ def _is_directory(path: object) -> bool:
 
 @asynccontextmanager
 async def _in_process(options: EngineOptions) -> AsyncGenerator[Engine]:
-    tokens = _load_tokens(options.tokenizer or options.engine, model=options.engine, key="--engine")
+    tokens = _load_tokens(options, options.tokenizer or options.engine, model=options.engine, key="--engine")
     try:
         from rollout.engines.in_process import InProcessPolicy, decoding, end_ids, load_model
     except ImportError as error:
@@ -174,21 +177,24 @@ def _left_out(meaning: Meaning, sampling: SamplingParameters, remedy: str) -> st
 def _remote_tokens(options: EngineOptions, paths: list[object]) -> ContinuousTokens:
     """The tokenizer given, or else the server's own where its directory is here too."""
     if options.tokenizer is not None:
-        return _load_tokens(options.tokenizer, model=options.tokenizer, key="--tokenizer")
+        return _load_tokens(options, options.tokenizer, model=options.tokenizer, key="--tokenizer")
     for path in paths:
         if _is_directory(path):
-            return _load_tokens(str(path), model=str(path), key="--engine")
+            return _load_tokens(options, str(path), model=str(path), key="--engine")
     named = next((path for path in paths if path), "a model")
     problem = f"the server's tokenizer ({named}) is not on this machine"
     raise ConfigError(problem, key="--tokenizer", remedy="give a directory with the model's tokenizer and config.json")
 
 
-def _load_tokens(path: str, *, model: str, key: str) -> ContinuousTokens:
+def _load_tokens(options: EngineOptions, path: str, *, model: str, key: str) -> ContinuousTokens:
+    if options.tool_format not in FORMATS:
+        remedy = f"one of {', '.join(sorted(FORMATS))}"
+        raise ConfigError(f"no tool format {options.tool_format!r}", key="--tool-format", remedy=remedy)
     try:
         from rollout.verl.tokens import load_tokens
     except ImportError as error:
         raise _not_installed(error) from error
-    return load_tokens(model, tokenizer_path=path, key=key)
+    return load_tokens(model, tokenizer_path=path, tool_format=options.tool_format, key=key)
 
 
 def _not_installed(error: ImportError) -> ConfigError:

@@ -10,11 +10,8 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from rollout.errors import EngineError
-from rollout.task import Origin, sampling_seed
+from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
-
-_PART = 1 << 20
-"""More turns than any trajectory has: sets apart the seeds of a turn's two generations."""
 
 
 class VerlPolicy:
@@ -39,16 +36,16 @@ class VerlPolicy:
         images: Callable[[], list[Any]] = list,
     ) -> None:
         self._images = images
-        self._client, self._trajectory, self._origin, self._seed_key = client, trajectory, origin, seed_key
+        self._client, self._trajectory, self._seed_key = client, trajectory, seed_key
         stops = {*(sampling_params.get("stop_token_ids") or ()), *stop_token_ids}
         self._ends = stops | set(end_ids)
-        self._asked = (-1, 0)
+        self._seeds = TurnSeeds(origin)
         self._params = sampling_params | ({"stop_token_ids": sorted(stops)} if stops else {})
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         params = self._params | {"max_tokens": max_tokens}
         if self._seed_key is not None:
-            params[self._seed_key] = sampling_seed(self._origin, turn + _PART * self._part(turn))
+            params[self._seed_key] = self._seeds.next(turn)
         images = self._images()
         beside: dict[str, Any] = {"image_data": images} if images else {}
         try:
@@ -70,12 +67,6 @@ class VerlPolicy:
                 output.extra_fields.get("max_global_steps"),
             ),
         )
-
-    def _part(self, turn: int) -> int:
-        """How often this turn was generated before: once where it goes on behind its thinking budget."""
-        last, part = self._asked
-        self._asked = (turn, part + 1 if turn == last else 0)
-        return self._asked[1]
 
     def _finish_reason(self, output: TokenOutput, max_tokens: int) -> FinishReason:
         # vLLM's adapter says "completed" for a stop and for a length alike: what tells them apart is the last token.

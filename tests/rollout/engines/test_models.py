@@ -163,6 +163,7 @@ async def test_an_engine_that_cannot_play_is_refused_at_the_start_with_a_remedy(
         assert "gives no token ids" in said and "vLLM" in said
         assert "--tokenizer: the server's tokenizer (tiny) is not on this machine" in await refused(address)
         assert "--tokenizer" in await refused(address, tokenizer=str(tmp_path))
+        assert "--tool-format: no tool format 'x'" in await refused(address, tokenizer=str(model), tool_format="x")
         assert "neither an SGLang server" in await refused(f"{address}/nothing/here")
     assert "nothing answers at" in await refused(address)
     assert "a model's directory, or the http:// address" in await refused("experrt")
