@@ -23,6 +23,10 @@ _CHARACTERS = 64
 """Of a string; what takes as long to compare or to count as looking at one more value."""
 
 
+_PLAIN = frozenset({int, float, bool, type(None)})
+"""Spared the look whether they are mappings, which takes longest."""
+
+
 class TooDeep(ValueError):
     """A value is nested more than `DEEPEST` deep."""
 
@@ -53,6 +57,8 @@ def measure(value: Any) -> Extent:
         for each in level:
             if isinstance(each, str):
                 characters += _length(each)
+            elif type(each) in _PLAIN:
+                continue
             elif isinstance(each, Mapping):
                 for name, inner in cast("Mapping[Any, Any]", each).items():
                     if not isinstance(name, str):
