@@ -155,7 +155,8 @@ async def test_worlds_leave_no_file_and_no_process_behind(
         for number in range(rounds):
             async with stage.gateway.lease(trajectory=f"{number}", task=tasks[number % 40].task, seed=number):
                 pass
-        assert {*place.rglob("*")} == files and children(myself) == running
+        if name in IN_PROCESS:  # else another process, and another directory, waits for the next trajectory
+            assert {*place.rglob("*")} == files and children(myself) == running
     assert not [*place.rglob("*")]
     assert {child.pid for child in myself.children(recursive=True)} == before
 

@@ -35,6 +35,7 @@ async def test_each_server_resets_and_releases_over_stdio(arguments: list[str]):
     [
         (["mcp_servers.retail", "--http", "nowhere"], "is not HOST:PORT"),
         (["mcp_servers.user_simulator", "--scenarios", "missing.json"], "missing.json"),
+        (["mcp_servers.filesystem_ops", "--directory", "missing"], "missing is no directory"),
     ],
 )
 def test_bad_use_is_one_message_and_exit_status_two(arguments: list[str], complaint: str):
