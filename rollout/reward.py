@@ -38,7 +38,11 @@ async def score(
     """
     turns = [config.weight(Component.TURNS) * turn.reward for turn in trace.turns]
     judged = await _judged(config, thinking, trace, session)
-    parts = dict.fromkeys(config.parts, 0.0) | judged.parts | dict[str, float](components(config, trace))
+    parts = (
+        dict.fromkeys(config.parts, 0.0)
+        | judged.parts
+        | {str(name): value for name, value in components(config, trace).items()}
+    )
     weighed = sum(config.weight(name) * value for name, value in parts.items())
     return Reward(
         score=config.weight(Component.SCORE) * judged.score + weighed + sum(turns) - penalty,

@@ -25,8 +25,8 @@ class Component(StrEnum):
     """1 up to a number of sampled tokens, falling to 0 at another."""
 
 
-UNLESS_SAID = {Component.SCORE: 1.0, Component.TURNS: 1.0}
-"""Weights where the file names none; all else weighs nothing, and is not computed."""
+UNLESS_SAID = (Component.SCORE, Component.TURNS)
+"""What weighs 1 where the file does not name it; all else weighs nothing, and is not computed."""
 OURS = tuple(component for component in Component if component not in UNLESS_SAID)
 
 
@@ -104,4 +104,4 @@ class RewardConfig(_Section):
 
     def weight(self, name: str) -> float:
         """How much a component, or a part of the server's score, counts."""
-        return self.weights.get(name, dict[str, float](UNLESS_SAID).get(name, 0.0))
+        return self.weights.get(name, 1.0 if name in UNLESS_SAID else 0.0)
