@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,23 @@ def test_the_trainer_finds_the_engines_probabilities_in_every_sample(run: Run) -
     assert run.metrics[1]["training/rollout_probs_diff_mean"] < 1e-4
 
 
-def test_no_prompt_of_a_sample_holds_a_thought_and_long_thoughts_were_closed(run: Run) -> None:
+def test_a_sample_begins_with_what_the_one_before_it_said_less_its_leading_thoughts(run: Run) -> None:
     tokenizer = AutoTokenizer.from_pretrained(run.home / "model")
+    followed = 0
     for record in run.records:
-        for sample in samples_of(record):
-            assert "<think>" not in tokenizer.decode(sample["prompt_ids"])
-    marks = Counter(mark["kind"] for record in run.records for turn in record["turns"] for mark in turn["marks"])
-    assert marks["thinking_closed"] > 0
-    turns = sum(any(mark["kind"] == "thinking_closed" for mark in t["marks"]) for r in run.records for t in r["turns"])
-    assert run.metrics[1]["mcp/marks/thinking_closed"] == turns / len(run.records)
+        for earlier, later in pairwise(samples_of(record)):
+            said, after_thought = tokenizer.decode(earlier["prompt_ids"]), False
+            for span in earlier["spans"]:
+                text = tokenizer.decode(earlier["response_ids"][span["start"] : span["end"]])
+                if span["kind"] not in ("thinking", "forced"):
+                    said += text.lstrip("\n") if after_thought else text
+                after_thought = span["kind"] in ("thinking", "forced")
+            assert tokenizer.decode(later["prompt_ids"]).startswith(said)
+            followed += 1
+    assert followed > 0
+
+
+def test_closed_thoughts_are_counted(run: Run) -> None:
+    turns = [turn for record in run.records for turn in record["turns"]]
+    closed = sum(any(mark["kind"] == "thinking_closed" for mark in turn["marks"]) for turn in turns)
+    assert run.metrics[1]["mcp/marks/thinking_closed"] == closed / len(run.records)
