@@ -16,8 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 shim.install()
 
 ARGUMENTS = (
-    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--dtype", "float32", "--disable-overlap-schedule"),
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--dtype", "float32"),
+    # There is no GPU to schedule the next batch beside, and a scheduler that polls while idle takes a core.
+    *("--disable-overlap-schedule", "--sleep-on-idle"),
 )
 
 
