@@ -14,7 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def train(
-    home: Path, overrides: Mapping[str, object], *, python: str | Path = sys.executable, **environment: str
+    home: Path,
+    overrides: Mapping[str, object],
+    *,
+    python: str | Path = sys.executable,
+    timeout_s: float = 800,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """The finished run, whatever its status; its output and errors are one text."""
     all_overrides = {
@@ -34,7 +39,7 @@ def train(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=800,
+        timeout=timeout_s,
         check=False,
     )
 

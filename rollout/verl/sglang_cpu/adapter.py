@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 """verl's own SGLang adapter: the trainer's end of the weight synchronisation, with tensors in shared memory."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _modify_where_present(values: tuple[Any, ...], index: int, modifier: Callabl
 
 # SGLang replaces the device in what torch pickles for a tensor; a tensor in host memory has no such field.
 patch_torch._modify_tuple = _modify_where_present
-# A pickled tensor names its memory. By file descriptor, torch's default, only a process that shares a parent can open it.
+# A pickled tensor names its memory. By file descriptor, torch's default, SGLang's process could not open it.
 torch.multiprocessing.set_sharing_strategy("file_system")
 
 

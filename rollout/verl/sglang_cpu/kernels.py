@@ -1,5 +1,5 @@
 # pyright: basic
-"""What SGLang's CPU mode imports from `sgl_kernel`, its package of compiled kernels, of which PyPI has GPU builds only."""
+"""What SGLang's CPU mode imports from `sgl_kernel`, its compiled kernels, of which PyPI has builds for GPUs only."""
 
 from __future__ import annotations
 

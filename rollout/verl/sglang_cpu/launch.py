@@ -1,6 +1,7 @@
+# pyright: reportMissingImports=false
 """SGLang's own HTTP server on a machine without a GPU.
 
-    python -m rollout.verl.sglang_cpu.launch --model-path MODEL --port PORT [any option of sglang.launch_server]
+python -m rollout.verl.sglang_cpu.launch --model-path MODEL --port PORT [any option of sglang.launch_server]
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 
 from rollout.verl.sglang_cpu import shim
 
-# SGLang's processes are what runs in parallel on few cores. Read by torch as it is imported, here and in those processes.
+# SGLang's processes are what runs in parallel on few cores. torch reads this as it is imported, here and there.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # At import, not in `main`: SGLang spawns its processes, and a spawned process imports this module before anything else.
 shim.install()

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """The processes that SGLang spawns, with the shim first. A spawned process imports this module to find its function."""
 
 from __future__ import annotations

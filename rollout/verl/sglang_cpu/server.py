@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 """verl's own SGLang replica and server, in processes that have the shim."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes SGLang 0.5.18 importable without a GPU. Every stand-in has its reason; none of them computes what it stands for.
+"""Makes SGLang 0.5.18 importable without a GPU. Every stand-in has its reason; none computes what it stands for.
 
 SGLang has a CPU mode, but imports unconditionally what exists for GPUs only. What its `torch_native` attention needs is
 plain torch; the rest is imported and not called. A real package that is installed comes first.
@@ -97,8 +97,8 @@ class _Inert(type):
 class Anything(metaclass=_Inert):
     """What every name in an inert module stands for: a type, a constant, a decorator, with arguments or without.
 
-    A function decorated with it stays what it is. One that triton would have compiled has no launch grid then: called as
-    a kernel it raises TypeError, rather than computing something else.
+    A function decorated with it stays what it is. One that triton would have compiled has no launch grid then:
+    called as a kernel it raises TypeError, rather than computing something else.
     """
 
 
