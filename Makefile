@@ -7,7 +7,10 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$python && break; \
 	done)
 
-.PHONY: install third-party demo demo-control test test-full lint bench clean
+# SGLang has one of its own, so that what it brings along changes nothing in the other.
+SGLANG_VENV ?= .venv-sglang
+
+.PHONY: install third-party sglang demo demo-control test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -32,6 +35,19 @@ $(VENV)/third_party/.installed: $(wildcard tests/third_party/*.json tests/third_
 		ci --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
 
+# verl with SGLang on a machine without a GPU: verl's own set first, then SGLang and what it imports, as they are named.
+sglang: $(SGLANG_VENV)/.installed
+
+$(SGLANG_VENV)/.installed: pyproject.toml constraints/cpu.txt constraints/sglang_cpu.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make sglang PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	@echo "Setting up $(SGLANG_VENV) with $(PYTHON); verl and SGLang take a few minutes and 2.5 GB."
+	$(PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt torch
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt --editable '.[verl]'
+	# SGLang pins a transformers release that verl excludes, and CUDA packages.
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/sglang_cpu.txt
+	@touch $@
+
 demo: install
 	$(BIN)/python examples/demo.py
 
@@ -47,7 +63,7 @@ lint: install
 test: lint third-party
 	$(BIN)/python -m pytest -m "not full and not gpu"
 
-test-full: lint third-party
+test-full: lint third-party sglang
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
 
 bench: install
@@ -55,4 +71,4 @@ bench: install
 	$(BIN)/python tests/bench/turn_cost.py
 
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV) $(SGLANG_VENV) outputs

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from echo_task import CONVERSATION, ENVIRONMENT, SERVER, echo_row
 from engine_log import derive, read_generations, read_records
 from taught_model import teach
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -27,41 +28,9 @@ from gateway.tool_config import read_lock
 
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[1]
-SERVER = ROOT / "tests" / "support" / "echo_server.py"
 STEPS, SAMPLES = 2, 2
 AGENTS = ("mcp_agent", "mcp_agent", "tool_agent", "single_turn_agent")
 
-ENVIRONMENT = {
-    "servers": {
-        "echo": {
-            "command": "${python}",
-            "args": [str(SERVER)],
-            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
-        }
-    },
-    "user": {"server": "echo"},
-    "reward": {"server": "echo", "parts": ["letters"]},
-}
-CONVERSATION: list[dict[str, Any]] = [
-    {"role": "system", "content": "Shout what the user says."},
-    {"role": "user", "content": "Shout plum."},
-    {
-        "role": "assistant",
-        "reasoning_content": "plum",
-        "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum", "times": 2}}}],
-    },
-    {"role": "tool", "content": "PLUM PLUM"},
-    {"role": "assistant", "content": "PLUM"},
-    {"role": "user", "content": "Shout pear 1."},
-    {
-        "role": "assistant",
-        "reasoning_content": "pear",
-        "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "pear"}}}],
-    },
-    {"role": "tool", "content": "PEAR"},
-    {"role": "assistant", "content": "PEAR"},
-]
 REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):\n    return 0.5\n"
 
 
@@ -77,21 +46,6 @@ class Run:
         return [record for record in self.records if not record["origin"]["validate"]]
 
 
-def row(agent: str, index: int) -> dict[str, Any]:
-    task = {"task": "t", "seed": index}
-    return {
-        "data_source": "echo",
-        "agent_name": agent,
-        "prompt": CONVERSATION[:2],
-        "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {
-            "index": index,
-            "mcp": {"environment": "echo", "tools": ["shout"], **task},
-            "tools_kwargs": {"mcp": task},
-        },
-    }
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     home = tmp_path_factory.mktemp("path")
@@ -99,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     environments.mkdir()
     (environments / "echo.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
     (home / "reward.py").write_text(REWARD)
-    pq.write_table(pa.Table.from_pylist([row(agent, i) for i, agent in enumerate(AGENTS)]), home / "rows.parquet")
+    pq.write_table(pa.Table.from_pylist([echo_row(agent, i) for i, agent in enumerate(AGENTS)]), home / "rows.parquet")
     cli = [Path(sys.executable).with_name("mcp-rollout"), "tool-config", environments / "echo.yaml"]
     subprocess.run([*cli, "-o", home / "lock.yaml"], check=True)
     tools = [entry.definition.openai_schema() for entry in read_lock(home / "lock.yaml")]

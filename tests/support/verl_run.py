@@ -13,7 +13,14 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 
-def train(home: Path, overrides: Mapping[str, object], **environment: str) -> subprocess.CompletedProcess[str]:
+def train(
+    home: Path,
+    overrides: Mapping[str, object],
+    *,
+    python: str | Path = sys.executable,
+    timeout_s: float = 800,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
     """The finished run, whatever its status; its output and errors are one text."""
     all_overrides = {
         "engine": "cpu",
@@ -23,7 +30,7 @@ def train(home: Path, overrides: Mapping[str, object], **environment: str) -> su
         **overrides,
     }
     return subprocess.run(
-        [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
+        [python, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
         + [f"{key}={value}" for key, value in all_overrides.items()],
         cwd=ROOT,
         # Ray would write a token file into the home directory.
@@ -32,7 +39,7 @@ def train(home: Path, overrides: Mapping[str, object], **environment: str) -> su
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=800,
+        timeout=timeout_s,
         check=False,
     )
 

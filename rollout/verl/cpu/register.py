@@ -26,7 +26,7 @@ class VerlMoved(RuntimeError):
 
 
 def register() -> None:
-    """Make `trainer.device=cpu` and `rollout.name=transformers_cpu` known to verl. Safe to call twice.
+    """Make `trainer.device=cpu` known to verl, and `rollout.name=transformers_cpu` and `sglang` on it. Safe to repeat.
 
     Raises:
         VerlMoved: verl's internals are not those of 0.9.1.
@@ -46,12 +46,21 @@ def _register_rollout() -> None:
         raise VerlMoved("verl.workers.rollout.base._ROLLOUT_REGISTRY is not the table of rollout adapters")
     _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "rollout.verl.cpu.replica.TransformersAdapter"
     RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
+    # verl's own SGLang rollout, imported with what stands in for a GPU's packages.
+    _ROLLOUT_REGISTRY[("sglang", "async")] = "rollout.verl.sglang_cpu.adapter.SGLangCPUAdapter"
+    RolloutReplicaRegistry.register("sglang", _load_sglang_replica)
 
 
 def _load_replica() -> type[RolloutReplica]:
     from rollout.verl.cpu.replica import TransformersReplica  # imports transformers; wanted in the trainer only
 
     return TransformersReplica
+
+
+def _load_sglang_replica() -> type[RolloutReplica]:
+    from rollout.verl.sglang_cpu.server import SGLangCPUReplica
+
+    return SGLangCPUReplica
 
 
 def _set_process_group_backend() -> None:

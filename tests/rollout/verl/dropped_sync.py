@@ -1,7 +1,7 @@
 """A rollout that loses one weight synchronisation, so that a test can see its check fail.
 
 Loaded into every verl process with VERL_USE_EXTERNAL_MODULES=dropped_sync; select it with
-`actor_rollout_ref.rollout.name=dropped_sync`.
+`actor_rollout_ref.rollout.name=dropped_sync`, or keep the name `sglang`.
 """
 
 from __future__ import annotations
@@ -35,4 +35,5 @@ def _load_replica() -> type[RolloutReplica]:
 
 
 _ROLLOUT_REGISTRY[("dropped_sync", "async")] = "dropped_sync.ForgetfulAdapter"
+_ROLLOUT_REGISTRY[("sglang", "async")] = "dropped_sync_sglang.ForgetfulSGLangAdapter"
 RolloutReplicaRegistry.register("dropped_sync", _load_replica)

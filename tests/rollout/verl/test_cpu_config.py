@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-ENGINES = ("cpu", "sglang")
+ENGINES = ("cpu", "sglang", "sglang_cpu")
 GIVEN = ["data.train_files=rows.parquet", "actor_rollout_ref.model.path=model"]
 
 ENGINE_KEYS = (
@@ -92,11 +92,26 @@ def test_an_overlay_gives_a_configuration_that_verl_accepts(engine: str) -> None
 
 
 def test_the_overlays_differ_in_engine_keys_only() -> None:
-    cpu, sglang = (stated(composed(engine)) for engine in ENGINES)
-    differing = {key for key in cpu.keys() | sglang.keys() if cpu.get(key, ...) != sglang.get(key, ...)}
+    differing = different("cpu", "sglang")
     assert sorted(key for key in differing if not key.startswith(ENGINE_KEYS)) == []
     unused = [prefix for prefix in ENGINE_KEYS if not any(key.startswith(prefix) for key in differing)]
     assert unused == []
+
+
+def test_sglang_without_a_gpu_differs_from_the_other_cpu_overlay_in_the_rollout_alone() -> None:
+    differing = different("cpu", "sglang_cpu")
+    assert {key for key in differing if not key.startswith("actor_rollout_ref.rollout.engine_kwargs.sglang")} == {
+        "actor_rollout_ref.rollout.custom.mcp.sampling_seed_key",
+        "actor_rollout_ref.rollout.enforce_eager",
+        "actor_rollout_ref.rollout.free_cache_engine",
+        "actor_rollout_ref.rollout.name",
+        "ray_kwargs.ray_init.runtime_env.py_executable",
+    }
+
+
+def different(one: str, other: str) -> set[str]:
+    left, right = stated(composed(one)), stated(composed(other))
+    return {key for key in left.keys() | right.keys() if left.get(key, ...) != right.get(key, ...)}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
