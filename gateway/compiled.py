@@ -71,6 +71,16 @@ class Program:
             here = here[step]
         return list(here.get("properties", ()))
 
+    def fits(self, value: Any) -> bool:
+        """Whether `value` was checked and nothing is wrong with it: the quick way, for almost every call."""
+        try:
+            nodes, characters, depth = measure(value)
+            cost = self._costs.at(depth)
+            within = cost.steps * nodes + cost.text * characters <= MOST_EFFORT and cost.depth <= _MOST_STACKED
+            return within and self._validator.is_valid(value)
+        except ValueError:
+            return False
+
     def effort(self, value: Any) -> int:
         """Most steps that checking `value` can take. Raises ValueError as `errors` does."""
         return self._effort(measure(value))[0]
@@ -148,11 +158,20 @@ class Programs:
         self._kept: OrderedDict[int, tuple[Mapping[str, Any], Program | Unchecked]] = OrderedDict()
         self.weight = 0
 
+    def known(self, schema: Mapping[str, Any]) -> Program | None:
+        """The same where it is kept, and None otherwise."""
+        kept = self._kept.get(id(schema))
+        if kept is None:
+            return None
+        self._kept.move_to_end(id(schema))
+        return kept[1] if isinstance(kept[1], Program) else None
+
     def get(self, schema: Mapping[str, Any], *, subject: str) -> Program | None:
         """The program for this very schema; None, and a line in the log the first time, where it is `Unchecked`."""
-        if (kept := self._kept.get(id(schema))) is not None:
-            self._kept.move_to_end(id(schema))
-            return kept[1] if isinstance(kept[1], Program) else None
+        if (program := self.known(schema)) is not None:
+            return program
+        if id(schema) in self._kept:
+            return None
         program = compile_schema(schema, subject=subject)
         # The schema is held, too: as long as it is, no other has its id.
         self._kept[id(schema)] = schema, program

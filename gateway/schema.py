@@ -36,7 +36,11 @@ def check_arguments(
     given, fixed = cast("Mapping[str, Any]", arguments), fixed or {}
     if both := [name for name in given if name in fixed]:
         return [f"unknown {name!r}" for name in both][:MAX_FAULTS]
-    return _faults(_program(definition), {**given, **fixed}, _subject(definition), hidden=frozenset(fixed))
+    whole = {**given, **fixed}
+    known = _PROGRAMS.known(definition.full_schema or definition.input_schema)
+    if known is not None and known.fits(whole):
+        return []
+    return _faults(_program(definition), whole, _subject(definition), hidden=frozenset(fixed))
 
 
 def argument_errors(
@@ -62,6 +66,9 @@ def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> li
 def check_output(definition: ToolDefinition, structured: object) -> str | None:
     """What is wrong with a tool's structured content by its own output schema, or None."""
     if definition.output_schema is None:
+        return None
+    known = _PROGRAMS.known(definition.output_schema)
+    if known is not None and known.fits(structured):
         return None
     subject = _subject(definition)
     program = _PROGRAMS.get(definition.output_schema, subject=f"{subject} (output)")
