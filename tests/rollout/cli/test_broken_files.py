@@ -89,7 +89,7 @@ REMEDIES: dict[str, tuple[dict[str, Any], str]] = {
     "npx": ({"command": "npx", "env": {"PATH": "/nowhere"}}, r"no such program \(install Node.js, or write its whole"),
     "home": ({"command": "~/x"}, r"write \$\{HOME\} for ~"),
     "cat": ({"command": "cat"}, r"'cat' is no MCP server"),
-    "mute": (mini("mute", start_timeout_s=1), r"did not finish its handshake in 1 s \(start it by hand"),
+    "mute": (mini("mute", start_timeout_s=1), r"did not finish its handshake in 1 s.*\(start it by hand"),
     "little": (
         mini("mute", start_timeout_s=1, scope="process", max_memory_mb=64),
         r"\(it may need more than max_memory_mb: 64",
