@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp.server.mcpserver.exceptions import ToolError
 
@@ -36,6 +36,7 @@ async def begun(slow: Slow, made: int = 1) -> None:
             await anyio.lowlevel.checkpoint()
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(min_value=-1, max_value=8)))
 def test_whatever_is_asked_each_number_has_one_answer_for_good(asked: list[int]) -> None:
     async def ask_all() -> None:
