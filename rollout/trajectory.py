@@ -194,7 +194,7 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], cont
             show(result, tool=call.name, config=cut, tokens=context.tokens)
             for call, result in zip(calls, results, strict=True)
         ]
-        tools = [session.tools.get(call.name) for call in calls]
+        tools = [session.tools.get(call.name) if index in sendable else None for index, call in enumerate(calls)]
         messages = trace.add_calls(calls, results, shown, [tool.server if tool else None for tool in tools])
         trace.turns[-1].marks += refused(calls, sendable, session.tools)
     return messages

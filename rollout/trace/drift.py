@@ -58,7 +58,7 @@ def calls_seen(trace: Trace) -> tuple[CallSeen, ...]:
         calls = [canonical_json([event.name, event.arguments]) for event in turn.tools]
         history.update(canonical_json(calls).encode(errors="replace"))
         for index, event in enumerate(turn.tools):
-            if event.server is None:
+            if event.server is None or event.fault is not None:
                 continue
             seen.append(
                 CallSeen(

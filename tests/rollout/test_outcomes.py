@@ -58,6 +58,15 @@ async def test_a_malformed_call_is_answered_with_what_is_wrong(tmp_path: Path) -
     assert trace.stop_reason is StopReason.ANSWERED and set(trace.loss_mask) == {0, 1}
 
 
+async def test_a_call_that_was_not_sent_is_put_down_to_no_server(tmp_path: Path) -> None:
+    """Else two siblings that failed in different ways at the same call would look like drift of that server."""
+    unreadable = '<tool_call>{"name": "hello", "arguments": 1}</tool_call>'
+    limits = Limits(response_tokens=5000, parallel_calls=1)
+    trace = await played(tmp_path, unreadable + calling("hello", "hello"), "Sorry.", limits=limits)
+    assert [event.name for event in trace.turns[0].tools] == ["hello"] * 3
+    assert [event.server for event in trace.turns[0].tools] == [None, "world", None]
+
+
 async def test_an_unknown_tool_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     trace = await played(tmp_path, calling("nothing"), "Sorry.")
     assert marks(trace) == ["unknown_tool"] and trace.turns[0].marks[0].detail == "nothing"
