@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import httpx2
 import pytest
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 from pydantic import SecretStr
@@ -28,6 +32,7 @@ from mcp_servers.user_simulator.live import LiveUser
 from mcp_servers.user_simulator.modelled import ModelledUser
 from mcp_servers.user_simulator.replayed import Recording, ReplayedUser, load_recordings
 from mcp_servers.user_simulator.scenario import Cue, Scenario, Step
+from mcp_servers.user_simulator.terminal import answer_questions
 
 pytestmark = pytest.mark.anyio
 
@@ -362,3 +367,35 @@ async def test_answers_come_from_the_desk_s_own_page_only() -> None:
         assert (await person.get("/questions", headers={"host": "evil.example"})).status_code == 400
 
     await with_question(check)
+
+
+async def test_a_person_at_a_terminal_reads_the_conversation_and_leaves_with_a_word() -> None:
+    given, shown, heard = io.StringIO("Green.\nThat is all. /leave\n"), io.StringIO(), list[dict[str, Any]]()
+
+    async def check(person: httpx2.AsyncClient, client: Client) -> None:
+        async def talk() -> None:
+            heard.extend([await answer(client, "reply", seq=seq, message=f"Question {seq}?") for seq in (1, 2)])
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(talk)
+                at = partial(answer_questions, str(person.base_url), wait_s=20, given=given, shown=shown)
+                assert await anyio.to_thread.run_sync(at, abandon_on_cancel=True) == 0
+
+    await with_question(check, persona=PERSONA)
+    assert heard == [{"message": "Green.", "done": False}, {"message": "That is all.", "done": True}]
+    assert "What you want: Tea." in shown.getvalue() and "assistant> Question 2?" in shown.getvalue()
+
+
+async def test_a_live_user_is_served_over_stdio_beside_the_desk(tmp_path: Path) -> None:
+    (tmp_path / "personas.json").write_text(json.dumps({"*": PERSONA.model_dump()}))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    live = ["live", "--personas", str(tmp_path / "personas.json"), "--desk", place]
+    program = StdioServerParameters(command=sys.executable, args=["-m", "mcp_servers.user_simulator", *live])
+    with anyio.fail_after(90):
+        async with Client(program) as client, anyio.create_task_group() as tasks:
+            await answer(client, "reset", task="x", seed=1)
+            tasks.start_soon(Person(f"http://{place}").work)
+            assert (await answer(client, "reply", seq=1, message="Well?"))["message"] == "turn 1"
+            tasks.cancel_scope.cancel()
