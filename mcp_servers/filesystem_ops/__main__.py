@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from mcp_servers._serve import parser, serve
 from mcp_servers.filesystem_ops.server import create_server
+from mcp_servers.kit.serve import parser, serve
 
 
 def main() -> None:

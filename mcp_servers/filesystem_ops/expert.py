@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcp_servers._harness import Call, Expert, ExpertTurn
 from mcp_servers.filesystem_ops.tasks import Assignment
+from mcp_servers.kit.answers import Call, Expert, ExpertTurn
 
 MOST_CALLS = 8
 """In one turn."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from random import Random
 
-from mcp_servers._harness import Call
 from mcp_servers.filesystem_ops.office import SETTINGS, Office
 from mcp_servers.filesystem_ops.tree import Tree
+from mcp_servers.kit.answers import Call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mcp_servers._harness import Score
 from mcp_servers.filesystem_ops.tasks import Assignment
 from mcp_servers.filesystem_ops.tree import Tree, same
+from mcp_servers.kit.answers import Score
 
 
 def score(assignment: Assignment, now: Tree) -> Score:

@@ -10,14 +10,15 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from mcp_servers._harness import Done, Expert, Opening, Score, Split, TaskItem, TaskList, harness_tool
-from mcp_servers._messages import Message
-from mcp_servers._state import TrajectoryState
 from mcp_servers.filesystem_ops import tasks as assignments
 from mcp_servers.filesystem_ops.expert import expert as scripted_expert
 from mcp_servers.filesystem_ops.score import score as scored
 from mcp_servers.filesystem_ops.tasks import Assignment
 from mcp_servers.filesystem_ops.tree import Tree, clear, lay_out, look
+from mcp_servers.kit.answers import Done, Expert, Opening, Score, Split, TaskItem, TaskList
+from mcp_servers.kit.messages import Message
+from mcp_servers.kit.roles import harness_tool
+from mcp_servers.kit.state import TrajectoryState
 
 INSTRUCTIONS = """\
 You keep the files of an office in order. Paths are relative to its directory, as in reports/report-100.txt; the

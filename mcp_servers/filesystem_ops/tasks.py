@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from mcp_servers._harness import Split
 from mcp_servers.filesystem_ops.jobs import KINDS, Job
 from mcp_servers.filesystem_ops.office import make_office
 from mcp_servers.filesystem_ops.tree import Tree
+from mcp_servers.kit.answers import Split
 
 SIZES: dict[Split, int] = {"train": 200, "test": 60}
 """Number of tasks per split."""

@@ -1,6 +1,6 @@
-from mcp_servers._serve import parser, serve
 from mcp_servers.gsm8k_tools.attempts import MAX_ATTEMPTS
 from mcp_servers.gsm8k_tools.server import create_server
+from mcp_servers.kit.serve import parser, serve
 
 
 def main() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from mcp_servers._harness import Reply, Score
 from mcp_servers.calculator.arithmetic import Number
 from mcp_servers.gsm8k_tools.problems import Problem
+from mcp_servers.kit.answers import Reply, Score
 
 MAX_ATTEMPTS = 4
 DISCOUNT = 0.8

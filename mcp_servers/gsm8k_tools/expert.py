@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mcp_servers._harness import Call, Expert, ExpertTurn
 from mcp_servers.gsm8k_tools.problems import Problem
 from mcp_servers.gsm8k_tools.work import Step
+from mcp_servers.kit.answers import Call, Expert, ExpertTurn
 
 
 def expert(problem: Problem) -> Expert:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from mcp_servers._harness import Split
 from mcp_servers.gsm8k_tools.templates import TEMPLATES
 from mcp_servers.gsm8k_tools.work import Step, Work
+from mcp_servers.kit.answers import Split
 
 SIZES: dict[Split, int] = {"train": 400, "test": 100}
 """Number of tasks per split."""

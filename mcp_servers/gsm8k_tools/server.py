@@ -8,15 +8,16 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from mcp_servers._harness import READ, Done, Expert, Opening, Reply, Score, Split, TaskItem, TaskList, harness_tool
-from mcp_servers._messages import Message
-from mcp_servers._state import TrajectoryState
 from mcp_servers.calculator.arithmetic import MAX_CHARACTERS, ArithmeticRefused, evaluate
 from mcp_servers.gsm8k_tools import problems
 from mcp_servers.gsm8k_tools.attempts import MAX_ATTEMPTS, Attempts, OutOfOrder
 from mcp_servers.gsm8k_tools.expert import expert as scripted_expert
 from mcp_servers.gsm8k_tools.problems import Problem
 from mcp_servers.gsm8k_tools.work import results_within
+from mcp_servers.kit.answers import Done, Expert, Opening, Reply, Score, Split, TaskItem, TaskList
+from mcp_servers.kit.messages import Message
+from mcp_servers.kit.roles import READ, harness_tool
+from mcp_servers.kit.state import TrajectoryState
 
 INSTRUCTIONS = """\
 You solve word problems. Take them apart into steps and calculate each step with the tool, never in your head; steps

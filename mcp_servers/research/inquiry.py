@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mcp_servers._harness import Score
-from mcp_servers._messages import Message
+from mcp_servers.kit.answers import Score
+from mcp_servers.kit.messages import Message
 from mcp_servers.research.library import Document, Library
 from mcp_servers.research.questions import Question
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from mcp_servers._harness import Split
+from mcp_servers.kit.answers import Split
 from mcp_servers.research.articles import article
 from mcp_servers.research.facts import Facts, make_facts
 from mcp_servers.research.search import SearchIndex

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Literal
 
-from mcp_servers._harness import Split
+from mcp_servers.kit.answers import Split
 from mcp_servers.research.facts import Company, Entity, Facts, Person, Place, Work
 
 SIZES: dict[Split, int] = {"train": 400, "test": 100}

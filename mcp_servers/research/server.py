@@ -9,9 +9,10 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel, Field
 
-from mcp_servers._harness import READ, Done, Expert, Opening, Score, Split, TaskItem, TaskList, harness_tool
-from mcp_servers._messages import Message
-from mcp_servers._state import TrajectoryState
+from mcp_servers.kit.answers import Done, Expert, Opening, Score, Split, TaskItem, TaskList
+from mcp_servers.kit.messages import Message
+from mcp_servers.kit.roles import READ, harness_tool
+from mcp_servers.kit.state import TrajectoryState
 from mcp_servers.research import questions
 from mcp_servers.research.expert import expert as scripted_expert
 from mcp_servers.research.inquiry import MAX_OPENED, Inquiry

@@ -1,4 +1,4 @@
-from mcp_servers._serve import parser, serve
+from mcp_servers.kit.serve import parser, serve
 from mcp_servers.sandbox import create_server
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_servers._harness import Call, Expert, ExpertTurn
+from mcp_servers.kit.answers import Call, Expert, ExpertTurn
 from mcp_servers.sandbox.problems import FUNCTION, Problem
 
 

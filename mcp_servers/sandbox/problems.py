@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from mcp_servers._harness import Split
+from mcp_servers.kit.answers import Split
 from mcp_servers.sandbox.lists import NUMBERS, WORDS
 from mcp_servers.sandbox.steps import MIDDLE_STEPS, Difficulty, Family, make
 from mcp_servers.sandbox.tables import GRIDS, LEDGERS, SPANS

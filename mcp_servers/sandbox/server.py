@@ -8,10 +8,11 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from mcp_servers._harness import READ, SET, Done, Expert, Opening, Score, Split, TaskItem, TaskList, harness_tool
 from mcp_servers._jail.limits import Limits
-from mcp_servers._messages import Message
-from mcp_servers._state import TrajectoryState
+from mcp_servers.kit.answers import Done, Expert, Opening, Score, Split, TaskItem, TaskList
+from mcp_servers.kit.messages import Message
+from mcp_servers.kit.roles import READ, SET, harness_tool
+from mcp_servers.kit.state import TrajectoryState
 from mcp_servers.sandbox import problems
 from mcp_servers.sandbox.expert import expert as scripted_expert
 from mcp_servers.sandbox.judge import report

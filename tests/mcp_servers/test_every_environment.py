@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from playing import Stage, Watched, score_of, staged
 
 from mcp_servers import gsm8k_tools, research, retail, sandbox, user_simulator
-from mcp_servers._state import TrajectoryState
+from mcp_servers.kit.state import TrajectoryState
 from mcp_servers.retail.users import scenario
 from rollout.task import Task
 from rollout.trace.record import Trace
