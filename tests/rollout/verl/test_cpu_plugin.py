@@ -36,17 +36,19 @@ def test_without_being_asked_for_it_imports_nothing() -> None:
 
 
 REGISTERED = """
+import sys
 import {first}
 import verl
 from verl.utils.device import get_device_name
 from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.rollout.base import get_rollout_class
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
 from verl.workers.rollout.replica import get_rollout_replica_class
 import torch.distributed as dist
 
 print(get_device_name())
 print(get_rollout_replica_class("transformers_cpu").__name__, get_rollout_class("transformers_cpu").__name__)
+print(_ROLLOUT_REGISTRY["sglang", "async"], "sglang" in sys.modules)
 print(EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__)
 initialize_global_process_group_ray(timeout_second=None)
 print(dist.get_backend())
@@ -57,9 +59,10 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("first", ["verl", "rollout.verl.cpu.server"])
 def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> None:
     found = python(REGISTERED.format(first=first), VERL_PLATFORM="cpu", DIST_INIT_METHOD="tcp://127.0.0.1:0", RANK="0")
-    assert found.splitlines()[-4:] == [
+    assert found.splitlines()[-5:] == [
         "cpu",
         "TransformersReplica TransformersAdapter",
+        "rollout.verl.sglang_cpu.adapter.SGLangCPUAdapter False",
         "FSDPEngineWithLMHead",
         "cpu:gloo",
     ]
