@@ -125,7 +125,7 @@ def test_a_thinking_policy_or_filter_that_cannot_be_trained_is_refused(
         ({"environment": ENVIRONMENT | {"serverz": {}}}, ["echo.yaml", "serverz", "did you mean 'servers'"]),
         (
             {"environment": {"servers": {"echo": {"command": "no-such-program"}}}},
-            ["echo.yaml", "servers.echo", "no-such-program", "start it by hand"],
+            ["echo.yaml", "servers.echo", "no-such-program", "install it"],
         ),
         (
             {"environment": {"servers": {"echo": {"command": "sleep", "args": ["60"], "start_timeout_s": 1}}}},
