@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Iterator
 
 import pytest
+import structlog
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,10 @@ def imported_verl() -> None:
         warnings.simplefilter("ignore")
         for module in ("verl.trainer.main_ppo", "verl.trainer.ppo.v1"):
             importlib.import_module(module)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that ran in this process logs to what was standard error then."""
+    yield
+    structlog.reset_defaults()
