@@ -8,6 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import settings
+
+# The same examples on every run, and no clock: a busy machine is no failure.
+settings.register_profile("mcp_rollout", deadline=None, derandomize=True, database=None)
+settings.load_profile("mcp_rollout")
 
 
 @pytest.fixture(scope="session")
