@@ -22,7 +22,8 @@ async def generate(
     """
     first = max_tokens if thinking is None else min(thinking, max_tokens)
     begun = await policy.generate(list(context), max_tokens=first, turn=turn)
-    if begun.finish_reason is not FinishReason.LENGTH or len(begun.ids) >= max_tokens:
+    # Cut by the engine itself, before the budget: its context is full, and asked again it would say no more.
+    if begun.finish_reason is not FinishReason.LENGTH or len(begun.ids) < first or first == max_tokens:
         return begun
     marker = tokens.encode(CLOSE_THOUGHT) if await is_thinking(begun.ids, tokens) else []
     left = max_tokens - len(begun.ids) - len(marker)

@@ -63,7 +63,7 @@ def requests_logged(directory: Path) -> list[dict[str, Any]]:
     Args:
         directory: SGLang's `--log-requests-target`.
     """
-    lines = [line for file in sorted(directory.glob("*.log*")) for line in file.read_text().splitlines()]
+    lines = [line for file in sorted(directory.glob("*.log*")) for line in file.read_text().split("\n") if line]
     events = [json.loads(line[line.index("{") :]) for line in lines]
     return [_finished(event) for event in events if event["event"] == "request.finished"]
 
