@@ -21,9 +21,9 @@ from gateway.address import Address
 from gateway.config import ServerConfig
 from gateway.errors import ServerUnavailable
 from gateway.http import NOT_SENT, open_client
+from gateway.lines import LineSplitter, Oversize, parse_line
 from gateway.link import FOR_MCP, Link
 from gateway.oauth import Authority, AuthorizationFailed
-from gateway.stdio import LineSplitter, Oversize, parse_line
 from gateway.wire import DELIVERY, OVERSIZE, Delivery
 
 _DATA = b"data:"

@@ -9,29 +9,25 @@ through it costs less.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
 import shutil
 import signal
 import sys
-from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import cast
 
 import anyio
 import structlog
-from mcp.shared._stream_protocols import ReadStream
-from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCNotification, jsonrpc_message_adapter
-from pydantic import ValidationError
+from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
 
 from gateway.config import ServerConfig, child_env
 from gateway.errors import ServerUnavailable
+from gateway.lines import LineSplitter, Oversize, parse_line
 from gateway.link import FOR_MCP, Link
 from gateway.process_limits import exhausted, out_of_memory, rlimits
-from gateway.wire import DELIVERY, OVERSIZE, UNREADABLE
+from gateway.streams import Inbox, Outbox
+from gateway.wire import OVERSIZE
 
 log = structlog.get_logger(__name__)
 
@@ -44,183 +40,6 @@ _KILL_S = 2.0
 """How long the kernel may take to end a process that got SIGKILL."""
 _ABRUPT_S = 0.5
 """How long a server that never finished its handshake has between SIGTERM and SIGKILL."""
-_INBOX_HIGH, _INBOX_LOW = 1000, 100
-_HEAD, _TAIL = 1024, 512
-_ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
-_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
-_ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-
-
-class Oversize:
-    """A line that was longer than allowed: its two ends, in which the id stands."""
-
-    def __init__(self, head: bytes, tail: bytes, size: int) -> None:
-        self.head, self.tail, self.size = head, tail, size
-
-    def answered_id(self) -> int | str | None:
-        """The id of the request that this line answers, if it is an answer."""
-        match = _ID_FIRST.match(self.head) or _ID_LAST.search(self.tail)
-        if match is None or b'"method"' in self.head:
-            return None
-        found = json.loads(match.group(1))
-        return found if isinstance(found, str) else int(found)
-
-
-class LineSplitter:
-    """Bytes in, lines out; each byte is looked at once, and no more than `limit` bytes of a line are kept."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._line = bytearray()
-        self._tail = b""
-        self._dropped = 0
-
-    def feed(self, chunk: bytes) -> list[bytes | Oversize]:
-        lines: list[bytes | Oversize] = []
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            self._add(chunk[start:end])
-            lines.append(self._cut())
-            start = end + 1
-        self._add(chunk[start:])
-        return lines
-
-    def _add(self, part: bytes) -> None:
-        if self._dropped or len(self._line) + len(part) > self._limit:
-            if not self._dropped:
-                self._tail = bytes(self._line[-_TAIL:])
-                self._dropped = len(self._line)
-                self._line = bytearray((self._line + part[:_HEAD])[:_HEAD])
-            self._dropped += len(part)
-            self._tail = (self._tail + part[-_TAIL:])[-_TAIL:]
-        else:
-            self._line += part
-
-    def _cut(self) -> bytes | Oversize:
-        line: bytes | Oversize = bytes(self._line)
-        if self._dropped:
-            line = Oversize(bytes(self._line), self._tail, self._dropped)
-            self._dropped, self._tail = 0, b""
-        self._line = bytearray()
-        return line
-
-
-def parse_line(line: bytes) -> JSONRPCMessage | None:
-    """One message, bad UTF-8 and lone surrogates replaced; None for what is no message at all.
-
-    An answer that is no valid response, or is nested deeper than Python reads, becomes an error response, so that its
-    caller need not wait for the deadline.
-    """
-    try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValidationError:
-        pass
-    try:
-        # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
-        data = json.loads(line.decode("utf-8", "replace"))
-        data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
-    except ValueError:
-        return None
-    except RecursionError:
-        return _unreadable(Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id())
-    try:
-        return jsonrpc_message_adapter.validate_python(data, by_name=False)
-    except ValidationError:
-        if not isinstance(data, dict) or "method" in data:
-            return None
-        return _unreadable(cast("dict[str, Any]", data).get("id"))
-
-
-def _unreadable(answered: object) -> JSONRPCError | None:
-    if isinstance(answered, bool) or not isinstance(answered, int | str):
-        return None
-    problem = ErrorData(code=UNREADABLE, message="the server's answer is no valid JSON-RPC response")
-    return JSONRPCError(jsonrpc="2.0", id=answered, error=problem)
-
-
-class _Inbox:
-    """The read half that mcp's dispatcher iterates over; filled by callbacks, so nothing waits to fill it."""
-
-    def __init__(self) -> None:
-        self._items: deque[SessionMessage] = deque()
-        self._arrival = anyio.Event()
-        self._closed = False
-        self.reader: asyncio.ReadTransport | None = None
-        self._paused = False
-
-    def put(self, message: JSONRPCMessage) -> None:
-        if self._closed:
-            return
-        self._items.append(SessionMessage(message))
-        self._arrival.set()
-        if len(self._items) > _INBOX_HIGH and self.reader is not None and not self._paused:
-            self._paused = True
-            self.reader.pause_reading()
-
-    def close(self) -> None:
-        self._closed = True
-        self._arrival.set()
-
-    async def receive(self) -> SessionMessage:
-        while not self._items:
-            if self._closed:
-                raise anyio.EndOfStream
-            self._arrival = anyio.Event()
-            await self._arrival.wait()
-        if self._paused and len(self._items) < _INBOX_LOW and self.reader is not None:
-            self._paused = False
-            self.reader.resume_reading()
-        return self._items.popleft()
-
-    async def aclose(self) -> None:
-        self.close()
-
-    def __aiter__(self) -> ReadStream[SessionMessage]:
-        return self
-
-    async def __anext__(self) -> SessionMessage:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _Outbox:
-    """The write half. A send never waits: what the pipe does not take at once stays in the loop's buffer."""
-
-    def __init__(self, link: Link, limit: int) -> None:
-        self._link, self._limit = link, limit
-        self.pipe: asyncio.WriteTransport | None = None
-
-    async def send(self, item: SessionMessage, /) -> None:
-        if self.pipe is None or self.pipe.is_closing():
-            raise anyio.BrokenResourceError
-        if self.pipe.get_write_buffer_size() > self._limit:
-            self._link.end("the server does not read its input")
-            raise anyio.BrokenResourceError
-        delivery = DELIVERY.get()
-        if delivery is not None:
-            delivery.handed_over = True
-        self.pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-
-    async def aclose(self) -> None:
-        pass
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        pass
 
 
 class StdioTransport(asyncio.SubprocessProtocol):
@@ -232,8 +51,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def __init__(self, name: str, config: ServerConfig, link: Link) -> None:
         self._name, self._config, self._link = name, config, link
-        self._inbox = _Inbox()
-        self._outbox = _Outbox(link, 4 * config.max_message_bytes)
+        self._inbox = Inbox()
+        self._outbox = Outbox(link, 4 * config.max_message_bytes)
         self._splitter = LineSplitter(config.max_message_bytes)
         self._stderr = bytearray()
         self._stderr_cut = False
@@ -245,7 +64,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         link.stderr_tail = self._tail
         link.out_of_memory = self._out_of_memory
 
-    async def __aenter__(self) -> tuple[_Inbox, _Outbox]:
+    async def __aenter__(self) -> tuple[Inbox, Outbox]:
         argv, env = self._argv()
         try:
             process, _ = await asyncio.get_running_loop().subprocess_exec(

@@ -21,6 +21,7 @@ GATEWAY = (
     | {"hidden_text", "offers"}
     | {"sweeper", "places", "tls", "exchange", "fixed"},
     {"coerce", "wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"},
+    {"lines", "streams"},
     {"stdio", "http", "listening", "listing", "fetch", "requests"},
     {"sse", "rounds"},
     {"target"},
@@ -107,6 +108,8 @@ def test_only_the_wire_touches_mcp() -> None:
         "wire",
         "connection",
         "stdio",
+        "lines",
+        "streams",
         "http",
         "sse",
         "tap",
