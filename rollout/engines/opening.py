@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+import anyio
 
 from gateway.errors import ConfigError
 from gateway.session import Session
@@ -18,6 +20,7 @@ from rollout.engines.http import EngineHttp
 from rollout.engines.logprobs import Meaning, find_meaning
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
+from rollout.errors import EngineError
 from rollout.formats.known import FORMATS
 from rollout.task import Origin, Task
 from rollout.types import Policy, TokenBuilder
@@ -119,13 +122,32 @@ async def _over_http(options: EngineOptions) -> AsyncGenerator[Engine]:
         stack.push_async_callback(http.aclose)
         info = await http.look_up("/model_info") or await http.look_up("/get_model_info")
         if info is not None and "model_path" in info:
-            yield await _sglang(http, info, options)
+            with _asked(http):
+                engine = await _sglang(http, info, options)
+            yield engine
             return
         models = await http.look_up("/v1/models")
         if models is None or not models.get("data"):
             problem = f"{url} is neither an SGLang server (/model_info) nor an OpenAI-compatible one (/v1/models)"
             raise ConfigError(problem, key="--engine", remedy="give the address that the server was started with")
-        yield await _openai(http, cast("dict[str, Any]", models["data"][0]), options)
+        with _asked(http):
+            engine = await _openai(http, cast("dict[str, Any]", models["data"][0]), options)
+        yield engine
+
+
+@contextmanager
+def _asked(http: EngineHttp) -> Generator[None]:
+    """Around what a server is asked before the run: it ends in time, and a refusal is bad input."""
+    seconds = http.waits.generate_timeout_s
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError as error:
+        problem = f"{http.url} generates nothing within {seconds:g} s"
+        raise ConfigError(problem, key="--engine", remedy="see whether the server is paused or overloaded") from error
+    except EngineError as error:
+        problem = f"{http.url} does not generate: {error}"
+        raise ConfigError(problem, key="--engine", remedy="see the server's own log") from error
 
 
 async def _sglang(http: EngineHttp, info: dict[str, Any], options: EngineOptions) -> Engine:

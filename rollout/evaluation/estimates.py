@@ -56,12 +56,16 @@ def wilson(value: float, n: float) -> tuple[float, float]:
     return (max(0.0, centre - half) if value > 0 else 0.0, min(1.0, centre + half) if value < 1 else 1.0)
 
 
-def estimate(values: Sequence[float], trajectories: int) -> Estimate | None:
+def estimate(values: Sequence[float], most_trials: float) -> Estimate | None:
     """The mean of one value per task, each between 0 and 1; None without tasks.
+
+    Args:
+        most_trials: How many independent trials the values rest on at most: n samples of a task hold n/k disjoint sets
+            of k.
 
     Its interval is Wilson's with an effective number of trials: tasks are the independent units, and how far their
     values lie apart says how many trials they are worth, p(1-p) / (variance of the mean), never fewer than there are
-    tasks nor more than there are trajectories. With one sample per task this is Wilson's interval itself. Unlike a
+    tasks nor more than `most_trials`. With one sample per task this is Wilson's interval itself. Unlike a
     bootstrap over tasks it does not shrink to nothing where all of a few tasks succeed or fail.
     """
     if not values:
@@ -71,7 +75,7 @@ def estimate(values: Sequence[float], trajectories: int) -> Estimate | None:
     inner = mean * (1 - mean)
     trials = float(tasks)
     if 0 < mean < 1:
-        trials = min(max(inner / variance if variance > 0 else math.inf, tasks), max(trajectories, tasks))
+        trials = min(max(inner / variance if variance > 0 else math.inf, tasks), max(most_trials, tasks))
     low, high = wilson(mean, trials)
     return Estimate(value=mean, low=low, high=high, tasks=tasks)
 

@@ -91,7 +91,7 @@ def _estimates(
     found: dict[int, Estimate] = {}
     for k in ks(samples):
         counted = [(n, c) for n, c in rows if n >= k]
-        made = estimate([of(n, c, k) for n, c in counted], trajectories=sum(n for n, _ in counted))
+        made = estimate([of(n, c, k) for n, c in counted], most_trials=sum(n for n, _ in counted) / k)
         if made is not None:
             found[k] = made
     return found

@@ -16,7 +16,8 @@ from rollout.trajectory import roll_out
 from rollout.types import Policy
 from rollout.verl.ledger import Entry
 from rollout.verl.manager import BATCH
-from rollout.verl.output import context_images, to_outputs, withdrawn_output
+from rollout.verl.images import DecodedImages
+from rollout.verl.output import to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
 from rollout.verl.runtime import WORKER, OpenEnvironment, Runtime
 from rollout.verl.tool import MCPTool
@@ -96,6 +97,8 @@ class MCPAgentLoop(AgentLoopBase):
     ) -> Trace:
         tokens = runtime.tokens(self.continuous_token_builder, self.tokenizer)
 
+        images = DecodedImages(trace.messages)
+
         async def policy_for(_: Session) -> Policy:
             return VerlPolicy(
                 self.server_manager,
@@ -104,7 +107,7 @@ class MCPAgentLoop(AgentLoopBase):
                 sampling_params,
                 stop_token_ids=tokens.stop_token_ids,
                 seed_key=seed_key,
-                images=lambda: context_images(trace, trace.images),
+                images=lambda: images.first(trace.images),
                 end_ids=self._end_ids,
             )
 

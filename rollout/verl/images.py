@@ -56,6 +56,20 @@ def image_urls(messages: Sequence[Message]) -> list[str]:
     return [block["image"] for message in messages for block in _blocks(message) if block.get("type") == "image"]
 
 
+class DecodedImages:
+    """The images of a conversation that grows, each decoded once."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+        self._decoded: list[Image.Image] = []
+
+    def first(self, count: int) -> list[Image.Image]:
+        """Those that a context holds which has `count` of them."""
+        if len(self._decoded) < count:
+            self._decoded += map(from_data_url, image_urls(self._messages)[len(self._decoded) : count])
+        return self._decoded[:count]
+
+
 def with_images(messages: Sequence[Message]) -> list[Message]:
     """The messages with decoded images in place of data urls."""
     return [

@@ -9,7 +9,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 
 from rollout.trace.record import Segment, Trace
 from rollout.verl.dense import DenseOutput, reward_by_position
-from rollout.verl.images import from_data_url, image_urls
+from rollout.verl.images import DecodedImages
 
 
 def to_outputs(trace: Trace, parts: Sequence[str], *, pad_token_id: int = 0) -> list[AgentLoopOutput]:
@@ -39,7 +39,7 @@ def _output(trace: Trace, segment: Segment, numbers: Iterable[int], parts: Seque
         response_ids=segment.response_ids,
         response_mask=segment.loss_mask,
         response_logprobs=segment.logprobs if trace.has_logprobs else None,
-        multi_modal_data={"images": context_images(trace, segment.images)} if segment.images else {},
+        multi_modal_data={"images": DecodedImages(trace.messages).first(segment.images)} if segment.images else {},
         mm_processor_kwargs={},
         reward_score=trace.reward.score if trace.reward else 0.0,
         reward_at=reward_by_position(trace, segment),
@@ -56,11 +56,6 @@ def _output(trace: Trace, segment: Segment, numbers: Iterable[int], parts: Seque
             "reward_extra_info": reward_extra_info(trace, parts),
         },
     )
-
-
-def context_images(trace: Trace, count: int) -> list[Any]:
-    """The first images of the messages, decoded: those that the context holds."""
-    return [from_data_url(url) for url in image_urls(trace.messages)[:count]] if count else []
 
 
 def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:

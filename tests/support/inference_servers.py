@@ -114,6 +114,8 @@ class SGLangLike(Server):
     original_logprobs: bool = False
     """As under SGLANG_RETURN_ORIGINAL_LOGPROB=1."""
     weight_version: str = "default"
+    paused: bool = False
+    """As after /pause_generation: requests wait."""
 
     @property
     def app(self) -> Starlette:
@@ -142,6 +144,8 @@ class SGLangLike(Server):
         if self.refuse:
             self.refuse -= 1
             return JSONResponse({"error": "the queue is full"}, status_code=503)
+        if self.paused:
+            await anyio.sleep_forever()
         params = body["sampling_params"]
         temperature, top_p, top_k = params.get("temperature", 1.0), params.get("top_p", 1.0), params.get("top_k", -1)
         stops = set(params.get("stop_token_ids") or ())

@@ -170,6 +170,18 @@ async def test_an_engine_that_cannot_play_is_refused_at_the_start_with_a_remedy(
     assert "no model directory" in await refused(str(tmp_path)) or "no tokenizer" in await refused(str(tmp_path))
 
 
+async def test_a_server_that_serves_no_generation_at_the_start_is_refused_in_time(
+    model: Path, generator: Generator
+) -> None:
+    waits = Waits(generate_timeout_s=0.5)
+    async with listening(SGLangLike(generator, paused=True).app) as address:
+        assert "generates nothing within 0.5 s" in await refused(address, tokenizer=str(model), waits=waits)
+    for server in (SGLangLike(generator, refuse=9), VLLMLike(generator, refuse=9)):
+        async with listening(server.app) as address:
+            said = await refused(address, tokenizer=str(model), waits=NO_PAUSE)
+            assert "does not generate" in said and "503" in said
+
+
 async def test_weights_are_named_by_the_trainers_step_where_the_server_knows_it(
     model: Path, generator: Generator
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import combinations
 from statistics import fmean
 
@@ -56,35 +57,50 @@ def test_wilsons_interval_has_its_published_values(successes: int, n: int, low: 
 
 
 def test_with_one_sample_per_task_an_estimates_interval_is_wilsons() -> None:
-    made = estimate([1.0] * 15 + [0.0] * 133, trajectories=148)
+    made = estimate([1.0] * 15 + [0.0] * 133, most_trials=148)
     assert made is not None and (made.low, made.high) == pytest.approx(wilson(15 / 148, 148))
 
 
 def test_an_interval_does_not_vanish_where_every_task_succeeds() -> None:
-    made = estimate([1.0] * 10, trajectories=40)
+    made = estimate([1.0] * 10, most_trials=40)
     assert made is not None and made.value == made.high == 1.0 and made.low == pytest.approx(wilson(1.0, 10)[0])
 
 
 def test_samples_narrow_the_interval_as_far_as_tasks_agree() -> None:
-    alike = estimate([0.5, 0.5, 0.25, 0.75] * 10, trajectories=160)
-    apart = estimate([0.0, 1.0, 0.0, 1.0] * 10, trajectories=160)
+    alike = estimate([0.5, 0.5, 0.25, 0.75] * 10, most_trials=160)
+    apart = estimate([0.0, 1.0, 0.0, 1.0] * 10, most_trials=160)
     assert alike is not None and apart is not None
     assert apart.high - apart.low == pytest.approx(wilson(0.5, 40)[1] - wilson(0.5, 40)[0])
     assert alike.high - alike.low < 0.7 * (apart.high - apart.low)
 
 
 @pytest.mark.parametrize("spread", ["tasks alike", "tasks apart"])
-def test_the_interval_holds_the_truth_in_nineteen_runs_of_twenty(spread: str) -> None:
+@pytest.mark.parametrize(
+    ("samples", "k", "of"), [(4, 1, pass_at_k), (8, 4, pass_hat_k), (8, 4, pass_at_k)], ids=["1", "all 4", "any of 4"]
+)
+def test_the_interval_holds_the_truth_in_nineteen_runs_of_twenty(
+    spread: str, samples: int, k: int, of: Callable[[int, int, int], float]
+) -> None:
     rng = random.Random(1)
-    tasks, samples, runs, held = 30, 4, 2_000, 0
+    tasks, runs, held = 30, 1_000, 0
+
+    def chance() -> float:
+        return 0.6 if spread == "tasks alike" else rng.betavariate(0.6, 0.4)
+
+    truth = fmean(chance() ** k if of is pass_hat_k else 1 - (1 - chance()) ** k for _ in range(200_000))
     for _ in range(runs):
-        chances = [0.6 if spread == "tasks alike" else rng.betavariate(0.6, 0.4) for _ in range(tasks)]
-        values = [fmean(rng.random() < chance for _ in range(samples)) for chance in chances]
-        made = estimate(values, trajectories=tasks * samples)
-        held += made is not None and made.low <= 0.6 <= made.high
-    assert 0.93 <= held / runs <= 0.98
+        chances = [chance() for _ in range(tasks)]
+        values = [of(samples, sum(rng.random() < p for _ in range(samples)), k) for p in chances]
+        made = estimate(values, most_trials=tasks * samples / k)
+        held += made is not None and made.low <= truth <= made.high
+    assert held / runs >= 0.93
+
+
+def test_samples_of_one_task_are_worth_as_many_trials_as_they_hold_disjoint_sets() -> None:
+    made = estimate([pass_hat_k(8, 7, 4)], most_trials=8 / 4)
+    assert made is not None and (made.low, made.high) == pytest.approx(wilson(0.5, 2))
 
 
 def test_the_ks_are_powers_of_two_and_the_number_of_samples() -> None:
     assert [ks(samples) for samples in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
-    assert estimate([], trajectories=0) is None
+    assert estimate([], most_trials=0) is None
