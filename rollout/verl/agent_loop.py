@@ -14,9 +14,9 @@ from rollout.task import Origin, Task
 from rollout.trace.record import Trace
 from rollout.trajectory import roll_out
 from rollout.types import Policy
+from rollout.verl.images import DecodedImages
 from rollout.verl.ledger import Entry
 from rollout.verl.manager import BATCH
-from rollout.verl.images import DecodedImages
 from rollout.verl.output import to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
 from rollout.verl.runtime import WORKER, OpenEnvironment, Runtime
