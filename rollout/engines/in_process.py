@@ -17,19 +17,18 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gateway.errors import ConfigError
 from rollout.engines.completions import checked
+from rollout.engines.decoding.batch import ContinuousBatch, Ending, Request
+from rollout.engines.decoding.sampling import Sampling
 from rollout.engines.interruption import NoResult, result_or_rest
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.errors import EngineError
 from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
-from rollout.verl.cpu.batch import ContinuousBatch, StopReason
-from rollout.verl.cpu.batch import Sequence as Decoded
-from rollout.verl.cpu.sampling import Sampling
 
 _REASONS = {
-    StopReason.COMPLETED: FinishReason.STOP,
-    StopReason.LENGTH: FinishReason.LENGTH,
-    StopReason.ABORTED: FinishReason.ABORT,
+    Ending.COMPLETED: FinishReason.STOP,
+    Ending.LENGTH: FinishReason.LENGTH,
+    Ending.ABORTED: FinishReason.ABORT,
 }
 
 
@@ -38,30 +37,30 @@ class InProcess:
 
     def __init__(self, model: PreTrainedModel, *, max_sequences: int) -> None:
         self._batch = ContinuousBatch(model, max_sequences=max_sequences)
-        self._wanted: list[Decoded] = []
-        self._unwanted: list[Decoded] = []
+        self._wanted: list[Request] = []
+        self._unwanted: list[Request] = []
         self._ended: dict[int, anyio.Event] = {}
         self._work = anyio.Event()
         self._broken: Exception | None = None
 
-    async def decode(self, sequence: Decoded) -> Decoded:
-        """The same sequence, ended. It joins the batch before the next step.
+    async def decode(self, request: Request) -> Request:
+        """The same request, ended. It joins the batch before the next step.
 
         Raises:
-            EngineError: decoding failed, for this and for every other sequence.
+            EngineError: decoding failed, for this and for every other request.
         """
         if self._broken is None:
-            ended = self._ended[id(sequence)] = anyio.Event()
-            self._wanted.append(sequence)
+            ended = self._ended[id(request)] = anyio.Event()
+            self._wanted.append(request)
             self._work.set()
             await ended.wait()
         if self._broken is not None:
             raise EngineError(f"{type(self._broken).__name__}: {self._broken}") from self._broken
-        return sequence
+        return request
 
-    async def cancel(self, sequence: Decoded) -> None:
+    async def cancel(self, request: Request) -> None:
         """End it before the next step."""
-        self._unwanted.append(sequence)
+        self._unwanted.append(request)
         self._work.set()
 
     async def run(self) -> None:
@@ -73,8 +72,8 @@ class InProcess:
                 await self._work.wait()
                 continue
             try:
-                for sequence in await anyio.to_thread.run_sync(self._batch.step):
-                    self._end(sequence)
+                for request in await anyio.to_thread.run_sync(self._batch.step):
+                    self._end(request)
             except Exception as error:  # the boundary of the decode loop: its waiters must learn of it
                 self._broken = error
                 for event in self._ended.values():
@@ -82,18 +81,18 @@ class InProcess:
 
     def _admit(self) -> None:
         """The batch changes between steps only."""
-        for sequence in self._wanted:
-            self._batch.add(sequence)
+        for request in self._wanted:
+            self._batch.add(request)
         self._wanted.clear()
-        for sequence in self._unwanted:
-            if id(sequence) in self._ended:
-                self._batch.cancel(sequence)
-                self._end(sequence)
+        for request in self._unwanted:
+            if id(request) in self._ended:
+                self._batch.cancel(request)
+                self._end(request)
         # One that was interrupted before it arrived ends when it does.
-        self._unwanted = [sequence for sequence in self._unwanted if sequence.stop_reason is None]
+        self._unwanted = [request for request in self._unwanted if request.ending is None]
 
-    def _end(self, sequence: Decoded) -> None:
-        if event := self._ended.pop(id(sequence), None):
+    def _end(self, request: Request) -> None:
+        if event := self._ended.pop(id(request), None):
             event.set()
 
 
@@ -114,11 +113,11 @@ class InProcessPolicy:
     ) -> None:
         self._engine, self._parameters, self._waits = engine, parameters, waits
         self._seeds, self._stops = TurnSeeds(origin, base=parameters.seed), frozenset(stop_token_ids)
-        self._sequence: Decoded | None = None
+        self._request: Request | None = None
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         own = self._parameters
-        self._sequence = sequence = Decoded(
+        self._request = request = Request(
             request_id=uuid4().hex,
             prompt_ids=list(ids),
             sampling=Sampling(temperature=own.temperature, top_p=own.top_p, top_k=own.top_k, logprobs=True),
@@ -128,7 +127,7 @@ class InProcessPolicy:
         )
         try:
             await result_or_rest(
-                partial(self._engine.decode, sequence),
+                partial(self._engine.decode, request),
                 self._stop,
                 timeout_s=self._waits.generate_timeout_s,
                 grace_s=self._waits.abort_timeout_s,
@@ -137,14 +136,14 @@ class InProcessPolicy:
             wait = self._waits.generate_timeout_s
             raise EngineError(f"no completion within generate_timeout_s={wait}") from error
         finally:
-            self._sequence = None
-        reason = _REASONS[sequence.stop_reason or StopReason.ABORTED]
-        return checked(Completion(ids=sequence.token_ids, finish_reason=reason), sequence.logprobs)
+            self._request = None
+        reason = _REASONS[request.ending or Ending.ABORTED]
+        return checked(Completion(ids=request.token_ids, finish_reason=reason), request.logprobs)
 
     async def _stop(self) -> None:
         """Make the `generate` under way return what it has."""
-        if self._sequence is not None:
-            await self._engine.cancel(self._sequence)
+        if self._request is not None:
+            await self._engine.cancel(self._request)
 
 
 def load_model(path: str, *, device: str | None, dtype: str | None) -> PreTrainedModel:

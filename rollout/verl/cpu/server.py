@@ -18,23 +18,23 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
-from rollout.verl.cpu.batch import ContinuousBatch, Sequence, StopReason
+from rollout.engines.decoding.batch import ContinuousBatch, Ending, Request
+from rollout.engines.decoding.sampling import Sampling
 from rollout.verl.cpu.engine_log import EngineLog
 from rollout.verl.cpu.names import ROLLOUT_NAME
-from rollout.verl.cpu.sampling import Sampling
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EngineOptions:
+class ServerOptions:
     """`actor_rollout_ref.rollout.engine_kwargs.transformers_cpu`."""
 
     engine_log: str | None = None
     """File that gets one JSON line for each generation; None writes none."""
 
     @classmethod
-    def parse(cls, engine_kwargs: Mapping[str, Any]) -> EngineOptions:
+    def parse(cls, engine_kwargs: Mapping[str, Any]) -> ServerOptions:
         """Raises ValueError for an unknown key."""
         options = dict(engine_kwargs.get(ROLLOUT_NAME) or {})
         unknown = sorted(options.keys() - {field.name for field in fields(cls)})
@@ -59,12 +59,12 @@ class TransformersServer:
         self._max_length = self._config.max_model_len or self._config.prompt_length + self._config.response_length
         # Requests that bring no seed get one from here, in order of arrival: reproducible only as far as that order is.
         self._seeds = random.Random(f"{self._config.seed}/{replica_rank}")
-        options = EngineOptions.parse(self._config.engine_kwargs)
+        options = ServerOptions.parse(self._config.engine_kwargs)
         self._engine_log = EngineLog(options.engine_log) if options.engine_log else None
         self._weights_version: int | None = None
         self._synchronised = False
         self._accepting = True
-        self._futures: dict[int, asyncio.Future[Sequence]] = {}
+        self._futures: dict[int, asyncio.Future[Request]] = {}
         # Held while the batch is stepped or changed. Whoever waits for it waits for one decode step at most.
         self._lock = asyncio.Lock()
         self._decoding: asyncio.Task[None] | None = None
@@ -90,18 +90,18 @@ class TransformersServer:
             raise ValueError(f"{ROLLOUT_NAME} generates from text only")
         if not self._synchronised:
             raise RuntimeError("generate() came before the first update_weights()")
-        sequence = self._sequence(request_id, prompt_ids, Sampling.parse(sampling_params))
+        request = self._request(request_id, prompt_ids, Sampling.parse(sampling_params))
         version = self._weights_version
         if self._accepting:
-            await self._decode(sequence)
+            await self._decode(request)
         else:
-            sequence.stop_reason = StopReason.ABORTED
+            request.ending = Ending.ABORTED
         if self._engine_log is not None:
-            self._engine_log.write(_record(sequence, sampling_params, (version, self._weights_version)))
+            self._engine_log.write(_record(request, sampling_params, (version, self._weights_version)))
         return TokenOutput(
-            token_ids=sequence.token_ids,
-            log_probs=sequence.logprobs if sequence.sampling.logprobs else None,
-            stop_reason=sequence.stop_reason,
+            token_ids=request.token_ids,
+            log_probs=request.logprobs if request.sampling.logprobs else None,
+            stop_reason=request.ending,
             extra_fields={"global_steps": self._weights_version},
         )
 
@@ -126,8 +126,8 @@ class TransformersServer:
         """End every generation where it stands and take no new one until `resume_generation`."""
         self._accepting = False
         async with self._lock:
-            for sequence in self._batch.abort():
-                self._resolve(sequence)
+            for request in self._batch.abort():
+                self._resolve(request)
 
     async def resume_generation(self) -> None:
         self._accepting = True
@@ -149,14 +149,14 @@ class TransformersServer:
 
     async def stop_profile(self) -> None: ...
 
-    def _sequence(self, request_id: str, prompt_ids: list[int], sampling: Sampling) -> Sequence:
+    def _request(self, request_id: str, prompt_ids: list[int], sampling: Sampling) -> Request:
         room = self._max_length - len(prompt_ids)
         if room <= 0:
             raise ValueError(f"the prompt has {len(prompt_ids)} tokens, the model's length is {self._max_length}")
         wanted = self._config.response_length if sampling.max_tokens is None else sampling.max_tokens
         if wanted <= 0:
             raise ValueError(f"max_tokens must be positive, not {wanted}")
-        return Sequence(
+        return Request(
             request_id=request_id,
             prompt_ids=list(prompt_ids),
             sampling=sampling,
@@ -165,10 +165,10 @@ class TransformersServer:
             seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
         )
 
-    async def _decode(self, sequence: Sequence) -> None:
+    async def _decode(self, request: Request) -> None:
         future = asyncio.get_running_loop().create_future()
-        self._futures[id(sequence)] = future
-        self._batch.add(sequence)
+        self._futures[id(request)] = future
+        self._batch.add(request)
         if self._decoding is None or self._decoding.done():
             self._decoding = asyncio.create_task(self._run())
         await future
@@ -178,8 +178,8 @@ class TransformersServer:
         try:
             while self._batch:
                 async with self._lock:
-                    for sequence in await asyncio.to_thread(self._batch.step):
-                        self._resolve(sequence)
+                    for request in await asyncio.to_thread(self._batch.step):
+                        self._resolve(request)
         except Exception as error:  # the boundary of the decode loop: its waiters must learn of it
             _log.exception("decoding failed")
             self._batch.abort()
@@ -187,10 +187,10 @@ class TransformersServer:
             for future in futures.values():
                 future.set_exception(error)
 
-    def _resolve(self, sequence: Sequence) -> None:
-        future = self._futures.pop(id(sequence))
+    def _resolve(self, request: Request) -> None:
+        future = self._futures.pop(id(request))
         if not future.done():
-            future.set_result(sequence)
+            future.set_result(request)
 
 
 def _stop_ids(model: HFModelConfig) -> frozenset[int]:
@@ -199,14 +199,14 @@ def _stop_ids(model: HFModelConfig) -> frozenset[int]:
     return frozenset(token for token in ids if token is not None)
 
 
-def _record(sequence: Sequence, params: dict[str, Any], versions: tuple[int | None, int | None]) -> dict[str, Any]:
+def _record(request: Request, params: dict[str, Any], versions: tuple[int | None, int | None]) -> dict[str, Any]:
     return {
-        "request_id": sequence.request_id,
-        "prompt_ids": sequence.prompt_ids,
-        "token_ids": sequence.token_ids,
-        "log_probs": sequence.logprobs,
-        "stop_reason": sequence.stop_reason,
+        "request_id": request.request_id,
+        "prompt_ids": request.prompt_ids,
+        "token_ids": request.token_ids,
+        "log_probs": request.logprobs,
+        "stop_reason": request.ending,
         "sampling_params": params,
-        "seed": sequence.seed,
+        "seed": request.seed,
         "weights_version": versions,
     }

@@ -147,9 +147,9 @@ def test_ray_arguments_hold_no_interpolation() -> None:
 
 
 def test_engine_options_are_read_strictly() -> None:
-    from rollout.verl.cpu.server import EngineOptions
+    from rollout.verl.cpu.server import ServerOptions
 
     kwargs = composed("cpu").actor_rollout_ref.rollout.engine_kwargs
-    assert EngineOptions.parse(kwargs) == EngineOptions(engine_log=None)
+    assert ServerOptions.parse(kwargs) == ServerOptions(engine_log=None)
     with pytest.raises(ValueError, match="engine_logs"):
-        EngineOptions.parse({"transformers_cpu": {"engine_logs": "typo"}})
+        ServerOptions.parse({"transformers_cpu": {"engine_logs": "typo"}})

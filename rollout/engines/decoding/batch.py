@@ -1,12 +1,11 @@
 # pyright: basic
-"""Continuous batching on the model's device: sequences join and leave between decode steps."""
+"""Continuous batching on the model's device: requests join and leave between decode steps."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
-from collections.abc import Sequence as Rows
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,12 +13,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rollout.verl.cpu.sampling import Sampling, draw
-from rollout.verl.cpu.slots import SlotCache
+from rollout.engines.decoding.sampling import Sampling, draw
+from rollout.engines.decoding.slots import SlotCache
 
 
-class StopReason(StrEnum):
-    """Why a sequence ended, in verl's words."""
+class Ending(StrEnum):
+    """Why a request ended, in verl's words."""
 
     COMPLETED = "completed"
     LENGTH = "length"
@@ -27,7 +26,7 @@ class StopReason(StrEnum):
 
 
 @dataclass(kw_only=True, slots=True)
-class Sequence:
+class Request:
     """One request while it is decoded."""
 
     request_id: str
@@ -40,7 +39,7 @@ class Sequence:
     """Prompt and sampled tokens."""
     logprobs: list[float] = field(default_factory=list[float])
     """One for each sampled token."""
-    stop_reason: StopReason | None = None
+    ending: Ending | None = None
     slot: int = -1
     cached: int = 0
     """How many leading `ids` have their keys and values in the slot."""
@@ -55,16 +54,16 @@ class Sequence:
         return self.ids[len(self.prompt_ids) :]
 
     def uniform(self) -> float:
-        """The next number of this sequence's own random stream."""
+        """The next number of this request's own random stream."""
         return self._random.random()
 
     def append(self, token: int, logprob: float) -> None:
         self.ids.append(token)
         self.logprobs.append(logprob)
         if token in self.stop_ids:
-            self.stop_reason = StopReason.COMPLETED
+            self.ending = Ending.COMPLETED
         elif len(self.logprobs) >= self.max_tokens:
-            self.stop_reason = StopReason.LENGTH
+            self.ending = Ending.LENGTH
 
 
 @dataclass(slots=True)
@@ -72,15 +71,15 @@ class _Slot:
     """What a slot's keys and values belong to."""
 
     ids: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    sequence: Sequence | None = None
+    request: Request | None = None
     last_used: int = 0
 
 
 class ContinuousBatch:
-    """Decodes many sequences together, one token each per `step`. Not thread-safe; no I/O.
+    """Decodes many requests together, one token each per `step`. Not thread-safe; no I/O.
 
-    A sequence's tokens do not depend on its neighbours beyond float rounding. A slot keeps its keys and values when its
-    sequence ends, so the next turn of the same trajectory, or another sample of the same prompt, computes its new
+    A request's tokens do not depend on its neighbours beyond float rounding. A slot keeps its keys and values when its
+    request ends, so the next turn of the same trajectory, or another sample of the same prompt, computes its new
     tokens only.
     """
 
@@ -89,7 +88,7 @@ class ContinuousBatch:
         self._device = model.device
         self._cache = SlotCache(model.config, model.dtype, model.device)
         self._slots = [_Slot() for _ in range(max_sequences)]
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: deque[Request] = deque()
         self._clock = 0
         self.prefilled = 0
         """Tokens computed so far outside the one-per-step decoding, for measurements."""
@@ -98,121 +97,121 @@ class ContinuousBatch:
         """Whether there is anything left to decode."""
         return bool(self._waiting or self._running())
 
-    def add(self, sequence: Sequence) -> None:
-        self._waiting.append(sequence)
+    def add(self, request: Request) -> None:
+        self._waiting.append(request)
 
     def forget(self) -> None:
         """The weights have changed: recompute every key and value before it is used again."""
         for slot in self._slots:
             slot.ids = slot.ids[:0]
-            if slot.sequence is not None:
-                slot.sequence.cached = 0
+            if slot.request is not None:
+                slot.request.cached = 0
 
-    def abort(self) -> list[Sequence]:
-        """End every sequence where it stands, waiting ones included, and return them."""
+    def abort(self) -> list[Request]:
+        """End every request where it stands, waiting ones included, and return them."""
         running = self._running()
         aborted = [*running, *self._waiting]
         self._waiting.clear()
-        for sequence in running:
-            self._release(sequence)
-        for sequence in aborted:
-            sequence.stop_reason = StopReason.ABORTED
+        for request in running:
+            self._release(request)
+        for request in aborted:
+            request.ending = Ending.ABORTED
         return aborted
 
-    def cancel(self, sequence: Sequence) -> None:
-        """End one sequence where it stands; nothing happens to one that has ended."""
-        if sequence.stop_reason is not None:
+    def cancel(self, request: Request) -> None:
+        """End one request where it stands; nothing happens to one that has ended."""
+        if request.ending is not None:
             return
-        if sequence.slot < 0:
-            self._waiting.remove(sequence)
+        if request.slot < 0:
+            self._waiting.remove(request)
         else:
-            self._release(sequence)
-        sequence.stop_reason = StopReason.ABORTED
+            self._release(request)
+        request.ending = Ending.ABORTED
 
     @torch.inference_mode()
-    def step(self) -> list[Sequence]:
-        """Give every sequence that has a slot, or can have one, one more token; returns those that ended."""
-        level = [sequence for sequence in self._running() if len(sequence.ids) - sequence.cached == 1]
-        rows: list[Sequence] = []
+    def step(self) -> list[Request]:
+        """Give every request that has a slot, or can have one, one more token; returns those that ended."""
+        level = [request for request in self._running() if len(request.ids) - request.cached == 1]
+        rows: list[Request] = []
         logits: list[torch.Tensor] = []
-        for sequence in self._behind():
-            rows.append(sequence)
-            logits.append(self._prefill(sequence))
-            sequence.cached = len(sequence.ids)
+        for request in self._behind():
+            rows.append(request)
+            logits.append(self._prefill(request))
+            request.cached = len(request.ids)
         if level:
             rows += level
             logits.append(self._decode(level))
         if not rows:
             return []
         ids, logprobs = draw(torch.cat(logits), [s.sampling for s in rows], [s.uniform() for s in rows])
-        for sequence, token, logprob in zip(rows, ids, logprobs, strict=True):
-            sequence.cached = len(sequence.ids)
-            sequence.append(token, logprob)
-        ended = [sequence for sequence in rows if sequence.stop_reason is not None]
-        for sequence in ended:
-            self._release(sequence)
+        for request, token, logprob in zip(rows, ids, logprobs, strict=True):
+            request.cached = len(request.ids)
+            request.append(token, logprob)
+        ended = [request for request in rows if request.ending is not None]
+        for request in ended:
+            self._release(request)
         return ended
 
-    def _running(self) -> list[Sequence]:
-        return [slot.sequence for slot in self._slots if slot.sequence is not None]
+    def _running(self) -> list[Request]:
+        return [slot.request for slot in self._slots if slot.request is not None]
 
-    def _behind(self) -> Iterator[Sequence]:
+    def _behind(self) -> Iterator[Request]:
         """Sequences with several tokens to catch up on. Each must have caught up before the next is asked for."""
-        yield from [sequence for sequence in self._running() if len(sequence.ids) - sequence.cached > 1]
+        yield from [request for request in self._running() if len(request.ids) - request.cached > 1]
         # One by one, so that of several samples of one prompt the first computes it and the others copy.
-        while self._waiting and any(slot.sequence is None for slot in self._slots):
-            sequence = self._waiting.popleft()
-            self._place(sequence)
-            yield sequence
+        while self._waiting and any(slot.request is None for slot in self._slots):
+            request = self._waiting.popleft()
+            self._place(request)
+            yield request
 
-    def _place(self, sequence: Sequence) -> None:
-        """Give a sequence a free slot, with as much of its prompt as some slot already holds."""
+    def _place(self, request: Request) -> None:
+        """Give a request a free slot, with as much of its prompt as some slot already holds."""
         self._clock += 1
         # The last prompt token is always computed: its logits are what the first draw needs.
-        prompt = np.asarray(sequence.prompt_ids[:-1], dtype=np.int64)
+        prompt = np.asarray(request.prompt_ids[:-1], dtype=np.int64)
         shared = [_common_prefix(self._held(slot), prompt) for slot in self._slots]
         source = int(np.argmax(shared))
         length = shared[source]
-        free = [index for index, slot in enumerate(self._slots) if slot.sequence is None]
+        free = [index for index, slot in enumerate(self._slots) if slot.request is None]
         continues = length > 0 and length == len(self._slots[source].ids) and source in free
         target = source if continues else min(free, key=lambda index: self._slots[index].last_used)
         self._cache.grow(target + 1, len(prompt) + 1)
         if target != source:
             self._cache.copy(source, target, length)
-        sequence.slot, sequence.cached = target, length
-        self._slots[target] = _Slot(sequence=sequence, last_used=self._clock)
+        request.slot, request.cached = target, length
+        self._slots[target] = _Slot(request=request, last_used=self._clock)
 
     def _held(self, slot: _Slot) -> np.ndarray:
-        if slot.sequence is None:
+        if slot.request is None:
             return slot.ids
-        return np.asarray(slot.sequence.ids[: slot.sequence.cached], dtype=np.int64)
+        return np.asarray(slot.request.ids[: slot.request.cached], dtype=np.int64)
 
-    def _release(self, sequence: Sequence) -> None:
-        slot = self._slots[sequence.slot]
-        slot.ids, slot.sequence = self._held(slot), None
+    def _release(self, request: Request) -> None:
+        slot = self._slots[request.slot]
+        slot.ids, slot.request = self._held(slot), None
 
-    def _prefill(self, sequence: Sequence) -> torch.Tensor:
-        """Logits [1, vocabulary] after a sequence, from those of its tokens that are not in its slot yet."""
-        new = torch.tensor([sequence.ids[sequence.cached :]], device=self._device)
+    def _prefill(self, request: Request) -> torch.Tensor:
+        """Logits [1, vocabulary] after a request, from those of its tokens that are not in its slot yet."""
+        new = torch.tensor([request.ids[request.cached :]], device=self._device)
         self.prefilled += new.shape[1]
-        positions = torch.arange(sequence.cached, len(sequence.ids), device=self._device)[None]
-        self._cache.grow(sequence.slot + 1, len(sequence.ids))
-        cache = self._cache.at(slice(sequence.slot, sequence.slot + 1), positions)
+        positions = torch.arange(request.cached, len(request.ids), device=self._device)[None]
+        self._cache.grow(request.slot + 1, len(request.ids))
+        cache = self._cache.at(slice(request.slot, request.slot + 1), positions)
         output = self._model(
             input_ids=new, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
         )
         return output.logits[:, -1]
 
-    def _decode(self, sequences: Rows[Sequence]) -> torch.Tensor:
-        """Logits [rows, vocabulary] after sequences that have one new token each, computed together."""
+    def _decode(self, requests: Sequence[Request]) -> torch.Tensor:
+        """Logits [rows, vocabulary] after requests that have one new token each, computed together."""
         # A slice of the buffers needs no copying, so slots without a new token are computed along and not read.
         # Each of them writes one position past what it holds, which nothing reads before it is overwritten.
-        count = max(sequence.slot for sequence in sequences) + 1
+        count = max(request.slot for request in requests) + 1
         tokens = [0] * count
         ends = [self._end(slot) for slot in self._slots[:count]]
-        for sequence in sequences:
-            tokens[sequence.slot] = sequence.ids[-1]
-            ends[sequence.slot] = len(sequence.ids) - 1
+        for request in requests:
+            tokens[request.slot] = request.ids[-1]
+            ends[request.slot] = len(request.ids) - 1
         self._cache.grow(count, max(ends) + 1)
         positions = torch.tensor(ends, device=self._device)[:, None]
         visible = torch.arange(max(ends) + 1, device=self._device)[None] <= positions
@@ -223,10 +222,10 @@ class ContinuousBatch:
             past_key_values=self._cache.at(slice(0, count), positions),
             use_cache=True,
         )
-        return output.logits[[sequence.slot for sequence in sequences], -1]
+        return output.logits[[request.slot for request in requests], -1]
 
     def _end(self, slot: _Slot) -> int:
-        return len(slot.ids) if slot.sequence is None else len(slot.sequence.ids)
+        return len(slot.ids) if slot.request is None else len(slot.request.ids)
 
 
 def _common_prefix(held: np.ndarray, prompt: np.ndarray) -> int:

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from rollout.verl.cpu.sampling import Sampling, draw
+from rollout.engines.decoding.sampling import Sampling, draw
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -30.0])
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from rollout.verl.cpu.batch import ContinuousBatch, Sequence, StopReason
-from rollout.verl.cpu.sampling import Sampling, draw
+from rollout.engines.decoding.batch import ContinuousBatch, Ending, Request
+from rollout.engines.decoding.sampling import Sampling, draw
 
 VOCABULARY = 211
 TOLERANCE = 1e-5
@@ -31,9 +31,9 @@ def model() -> PreTrainedModel:
     return Qwen3ForCausalLM(config).eval()
 
 
-def sequence(prompt: list[int], *, seed: int = 0, max_tokens: int = 20, **params: object) -> Sequence:
+def sequence(prompt: list[int], *, seed: int = 0, max_tokens: int = 20, **params: object) -> Request:
     sampling = Sampling.parse({"temperature": 1.0, **params})
-    return Sequence(
+    return Request(
         request_id=str(prompt),
         prompt_ids=prompt,
         sampling=sampling,
@@ -49,15 +49,15 @@ def prompts(count: int, *, shared: int = 0) -> list[list[int]]:
     return [head + [numbers.randrange(VOCABULARY) for _ in range(numbers.randint(1, 40))] for _ in range(count)]
 
 
-def run(batch: ContinuousBatch) -> list[Sequence]:
-    ended: list[Sequence] = []
+def run(batch: ContinuousBatch) -> list[Request]:
+    ended: list[Request] = []
     while batch:
         ended += batch.step()
     return ended
 
 
 @torch.inference_mode()
-def decoded_alone(model: PreTrainedModel, like: Sequence) -> tuple[list[int], list[float]]:
+def decoded_alone(model: PreTrainedModel, like: Request) -> tuple[list[int], list[float]]:
     """The same request without batch, slots or cache: one full forward pass a token."""
     alone = sequence(like.prompt_ids, seed=like.seed)
     ids, logprobs = list(like.prompt_ids), []
@@ -69,7 +69,7 @@ def decoded_alone(model: PreTrainedModel, like: Sequence) -> tuple[list[int], li
     return ids[len(like.prompt_ids) :], logprobs
 
 
-def assert_as_alone(model: PreTrainedModel, result: Sequence) -> None:
+def assert_as_alone(model: PreTrainedModel, result: Request) -> None:
     token_ids, logprobs = decoded_alone(model, result)
     assert result.token_ids == token_ids
     assert result.logprobs == pytest.approx(logprobs, abs=TOLERANCE)
@@ -94,7 +94,7 @@ def test_sequences_that_join_between_steps_do_not_disturb_the_others(model: PreT
     wanted = [
         sequence(prompt, seed=index, max_tokens=lengths.randint(1, 30)) for index, prompt in enumerate(prompts(20))
     ]
-    ended: list[Sequence] = []
+    ended: list[Request] = []
     for one in wanted:
         batch.add(one)
         ended += batch.step()
@@ -175,7 +175,7 @@ def test_an_aborted_sequence_keeps_its_tokens_and_can_be_resumed(model: PreTrain
         batch.step()
     assert batch.abort() == [running, waiting]
     assert not batch
-    assert (running.stop_reason, waiting.stop_reason) == (StopReason.ABORTED, StopReason.ABORTED)
+    assert (running.ending, waiting.stop_reason) == (Ending.ABORTED, Ending.ABORTED)
     assert (len(running.token_ids), waiting.token_ids) == (7, [])
     resumed = sequence(running.ids, temperature=0, max_tokens=13)
     batch.add(resumed)
@@ -189,13 +189,13 @@ def test_a_sequence_ends_at_its_stop_token_or_at_its_length(model: PreTrainedMod
     long = sequence(prompts(1)[0], temperature=0)
     batch.add(long)
     run(batch)
-    assert (long.stop_reason, len(long.token_ids)) == (StopReason.LENGTH, 20)
+    assert (long.ending, len(long.token_ids)) == (Ending.LENGTH, 20)
     stop = long.token_ids[6]
     short = sequence(prompts(1)[0], temperature=0, stop_token_ids=[stop])
     batch.add(short)
     run(batch)
     first = long.token_ids.index(stop)
-    assert (short.stop_reason, short.token_ids) == (StopReason.COMPLETED, long.token_ids[: first + 1])
+    assert (short.ending, short.token_ids) == (Ending.COMPLETED, long.token_ids[: first + 1])
 
 
 def test_a_model_whose_layers_forget_their_past_is_refused() -> None:

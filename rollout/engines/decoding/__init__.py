@@ -1,0 +1,1 @@
+"""Continuous batching with a transformers model: what the CPU trainer and `--engine DIRECTORY` share."""
