@@ -1,4 +1,4 @@
-"""Traces on disk: one JSON line per trajectory, one write per line."""
+"""Traces on disk: one JSON line per trajectory, one write per line; large journals are sealed into Parquet."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
 from rollout.trace.record import SCHEMA_VERSION, Trace
+from rollout.trace.sealed import SUFFIX, sealed_records, write_sealed
 
 log = structlog.get_logger(__name__)
 
+SEAL_BYTES = 64 * 2**20
+"""A journal of this size, some thousands of trajectories, is sealed: a tenth of it stays on disk."""
 _RECORD = TypeAdapter(Trace)
 
 
@@ -29,12 +32,14 @@ class TraceStore:
     """The journal of one process: `{host}-{pid}-{start}.jsonl` in `directory`, opened at the first record.
 
     Each record is one `write` to a file opened for appending, so a process that is killed leaves whole records and
-    at most half a last line.
+    at most half a last line. A journal of `seal_bytes` becomes `{its name}.traces.parquet`, and another is begun.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, *, seal_bytes: int = SEAL_BYTES) -> None:
         self.directory = Path(directory)
+        self._seal_bytes = seal_bytes
         self._file: int | None = None
+        self._path: Path | None = None
 
     def append(self, trace: Trace) -> None:
         """Write one record; it is with the operating system when this returns.
@@ -53,6 +58,8 @@ class TraceStore:
             # Half a record must not be continued by the next one.
             os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
             raise ConfigError("cannot write traces: the disk is full", file=self.directory, key="trace_dir")
+        if os.lseek(self._file, 0, os.SEEK_END) >= self._seal_bytes:
+            self._seal()
 
     def check(self) -> None:
         """Raises ConfigError where the directory cannot be made or written."""
@@ -70,8 +77,18 @@ class TraceStore:
 
     def _open(self) -> int:
         self.directory.mkdir(parents=True, exist_ok=True)
-        name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}.jsonl"
-        return os.open(self.directory / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        self._path = self.directory / f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}.jsonl"
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+
+    def _seal(self) -> None:
+        """A journal that cannot be sealed stays as it is: nothing is lost, and the next one is begun."""
+        assert self._path is not None
+        self.close()
+        try:
+            write_sealed(_sealed(self._path), ((from_json(line), line.decode()) for _, line in _journal(self._path)))
+            self._path.unlink()
+        except (OSError, ConfigError) as error:
+            log.warning("journal not sealed", journal=str(self._path), problem=str(error))
 
 
 def read_traces(directory: str | Path) -> Iterator[Trace]:
@@ -80,13 +97,37 @@ def read_traces(directory: str | Path) -> Iterator[Trace]:
     A line that is no record is logged and skipped, so that it does not hide the others. Raises ConfigError for records
     of another schema version.
     """
-    for path in sorted(Path(directory).glob("*.jsonl")):
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    yield from_json(line, where=f"{path}:{number}")
-                except NotARecord as error:
-                    log.warning("not a record, skipped", problem=str(error))
+    directory = Path(directory)
+    journals = {
+        path.name.removesuffix(suffix) for suffix in (".jsonl", SUFFIX) for path in directory.glob(f"*{suffix}")
+    }
+    for journal in sorted(journals):
+        for where, line in _lines(directory / f"{journal}.jsonl"):
+            try:
+                yield from_json(line, where=where)
+            except NotARecord as error:
+                log.warning("not a record, skipped", problem=str(error))
+
+
+def _sealed(journal: Path) -> Path:
+    return journal.with_name(journal.name.removesuffix(".jsonl") + SUFFIX)
+
+
+def _lines(journal: Path) -> Iterator[tuple[str, bytes | str]]:
+    """Each line and where it stands, from the journal or, once that is whole, from what it was sealed into."""
+    sealed = _sealed(journal)
+    if not sealed.exists():
+        try:
+            yield from _journal(journal)
+            return
+        except FileNotFoundError:  # sealed in the meantime: it is opened before its first line is given out
+            pass
+    yield from ((f"{sealed}:{number}", line) for number, line in enumerate(sealed_records(sealed), 1))
+
+
+def _journal(path: Path) -> Iterator[tuple[str, bytes]]:
+    with path.open("rb") as lines:
+        yield from ((f"{path}:{number}", line.removesuffix(b"\n")) for number, line in enumerate(lines, 1))
 
 
 def to_json(trace: Trace) -> bytes:

@@ -175,7 +175,7 @@ def test_an_aborted_sequence_keeps_its_tokens_and_can_be_resumed(model: PreTrain
         batch.step()
     assert batch.abort() == [running, waiting]
     assert not batch
-    assert (running.ending, waiting.stop_reason) == (Ending.ABORTED, Ending.ABORTED)
+    assert (running.ending, waiting.ending) == (Ending.ABORTED, Ending.ABORTED)
     assert (len(running.token_ids), waiting.token_ids) == (7, [])
     resumed = sequence(running.ids, temperature=0, max_tokens=13)
     batch.add(resumed)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 import pytest
 from structlog.testing import capture_logs
 
@@ -55,6 +56,43 @@ def test_half_a_last_record_is_skipped_and_said(tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert len(list(read_traces(tmp_path))) == 1
     assert [entry["event"] for entry in logs] == ["not a record, skipped"]
+
+
+def test_a_large_journal_is_sealed_and_read_like_any_other(tmp_path: Path) -> None:
+    names = [f"{index:03d}" for index in range(40)]
+    store = TraceStore(tmp_path, seal_bytes=20_000)
+    for name in names:
+        store.append(recorded_trace(name))
+    sealed, journals = sorted(tmp_path.glob("*.traces.parquet")), list(tmp_path.glob("*.jsonl"))
+    assert len(sealed) > 1 and len(journals) == 1
+    assert list(read_traces(tmp_path)) == [recorded_trace(name) for name in names]
+    columns = parquet.read_table(sealed[0], columns=["id", "score", "stop_reason", "step"]).to_pylist()
+    assert columns[0] == {"id": "000", "score": 0.75, "stop_reason": "user_done", "step": 7}
+
+
+def test_a_journal_whose_sealing_was_interrupted_counts_once(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    TraceStore(before).append(recorded_trace())
+    (journal,) = before.iterdir()
+    (before / f"{journal.stem}.traces.parquet.partial").write_bytes(b"PAR1 half")
+    TraceStore(after, seal_bytes=1).append(recorded_trace())
+    (sealed,) = after.iterdir()
+    (after / sealed.name.replace(".traces.parquet", ".jsonl")).write_bytes(journal.read_bytes())
+    for directory in (before, after):
+        assert list(read_traces(directory)) == [recorded_trace()]
+
+
+def test_a_journal_that_cannot_be_sealed_stays(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path, seal_bytes=100_000)
+    store.append(recorded_trace("a"))
+    (journal,) = tmp_path.iterdir()
+    (tmp_path / f"{journal.stem}.traces.parquet.partial").mkdir()  # in the way
+    for name in "bcdefghijk":
+        store.append(recorded_trace(name * 10_000))
+    with capture_logs() as logs:
+        read = list(read_traces(tmp_path))
+    assert [trace.id[0] for trace in read] == list("abcdefghijk") and not logs
+    assert len(list(tmp_path.glob("*.jsonl"))) > 1
 
 
 def test_a_line_that_is_no_record_does_not_hide_the_others(tmp_path: Path) -> None:
