@@ -8,6 +8,7 @@ from mcp_servers.kit.messages import Message
 from mcp_servers.kit.numbered import Numbered, OutOfOrder
 from mcp_servers.kit.roles import CHANGE, NOTE, READ, SET, harness_tool
 from mcp_servers.kit.serve import main, parser, serve
+from mcp_servers.kit.splits import Splits
 from mcp_servers.kit.state import TrajectoryState
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Reply",
     "Score",
     "Split",
+    "Splits",
     "TaskItem",
     "ToolError",
     "TrajectoryState",

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Annotated, Any, Generic, TypeVar, cast
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Annotated, Any, Generic, TypeVar
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from mcp_servers.kit.answers import (
     Done,
     Elicited,
     Expert,
-    ExpertTurn,
     Opening,
     Reply,
     Score,
@@ -26,44 +22,37 @@ from mcp_servers.kit.answers import (
     TaskItem,
     TaskList,
 )
+from mcp_servers.kit.functions import (
+    Answerer,
+    Begin,
+    Elicitor,
+    Lister,
+    Load,
+    Notice,
+    Save,
+    Scorer,
+    Script,
+    Start,
+    awaited,
+    each,
+    first,
+)
 from mcp_servers.kit.messages import Message
-from mcp_servers.kit.numbered import Numbered
 from mcp_servers.kit.roles import harness_tool
-from mcp_servers.kit.state import TrajectoryState
+from mcp_servers.kit.worlds import Worlds
 
 W = TypeVar("W")
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-Begin = Callable[[str, int], W | Awaitable[W]]
-"""(task, seed) -> a world, the same in every process. Raises LookupError for a task that there is not."""
-
-Start = Callable[[W], str | Awaitable[str]]
-Answerer = Callable[[W, str], Reply | Awaitable[Reply]]
-Elicitor = Callable[[W, str], Elicited | Awaitable[Elicited]]
-Scorer = Callable[[W, list[Message]], Score | Awaitable[Score]]
-Lister = Callable[[Split], Iterable[TaskItem]]
-Script = Callable[[W], Expert | Iterable[ExpertTurn]]
-Save = Callable[[W], dict[str, Any]]
-Load = Callable[[dict[str, Any]], W | Awaitable[W]]
-Close = Callable[[W], Awaitable[None] | None]
-
 Seq = Annotated[int, Field(description="1, 2, 3, ...")]
-
-
-@dataclass(eq=False, slots=True)
-class _Trajectory(Generic[W]):
-    world: W
-    replies: Numbered[Reply] = field(default_factory=lambda: Numbered("reply", is_last=lambda reply: reply.done))
-    elicited: Numbered[Elicited] = field(default_factory=lambda: Numbered("question"))
 
 
 class Harness(Generic[W]):
     """One world per trajectory, and the harness tools of `server`.
 
     `harness.world(ctx)` in a tool is the world of the request's trajectory. `reset` and `release` are there at once;
-    each decorator below adds one more. Decorated functions get the world and may be `async`; what they raise as
-    `ToolError` (or, for an unknown task, `LookupError`) is told to whoever asked.
+    each decorator below adds one more. Decorated functions get the world, and any of them may be `async`; what they
+    raise as `ToolError` (or, for an unknown task, `LookupError`) is told to whoever asked.
 
     Tools that use a world must be `async` functions and must not await between reading and writing it: then one event
     loop runs each of them in one piece.
@@ -85,25 +74,17 @@ class Harness(Generic[W]):
         max_trajectories: int = 4096,
     ) -> None:
         self.server = server
-        self._begin, self._closers = begin, list[Close[W]]()
         self._start: Start[W] | None = None
-
-        def unasked(seed: int) -> _Trajectory[W]:
-            assert without_reset is not None
-            return _Trajectory(without_reset(seed))
-
-        self._state: TrajectoryState[_Trajectory[W]] = TrajectoryState(
-            None if without_reset is None else unasked, max_states=max_trajectories
-        )
+        self._worlds = Worlds(begin, without_reset, max_trajectories=max_trajectories)
         self._add_life()
 
     def __len__(self) -> int:
         """How many worlds are alive."""
-        return len(self._state)
+        return len(self._worlds)
 
     def world(self, ctx: Context) -> W:
         """The world of the request's trajectory. Raises `ToolError` where there is none."""
-        return self._state.of(ctx).world
+        return self._worlds.of(ctx).world
 
     def start(self, function: Start[W]) -> Start[W]:
         """`(world) -> str`: how the user begins. Asked again, it must say the same."""
@@ -111,7 +92,7 @@ class Harness(Generic[W]):
 
         @self._tool("start", function, "The user's opening message; asking again gives the same.")
         async def start(ctx: Context) -> Opening:
-            return Opening(message=await _awaited(function(self.world(ctx))))
+            return Opening(message=await awaited(function(self.world(ctx))))
 
         return function
 
@@ -120,7 +101,7 @@ class Harness(Generic[W]):
 
         @self._tool("reply", function, "The user's reply to the agent's message; a repeated number gives the same one.")
         async def reply(seq: Seq, message: str, ctx: Context) -> Reply:
-            here = self._state.of(ctx)
+            here = self._worlds.of(ctx)
             return await here.replies.answer(seq, lambda: function(here.world, message))
 
         return function
@@ -130,7 +111,7 @@ class Harness(Generic[W]):
 
         @self._tool("elicit", function, "The user's answer to a server's question; a repeated number gives the same.")
         async def elicit(seq: Seq, message: str, ctx: Context) -> Elicited:
-            here = self._state.of(ctx)
+            here = self._worlds.of(ctx)
             return await here.elicited.answer(seq, lambda: function(here.world, message))
 
         return function
@@ -140,7 +121,7 @@ class Harness(Generic[W]):
 
         @self._tool("score", function, "The trajectory's score.")
         async def score(messages: list[Message], ctx: Context) -> Score:
-            return await _awaited(function(self.world(ctx), messages))
+            return await awaited(function(self.world(ctx), messages))
 
         return function
 
@@ -149,7 +130,8 @@ class Harness(Generic[W]):
 
         @self._tool("tasks", function, "The first `limit` tasks of a split.")
         async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> TaskList:
-            return TaskList(tasks=[await self._with_prompt(item) for item in islice(function(split), limit)])
+            async with aclosing(first(await awaited(function(split)), limit)) as items:
+                return TaskList(tasks=[await self._with_prompt(item) async for item in items])
 
         return function
 
@@ -158,9 +140,9 @@ class Harness(Generic[W]):
 
         @self._tool("expert", function, "The scripted expert's turns for a task.")
         async def expert(task: str, seed: int) -> Expert:
-            async with self._fresh(task, seed) as world:
-                turns = function(world)
-            return turns if isinstance(turns, Expert) else Expert(turns=list(turns))
+            async with self._worlds.fresh(task, seed) as world:
+                turns = await awaited(function(world))
+                return turns if isinstance(turns, Expert) else Expert(turns=[turn async for turn in each(turns)])
 
         return function
 
@@ -169,81 +151,54 @@ class Harness(Generic[W]):
 
         @self._tool("snapshot", function, "The trajectory's world as data.")
         async def snapshot(ctx: Context) -> Snapshot:
-            return Snapshot(state=function(self.world(ctx)))
+            return Snapshot(state=await awaited(function(self.world(ctx))))
 
         return function
 
     def restore(self, function: Load[W]) -> Load[W]:
-        """`(state) -> world`, the inverse of `snapshot`, in any trajectory of the same task."""
+        """`(state) -> world`, the inverse of `snapshot`, in any trajectory of the same task.
+
+        The world alone is put in place: the next reply has the number that it would have had, also where the
+        conversation was over.
+        """
 
         @self._tool("restore", function, "Puts a snapshot's world in place of the trajectory's.")
         async def restore(state: dict[str, Any], ctx: Context) -> Done:
-            await self._put(ctx, await _awaited(function(state)))
+            await self._worlds.swap(ctx, await awaited(function(state)))
             return Done()
 
         return function
 
-    def closing(self, function: Close[W]) -> Close[W]:
-        """`(world) -> None`, called once for each world that is given up, by a release or a reset."""
-        self._closers.append(function)
+    def placing(self, function: Notice[W]) -> Notice[W]:
+        """`(world) -> None`, called once for each world that a reset or a restore gives to a trajectory, after the one
+        before it was closed; not for those that `expert` and prompts are taken from. What it raises undoes the reset.
+        """
+        self._worlds.placers.append(function)
+        return function
+
+    def closing(self, function: Notice[W]) -> Notice[W]:
+        """`(world) -> None`, called once for each world that is given up, by a release, a reset or a restore."""
+        self._worlds.closers.append(function)
         return function
 
     def _add_life(self) -> None:
         @harness_tool(self.server, "reset", "A new world for the trajectory: that of this task and seed.")
         async def reset(task: str, seed: int, ctx: Context) -> Done:
-            self._state.check_room(ctx)
-            await self._put(ctx, await self._begun(task, seed))
+            await self._worlds.begin(ctx, task, seed)
             return Done()
 
         @harness_tool(self.server, "release", "The end of the trajectory: its world is given up.")
         async def release(ctx: Context) -> Done:
-            await self._give_up(self._state.drop(ctx))
+            await self._worlds.end(ctx)
             return Done()
 
         del reset, release  # registered
 
-    async def _put(self, ctx: Context, world: W) -> None:
-        before = self._state.find(ctx)
-        try:
-            self._state.reset(ctx, _Trajectory(world))
-        except ToolError:
-            await self._close(world)
-            raise
-        await self._give_up(before)
-
-    async def _give_up(self, trajectory: _Trajectory[W] | None) -> None:
-        if trajectory is not None:
-            trajectory.replies.close()
-            trajectory.elicited.close()
-            await self._close(trajectory.world)
-
-    async def _close(self, world: W) -> None:
-        for closer in self._closers:
-            await _awaited(closer(world))
-
-    async def _begun(self, task: str, seed: int) -> W:
-        try:
-            return await _awaited(self._begin(task, seed))
-        except LookupError as error:
-            raise ToolError(str(error.args[0]) if error.args else f"there is no task {task!r} here") from error
-
-    @asynccontextmanager
-    async def _fresh(self, task: str, seed: int) -> AsyncGenerator[W]:
-        world = await self._begun(task, seed)
-        try:
-            yield world
-        finally:
-            await self._close(world)
-
     async def _with_prompt(self, item: TaskItem) -> TaskItem:
         if item.prompt is not None or self._start is None:
             return item
-        async with self._fresh(item.task, item.seed) as world:
-            return item.model_copy(update={"prompt": await _awaited(self._start(world))})
+        async with self._worlds.fresh(item.task, item.seed) as world:
+            return item.model_copy(update={"prompt": await awaited(self._start(world))})
 
     def _tool(self, role: Any, function: Callable[..., Any], otherwise: str) -> Callable[[F], F]:
         return harness_tool(self.server, role, inspect.getdoc(function) or otherwise)
-
-
-async def _awaited(value: T | Awaitable[T]) -> T:
-    return await value if inspect.isawaitable(value) else cast(T, value)

@@ -32,6 +32,7 @@ class Numbered(Generic[A]):
         self._word, self._is_last = word, is_last
         self._answers: list[A] = []
         self._making: asyncio.Task[A] | None = None
+        self._over = False
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -41,19 +42,18 @@ class Numbered(Generic[A]):
 
         Raises:
             OutOfOrder: `seq` skips a number, or comes after the last answer.
-            ToolError: the trajectory was released while the answer was being made.
+            ToolError: the trajectory was released or restored while the answer was being made.
         """
         if 1 <= seq <= len(self._answers):
             return self._answers[seq - 1]
-        if self._answers and self._is_last(self._answers[-1]):
+        if self._over:
             raise OutOfOrder(f"{self._word} {seq}: the conversation was over after {self._word} {len(self._answers)}")
         if seq != len(self._answers) + 1:
             raise OutOfOrder(f"{self._word} {seq} is out of order: the next one is {len(self._answers) + 1}")
         if self._making is None:
             made = make()
             if not inspect.isawaitable(made):
-                self._answers.append(cast(A, made))
-                return self._answers[-1]
+                return self._given(cast(A, made))
             self._making = asyncio.create_task(self._made(made))
             self._making.add_done_callback(_heard)
         making = self._making
@@ -61,8 +61,13 @@ class Numbered(Generic[A]):
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             if making.cancelled():
-                raise ToolError(f"{self._word} {seq}: the trajectory was released meanwhile") from None
+                raise ToolError(f"{self._word} {seq}: the trajectory was released or restored meanwhile") from None
             raise
+
+    def reopen(self) -> None:
+        """Go on counting where the conversation was over. An answer that is being made is given up, and not counted."""
+        self.close()
+        self._making, self._over = None, False
 
     def close(self) -> None:
         """Stop making what nobody will ask for any more."""
@@ -70,11 +75,19 @@ class Numbered(Generic[A]):
             self._making.cancel()
 
     async def _made(self, awaitable: Awaitable[A]) -> A:
+        made_by = asyncio.current_task()
         try:
             answer = await awaitable
         finally:
-            self._making = None
+            current = self._making is made_by
+            self._making = None if current else self._making
+        if not current:  # given up, and whoever made it took no notice
+            raise asyncio.CancelledError
+        return self._given(answer)
+
+    def _given(self, answer: A) -> A:
         self._answers.append(answer)
+        self._over = self._is_last(answer)
         return answer
 
 

@@ -23,8 +23,8 @@ class TrajectoryState(Generic[S]):
     Args:
         factory: Makes the state of a trajectory at its first request, from the seed in the request's `_meta` (0
             without one). Without a factory a trajectory has no state before `reset`.
-        max_states: How many trajectories may be alive. A further one is refused and none is ever evicted: taking a
-            live trajectory's world away would make its reward wrong without a sign.
+        max_trajectories: How many may be alive. A further one is refused and none is ever evicted: taking a live
+            trajectory's world away would make its reward wrong without a sign.
 
     Trajectories end by `drop`. A request that arrives for a dropped one (a call that was cancelled on its way, for
     example) is refused rather than given a new state that nobody would drop.
@@ -33,11 +33,11 @@ class TrajectoryState(Generic[S]):
     runs each of them in one piece. Plain functions are run on worker threads by the SDK.
     """
 
-    def __init__(self, factory: Callable[[int], S] | None = None, *, max_states: int = 4096) -> None:
+    def __init__(self, factory: Callable[[int], S] | None = None, *, max_trajectories: int = 4096) -> None:
         self._factory = factory
-        self._max_states = max_states
+        self._max_trajectories = max_trajectories
         self._states: dict[str, S] = {}
-        self._dropped: dict[str, None] = {}  # in order of dropping, at most max_states of them
+        self._dropped: dict[str, None] = {}  # in order of dropping, at most max_trajectories of them
 
     def __len__(self) -> int:
         return len(self._states)
@@ -64,14 +64,15 @@ class TrajectoryState(Generic[S]):
     def check_room(self, ctx: Context) -> None:
         """Raises `ToolError` where `reset` would, before a state is made for nothing."""
         key = trajectory_of(ctx)
-        if key not in self._states and len(self._states) >= self._max_states:
-            raise ToolError(f"this server already holds {self._max_states} trajectories, its max_states; release one")
+        if key not in self._states and len(self._states) >= self._max_trajectories:
+            most = self._max_trajectories
+            raise ToolError(f"this server already holds {most} trajectories, its max_trajectories; release one")
 
     def reset(self, ctx: Context, state: S) -> S:
         """Gives the request's trajectory this state in place of any that it had.
 
         Raises:
-            ToolError: `max_states` other trajectories are alive.
+            ToolError: `max_trajectories` other trajectories are alive.
         """
         return self._put(ctx, state)
 
@@ -81,7 +82,7 @@ class TrajectoryState(Generic[S]):
         dropped = self._states.pop(key, None)
         if key != NO_TRAJECTORY:  # a client without ids has one state after another
             self._dropped[key] = None
-            if len(self._dropped) > self._max_states:
+            if len(self._dropped) > self._max_trajectories:
                 del self._dropped[next(iter(self._dropped))]
         return dropped
 

@@ -31,14 +31,15 @@ class SimulatedUser(Protocol):
 U = TypeVar("U", bound=SimulatedUser)
 
 
-def simulator(begin: Callable[[str, int], U], *, max_conversations: int = 4096) -> MCPServer:
+def simulator(begin: Callable[[str, int], U], *, max_trajectories: int = 4096) -> MCPServer:
     """The server of these users, one for each trajectory.
 
     Args:
         begin: (task, seed) -> a user who has not spoken yet. Raises LookupError for an unknown task.
+        max_trajectories: How many users there may be at a time.
     """
     server = MCPServer("user_simulator", log_level="WARNING")
-    harness = Harness(server, begin, max_trajectories=max_conversations)
+    harness = Harness(server, begin, max_trajectories=max_trajectories)
     harness.start(lambda user: user.opening())
     harness.reply(lambda user, message: user.reply(message))
     harness.elicit(lambda user, question: user.elicit(question))

@@ -106,7 +106,30 @@ async def test_who_waits_for_an_answer_of_a_released_trajectory_is_told() -> Non
             tasks.start_soon(ask)
             await begun(slow)
             answers.close()
-    assert "was released meanwhile" in said[0]
+    assert "was released or restored meanwhile" in said[0]
+
+
+async def test_what_is_being_made_for_a_world_that_is_replaced_is_given_up_and_its_number_is_free() -> None:
+    answers, slow, stubborn, said = Numbered[str]("reply"), Slow(), Slow(), list[str]()
+
+    async def never_cancelled() -> str:
+        with anyio.CancelScope(shield=True):
+            return await stubborn()
+
+    async def ask(make: Any) -> None:
+        with pytest.raises(ToolError) as error:
+            await answers.answer(1, make)
+        said.append(str(error.value))
+
+    with anyio.fail_after(5):
+        for made, make in ((slow, slow), (stubborn, never_cancelled)):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, make)
+                await begun(made)
+                answers.reopen()
+                made.let.set()
+        assert await answers.answer(1, lambda: "another") == "another"
+    assert ["released or restored meanwhile" in text for text in said] == [True, True] and len(answers) == 1
 
 
 async def test_nothing_follows_the_last_answer_and_nothing_is_skipped() -> None:

@@ -237,7 +237,7 @@ async def test_reset_begins_anew_and_release_frees_the_place(retail_players: Sea
         await one.harness(one.world, "reset", task=TASK, seed=SEED)
         assert "authenticate" in error_of(await one.call("get_order", order_id=pending))
         two = player("two")
-        assert "max_states" in error_of(await two.call("search_products", query="home"))
+        assert "max_trajectories" in error_of(await two.call("search_products", query="home"))
         await one.harness(one.world, "release")
         assert not (await two.call("search_products", query="home")).is_error
         assert "was released" in error_of(await one.call("search_products", query="home"))

@@ -78,10 +78,10 @@ async def test_without_a_factory_a_trajectory_begins_with_reset(error_of: ErrorO
 
 
 async def test_one_trajectory_too_many_is_refused_and_none_is_evicted(error_of: ErrorOf):
-    async with Client(counting_server(TrajectoryState(lambda seed: [0], max_states=2))) as client:
+    async with Client(counting_server(TrajectoryState(lambda seed: [0], max_trajectories=2))) as client:
         for name in ("a", "b"):
             await counted(client, name)
-        assert "max_states" in error_of(await ask(client, "count", "c"))
+        assert "max_trajectories" in error_of(await ask(client, "count", "c"))
         assert await counted(client, "a") == 2
         await ask(client, "drop", "b")
         assert await counted(client, "c") == 1
@@ -99,7 +99,7 @@ async def test_a_late_request_does_not_bring_a_dropped_trajectory_back(error_of:
 
 
 async def test_what_is_remembered_of_dropped_trajectories_is_bounded():
-    state = TrajectoryState(lambda seed: [0], max_states=3)
+    state = TrajectoryState(lambda seed: [0], max_trajectories=3)
     async with Client(counting_server(state)) as client:
         for index in range(10):
             await counted(client, f"t{index}")

@@ -1,0 +1,125 @@
+"""The worlds of a server's trajectories: begun, put in place, swapped, and given up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+
+from mcp_servers.kit.answers import Elicited, Reply
+from mcp_servers.kit.functions import Begin, Notice, awaited
+from mcp_servers.kit.numbered import Numbered
+from mcp_servers.kit.state import TrajectoryState
+
+W = TypeVar("W")
+
+
+@dataclass(eq=False, slots=True)
+class Trajectory(Generic[W]):
+    """Its world, and how far its user has been asked: the numbers are the trajectory's and no part of the world."""
+
+    world: W
+    replies: Numbered[Reply] = field(default_factory=lambda: Numbered("reply", is_last=lambda reply: reply.done))
+    elicited: Numbered[Elicited] = field(default_factory=lambda: Numbered("question"))
+
+    def end(self) -> None:
+        self.replies.close()
+        self.elicited.close()
+
+    def go_on_in(self, world: W) -> None:
+        self.world = world
+        self.replies.reopen()
+        self.elicited.reopen()
+
+
+class Worlds(Generic[W]):
+    """One for each trajectory. Every world is closed once, when nobody needs it any more.
+
+    Args:
+        without_reset: Makes the world of a trajectory that was never reset, from the seed in its requests.
+    """
+
+    def __init__(self, begin: Begin[W], without_reset: Callable[[int], W] | None, *, max_trajectories: int) -> None:
+        def unasked(seed: int) -> Trajectory[W]:
+            assert without_reset is not None
+            return Trajectory(without_reset(seed))
+
+        self._begin = begin
+        self._state: TrajectoryState[Trajectory[W]] = TrajectoryState(
+            None if without_reset is None else unasked, max_trajectories=max_trajectories
+        )
+        self.placers, self.closers = list[Notice[W]](), list[Notice[W]]()
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def of(self, ctx: Context) -> Trajectory[W]:
+        """The request's trajectory. Raises `ToolError` where it has no world."""
+        return self._state.of(ctx)
+
+    async def begin(self, ctx: Context, task: str, seed: int) -> None:
+        """Gives the trajectory a new world, and closes the one that it had."""
+        self._state.check_room(ctx)
+        await self._put(ctx, await self._begun(task, seed))
+
+    async def swap(self, ctx: Context, world: W) -> None:
+        """Puts a world in place of the trajectory's, whose replies are counted on."""
+        trajectory = self._state.find(ctx)
+        if trajectory is None:
+            await self._put(ctx, world)
+            return
+        before = trajectory.world
+        trajectory.go_on_in(world)
+        await self._close(before)
+        await self._place(ctx, world)
+
+    async def end(self, ctx: Context) -> None:
+        """Gives up the trajectory and its world; where there is none, nothing happens."""
+        trajectory = self._state.drop(ctx)
+        if trajectory is not None:
+            trajectory.end()
+            await self._close(trajectory.world)
+
+    @asynccontextmanager
+    async def fresh(self, task: str, seed: int) -> AsyncGenerator[W]:
+        """A world that is no trajectory's, to look at. Raises `ToolError` where there is no such task."""
+        world = await self._begun(task, seed)
+        try:
+            yield world
+        finally:
+            await self._close(world)
+
+    async def _begun(self, task: str, seed: int) -> W:
+        try:
+            return await awaited(self._begin(task, seed))
+        except LookupError as error:
+            raise ToolError(str(error.args[0]) if error.args else f"there is no task {task!r} here") from error
+
+    async def _put(self, ctx: Context, world: W) -> None:
+        before = self._state.find(ctx)
+        try:
+            self._state.reset(ctx, Trajectory(world))
+        except ToolError:
+            await self._close(world)
+            raise
+        if before is not None:
+            before.end()
+            await self._close(before.world)
+        await self._place(ctx, world)
+
+    async def _place(self, ctx: Context, world: W) -> None:
+        try:
+            for placer in self.placers:
+                await awaited(placer(world))
+        except BaseException:
+            self._state.drop(ctx)
+            await self._close(world)
+            raise
+
+    async def _close(self, world: W) -> None:
+        for closer in self.closers:
+            await awaited(closer(world))
