@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from mcp_servers.calculator.answer import answer_in
 from mcp_servers.calculator.problems import Problem
 from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score
-
-_ANSWER = re.compile(r"^\W*Answer:\W*?(-?\d[\d,]*(?:\.\d+)?)\W*$", re.MULTILINE)
 
 
 def expert(problem: Problem) -> Expert:
@@ -27,7 +25,6 @@ def score(problem: Problem, messages: Sequence[Message]) -> Score:
     Two different answers are none: otherwise naming many numbers would pay.
     """
     said = [message.text for message in messages if message.is_told]
-    answers = {found.replace(",", "") for found in _ANSWER.findall(said[-1])} if said else set[str]()
-    form = len(answers) == 1
-    answer = form and float(answers.pop()) == problem.answer
+    given = answer_in(said[-1]) if said else None
+    form, answer = given is not None, given == problem.answer
     return Score(score=0.9 * answer + 0.1 * form, parts={"answer": float(answer), "form": float(form)})

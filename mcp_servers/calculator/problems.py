@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-SIZES: dict[str, int] = {"train": 60, "test": 30}
+from mcp_servers.kit.answers import Split
+from mcp_servers.kit.splits import Splits
+
+SIZES: dict[Split, int] = {"train": 60, "test": 30}
 """Number of tasks per split."""
+TASKS = Splits("calculator", SIZES)
 
 Step = tuple[str, int, int]
 """A tool's name and its two arguments."""
@@ -28,35 +32,17 @@ class Problem:
         return "easy" if len(self.stages) == 1 else "medium" if len(self.stages) == 2 else "hard"
 
 
-def task_names(split: str) -> list[str]:
-    return [f"calculator-{split}-{index:04d}" for index in range(SIZES[split])]
-
-
-def default_seed(task: str) -> int:
-    """The seed that `tasks` lists with a task; the splits' seeds do not overlap either."""
-    split, index = _parse(task)
-    return index + (100_000 if split == "test" else 0)
-
-
 def problem(task: str, seed: int) -> Problem:
     """The problem of this task and seed, the same in every process.
 
     Raises:
         LookupError: There is no such task.
     """
-    _, index = _parse(task)
+    _, index = TASKS.parse(task)
     rng = Random(f"{task}/{seed}")
     question, stages, answer = _KINDS[index % len(_KINDS)](rng)
     prompt = f"{question} End your answer with a line of the form 'Answer: N'."
     return Problem(task=task, seed=seed, prompt=prompt, stages=stages, answer=answer)
-
-
-def _parse(task: str) -> tuple[str, int]:
-    prefix, _, number = task.rpartition("-")
-    split = prefix.removeprefix("calculator-")
-    if split not in SIZES or not number.isdigit() or task not in task_names(split):
-        raise LookupError(f"there is no task {task!r} here")
-    return split, int(number)
 
 
 _Made = tuple[str, tuple[tuple[Step, ...], ...], int]

@@ -75,8 +75,8 @@ def _add_harness_tools(harness: Harness[Problem]) -> None:
 
     @harness.tasks
     def tasks(split: Split) -> Iterator[TaskItem]:
-        for task in problems.task_names(split):
-            made = problems.problem(task, problems.default_seed(task))
+        for task in problems.TASKS.names(split):
+            made = problems.problem(task, problems.TASKS.seed(task))
             yield TaskItem(task=made.task, seed=made.seed, prompt=made.prompt, difficulty=made.difficulty)
 
 

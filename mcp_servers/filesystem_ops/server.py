@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import Field
+from mcp.server.mcpserver import MCPServer
 
 from mcp_servers.filesystem_ops import tasks as assignments
 from mcp_servers.filesystem_ops.expert import expert as scripted_expert
 from mcp_servers.filesystem_ops.score import score as scored
 from mcp_servers.filesystem_ops.tasks import Assignment
 from mcp_servers.filesystem_ops.tree import Tree, clear, lay_out, look
-from mcp_servers.kit.answers import Done, Expert, Opening, Score, Split, TaskItem, TaskList
-from mcp_servers.kit.messages import Message
-from mcp_servers.kit.roles import harness_tool
-from mcp_servers.kit.state import TrajectoryState
+from mcp_servers.kit import Expert, Harness, Message, Score, Split, TaskItem, ToolError
 
 INSTRUCTIONS = """\
 You keep the files of an office in order. Paths are relative to its directory, as in reports/report-100.txt; the
 directory itself is '.'. Do what the user asks for and change nothing else. When it is done, say so."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One trajectory."""
+
+    assignment: Assignment
+    laid_out: bool = False
+    """Whether the directory holds its tree; worlds that the expert only looks at have none."""
 
 
 class Place:
@@ -32,18 +37,15 @@ class Place:
         self.directory = directory
         self._ours = False
 
-    def check(self) -> None:
+    def lay_out(self, tree: Tree) -> None:
         """Raises ToolError: there is something in it that was there before us."""
         if not self._ours and os.listdir(self.directory):
             raise ToolError(f"{self.directory} is not empty, and a reset removes what is there: give it one of its own")
-
-    def lay_out(self, tree: Tree) -> None:
         self._ours = True
         lay_out(self.directory, tree)
 
     def clear(self) -> None:
-        if self._ours:
-            clear(self.directory)
+        clear(self.directory)
 
 
 def create_server(directory: Path) -> MCPServer:
@@ -53,57 +55,43 @@ def create_server(directory: Path) -> MCPServer:
         directory: Where trees are laid out. It has to be empty before the first.
     """
     server = MCPServer("filesystem_ops", instructions=INSTRUCTIONS, log_level="WARNING")
-    state = TrajectoryState[Assignment](max_states=1)
-    _add_world(server, state, directory)
-    _add_tasks(server)
+    harness = Harness(server, lambda task, seed: Work(assignments.make_assignment(task, seed)), max_trajectories=1)
+    _add_world(harness, Place(directory))
+    _add_tasks(harness)
     return server
 
 
-def _add_world(server: MCPServer, state: TrajectoryState[Assignment], directory: Path) -> None:
-    place = Place(directory)
+def _add_world(harness: Harness[Work], place: Place) -> None:
+    @harness.placing
+    def lay_out(work: Work) -> None:
+        place.lay_out(work.assignment.before)
+        work.laid_out = True
 
-    @harness_tool(server, "reset")
-    async def reset(task: str, seed: int, ctx: Context) -> Done:
-        """Lay out the task's tree, in place of an earlier one of ours."""
-        place.check()
-        place.lay_out(state.reset(ctx, _assignment(task, seed)).before)
-        return Done()
+    @harness.closing
+    def clear(work: Work) -> None:
+        if work.laid_out:
+            place.clear()
 
-    @harness_tool(server, "start")
-    async def start(ctx: Context) -> Opening:
+    @harness.start
+    def start(work: Work) -> str:
         """What the user asks for."""
-        return Opening(message=state.of(ctx).prompt)
+        return work.assignment.prompt
 
-    @harness_tool(server, "score")
-    async def score(messages: list[Message], ctx: Context) -> Score:
+    @harness.score
+    def score(work: Work, messages: list[Message]) -> Score:
         """Score the directory as it is now. No message is read."""
-        return scored(state.of(ctx), look(place.directory))
-
-    @harness_tool(server, "release")
-    async def release(ctx: Context) -> Done:
-        """End the trajectory: the directory is emptied."""
-        place.clear()
-        state.drop(ctx)
-        return Done()
+        return scored(work.assignment, look(place.directory))
 
 
-def _add_tasks(server: MCPServer) -> None:
-    @harness_tool(server, "tasks")
-    async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> TaskList:
+def _add_tasks(harness: Harness[Work]) -> None:
+    @harness.tasks
+    def tasks(split: Split) -> Iterator[TaskItem]:
         """The first `limit` tasks of a split."""
-        made = [_assignment(task, assignments.default_seed(task)) for task in assignments.task_names(split)[:limit]]
-        return TaskList(
-            tasks=[TaskItem(task=a.task, seed=a.seed, prompt=a.prompt, difficulty=a.difficulty) for a in made]
-        )
+        for task in assignments.TASKS.names(split):
+            made = assignments.make_assignment(task, assignments.TASKS.seed(task))
+            yield TaskItem(task=task, seed=made.seed, prompt=made.prompt, difficulty=made.difficulty)
 
-    @harness_tool(server, "expert")
-    async def expert(task: str, seed: int) -> Expert:
+    @harness.expert
+    def expert(work: Work) -> Expert:
         """The scripted expert's turns for a task."""
-        return scripted_expert(_assignment(task, seed))
-
-
-def _assignment(task: str, seed: int) -> Assignment:
-    try:
-        return assignments.make_assignment(task, seed)
-    except LookupError as error:
-        raise ToolError(str(error)) from error
+        return scripted_expert(work.assignment)

@@ -9,10 +9,9 @@ from typing import Literal
 from mcp_servers.filesystem_ops.jobs import KINDS, Job
 from mcp_servers.filesystem_ops.office import make_office
 from mcp_servers.filesystem_ops.tree import Tree
-from mcp_servers.kit.answers import Split
+from mcp_servers.kit.splits import Splits
 
-SIZES: dict[Split, int] = {"train": 200, "test": 60}
-"""Number of tasks per split."""
+TASKS = Splits("files", {"train": 200, "test": 60})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,23 +29,13 @@ class Assignment:
         return ("easy", "medium", "hard")[len(self.jobs) - 1]
 
 
-def task_names(split: Split) -> list[str]:
-    return [f"files-{split}-{index:04d}" for index in range(SIZES[split])]
-
-
-def default_seed(task: str) -> int:
-    """The seed that `tasks` lists with a task; the splits' seeds do not overlap either."""
-    split, index = _parse(task)
-    return index + (100_000 if split == "test" else 0)
-
-
 def make_assignment(task: str, seed: int) -> Assignment:
     """The assignment of this task and seed, the same in every process.
 
     Raises:
         LookupError: There is no such task.
     """
-    split, index = _parse(task)
+    split, index = TASKS.parse(task)
     rng = Random(f"{task}/{seed}")
     office = make_office(rng)
     kinds = sorted(rng.sample(range(len(KINDS)), 1 + index % 3))
@@ -72,11 +61,3 @@ def make_assignment(task: str, seed: int) -> Assignment:
 
 def _places(tree: Tree) -> set[str]:
     return {f"{path.partition('/')[0]}/" for path in tree if "/" in path}
-
-
-def _parse(task: str) -> tuple[Split, int]:
-    for split in SIZES:
-        number = task.removeprefix(f"files-{split}-")
-        if number != task and number.isascii() and number.isdigit() and task in task_names(split):
-            return split, int(number)
-    raise LookupError(f"there is no task {task!r} here")

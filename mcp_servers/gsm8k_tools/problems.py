@@ -8,10 +8,9 @@ from typing import Literal
 
 from mcp_servers.gsm8k_tools.templates import TEMPLATES
 from mcp_servers.gsm8k_tools.work import Step, Work
-from mcp_servers.kit.answers import Split
+from mcp_servers.kit.splits import Splits
 
-SIZES: dict[Split, int] = {"train": 400, "test": 100}
-"""Number of tasks per split."""
+TASKS = Splits("gsm8k", {"train": 400, "test": 100})
 FORM = "Give the result in a line of its own: 'Answer: N'."
 
 
@@ -38,31 +37,13 @@ class Problem:
         return "easy" if count == 2 else "medium" if count == 3 else "hard"
 
 
-def task_names(split: Split) -> list[str]:
-    return [f"gsm8k-{split}-{index:04d}" for index in range(SIZES[split])]
-
-
-def default_seed(task: str) -> int:
-    """The seed that `tasks` lists with a task; the splits' seeds do not overlap either."""
-    split, index = _parse(task)
-    return index + (100_000 if split == "test" else 0)
-
-
 def problem(task: str, seed: int) -> Problem:
     """The problem of this task and seed, the same in every process.
 
     Raises:
         LookupError: There is no such task.
     """
-    _, index = _parse(task)
+    _, index = TASKS.parse(task)
     work = Work()
     question = TEMPLATES[index % len(TEMPLATES)](Random(f"{task}/{seed}"), work)
     return Problem(task=task, seed=seed, prompt=f"{question} {FORM}", stages=tuple(work.stages))
-
-
-def _parse(task: str) -> tuple[Split, int]:
-    for split in SIZES:
-        number = task.removeprefix(f"gsm8k-{split}-")
-        if number != task and number.isascii() and number.isdigit() and task in task_names(split):
-            return split, int(number)
-    raise LookupError(f"there is no task {task!r} here")

@@ -8,10 +8,10 @@ from random import Random
 from typing import Literal
 
 from mcp_servers.kit.answers import Split
+from mcp_servers.kit.splits import Splits
 from mcp_servers.research.facts import Company, Entity, Facts, Person, Place, Work
 
-SIZES: dict[Split, int] = {"train": 400, "test": 100}
-"""Number of tasks per split."""
+TASKS = Splits("research", {"train": 400, "test": 100})
 LIBRARIES: dict[Split, int] = {"train": 8, "test": 3}
 """Number of libraries per split. The splits share none: what was learnt by heart in training answers no test."""
 FORM = "End with a line of the form 'Answer: ...' that holds the answer and nothing else."
@@ -85,19 +85,9 @@ ASKS: dict[type[Entity], tuple[_Link, ...]] = {
 }
 
 
-def task_names(split: Split) -> list[str]:
-    return [f"research-{split}-{index:04d}" for index in range(SIZES[split])]
-
-
-def default_seed(task: str) -> int:
-    """The seed that `tasks` lists with a task; the splits' seeds do not overlap either."""
-    split, index = _parse(task)
-    return index + (100_000 if split == "test" else 0)
-
-
 def library_of(task: str, seed: int) -> tuple[Split, int]:
     """Split and number of the library that the question is about. Raises LookupError: there is no such task."""
-    split, _ = _parse(task)
+    split, _ = TASKS.parse(task)
     return split, seed % LIBRARIES[split]
 
 
@@ -107,7 +97,7 @@ def make_question(task: str, seed: int, facts: Facts) -> Question:
     Raises:
         LookupError: There is no such task.
     """
-    split, index = _parse(task)
+    split, index = TASKS.parse(task)
     rng, entities, hops = Random(f"{task}/{seed}"), facts.all(), 2 + index % 2
     starts = [*facts.works.values(), *facts.companies.values(), *facts.people.values()]
     Random(split).shuffle(starts)
@@ -145,11 +135,3 @@ def _chain(
     if len(set(chain)) < hops or answer in said:  # or the answer might be taken from an article that is about another
         return None
     return tuple(chain), ask.phrase.format(phrase), answer
-
-
-def _parse(task: str) -> tuple[Split, int]:
-    for split in SIZES:
-        number = task.removeprefix(f"research-{split}-")
-        if number != task and number.isascii() and number.isdigit() and task in task_names(split):
-            return split, int(number)
-    raise LookupError(f"there is no task {task!r} here")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel, Field
 
-from mcp_servers.kit.answers import Done, Expert, Opening, Score, Split, TaskItem, TaskList
-from mcp_servers.kit.messages import Message
-from mcp_servers.kit.roles import READ, harness_tool
-from mcp_servers.kit.state import TrajectoryState
+from mcp_servers.kit import READ, Expert, Harness, Message, Score, Split, TaskItem, ToolError
 from mcp_servers.research import questions
 from mcp_servers.research.expert import expert as scripted_expert
 from mcp_servers.research.inquiry import MAX_OPENED, Inquiry
 from mcp_servers.research.library import Library, make_library
-from mcp_servers.research.questions import LIBRARIES, Question
+from mcp_servers.research.questions import LIBRARIES
 
 INSTRUCTIONS = f"""\
 You answer questions from a library of short articles. Each question takes several: search for what the question names,
@@ -46,23 +43,21 @@ class Libraries:
         self.get = lru_cache(maxsize=sum(LIBRARIES.values()))(make_library)
 
     def inquiry(self, task: str, seed: int) -> Inquiry:
-        """Raises ToolError: there is no such task."""
-        try:
-            library: Library = self.get(*questions.library_of(task, seed))
-            return Inquiry(question=questions.make_question(task, seed, library.facts), library=library)
-        except LookupError as error:
-            raise ToolError(str(error)) from error
+        """Raises LookupError: there is no such task."""
+        library: Library = self.get(*questions.library_of(task, seed))
+        return Inquiry(question=questions.make_question(task, seed, library.facts), library=library)
 
 
 def create_server() -> MCPServer:
     server = MCPServer("research", instructions=INSTRUCTIONS, log_level="WARNING")
-    state = TrajectoryState[Inquiry]()
-    _add_policy_tools(server, state)
-    _add_harness_tools(server, state, Libraries())
+    libraries = Libraries()
+    harness = Harness(server, libraries.inquiry)
+    _add_policy_tools(server, harness)
+    _add_harness_tools(harness, libraries)
     return server
 
 
-def _add_policy_tools(server: MCPServer, state: TrajectoryState[Inquiry]) -> None:
+def _add_policy_tools(server: MCPServer, harness: Harness[Inquiry]) -> None:
     @server.tool(annotations=READ)
     async def search(
         query: Annotated[str, Field(min_length=1, max_length=400, description="Words to look for")],
@@ -70,7 +65,7 @@ def _add_policy_tools(server: MCPServer, state: TrajectoryState[Inquiry]) -> Non
         limit: Annotated[int, Field(ge=1, le=10)] = 5,
     ) -> Hits:
         """Find articles by words in their titles and texts, the best first."""
-        found = state.of(ctx).library.search(query, limit)
+        found = harness.world(ctx).library.search(query, limit)
         return Hits(hits=[Hit(document=one.id, title=one.title, excerpt=one.excerpt) for one in found])
 
     # Opening is kept in order of the first time: the same call twice leaves what it left once.
@@ -80,47 +75,31 @@ def _add_policy_tools(server: MCPServer, state: TrajectoryState[Inquiry]) -> Non
     ) -> str:
         """Open an article."""
         try:
-            found = state.of(ctx).open(document)
+            found = harness.world(ctx).open(document)
         except LookupError as error:
             raise ToolError(str(error)) from error
         return f"{found.title}\n\n{found.text}"
 
 
-def _add_harness_tools(server: MCPServer, state: TrajectoryState[Inquiry], libraries: Libraries) -> None:
-    @harness_tool(server, "tasks")
-    async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> TaskList:
+def _add_harness_tools(harness: Harness[Inquiry], libraries: Libraries) -> None:
+    @harness.tasks
+    def tasks(split: Split) -> Iterator[TaskItem]:
         """The first `limit` tasks of a split."""
-        names = questions.task_names(split)[:limit]
-        return TaskList(tasks=[_item(libraries.inquiry(name, questions.default_seed(name)).question) for name in names])
+        for task in questions.TASKS.names(split):
+            made = libraries.inquiry(task, questions.TASKS.seed(task)).question
+            yield TaskItem(task=task, seed=made.seed, prompt=made.prompt, difficulty=made.difficulty)
 
-    @harness_tool(server, "reset")
-    async def reset(task: str, seed: int, ctx: Context) -> Done:
-        """Begin a task: its library, nothing opened."""
-        state.reset(ctx, libraries.inquiry(task, seed))
-        return Done()
-
-    @harness_tool(server, "start")
-    async def start(ctx: Context) -> Opening:
+    @harness.start
+    def start(inquiry: Inquiry) -> str:
         """The question."""
-        return Opening(message=state.of(ctx).question.prompt)
+        return inquiry.question.prompt
 
-    @harness_tool(server, "score")
-    async def score(messages: list[Message], ctx: Context) -> Score:
+    @harness.score
+    def score(inquiry: Inquiry, messages: list[Message]) -> Score:
         """Score the answer in the messages and what was opened."""
-        return state.of(ctx).score(messages)
+        return inquiry.score(messages)
 
-    @harness_tool(server, "release")
-    async def release(ctx: Context) -> Done:
-        """End the trajectory."""
-        state.drop(ctx)
-        return Done()
-
-    @harness_tool(server, "expert")
-    async def expert(task: str, seed: int) -> Expert:
+    @harness.expert
+    def expert(inquiry: Inquiry) -> Expert:
         """The scripted expert's turns for a task."""
-        inquiry = libraries.inquiry(task, seed)
         return scripted_expert(inquiry.question, inquiry.library)
-
-
-def _item(question: Question) -> TaskItem:
-    return TaskItem(task=question.task, seed=question.seed, prompt=question.prompt, difficulty=question.difficulty)

@@ -10,12 +10,12 @@ from random import Random
 from typing import Any
 
 from mcp_servers.kit.answers import Split
+from mcp_servers.kit.splits import Splits
 from mcp_servers.sandbox.lists import NUMBERS, WORDS
 from mcp_servers.sandbox.steps import MIDDLE_STEPS, Difficulty, Family, make
 from mcp_servers.sandbox.tables import GRIDS, LEDGERS, SPANS
 
-SIZES: dict[Split, int] = {"train": 400, "test": 100}
-"""Number of tasks per split."""
+TASKS = Splits("sandbox", {"train": 400, "test": 100})
 EXAMPLES, HIDDEN = 3, 12
 """Tests that the statement shows, and others that it does not."""
 MAX_ALIKE = 2
@@ -42,23 +42,13 @@ class Problem:
     solution: str
 
 
-def task_names(split: Split) -> list[str]:
-    return [f"sandbox-{split}-{index:04d}" for index in range(SIZES[split])]
-
-
-def default_seed(task: str) -> int:
-    """The seed that `tasks` lists with a task; the splits' seeds do not overlap either."""
-    split, index = _parse(task)
-    return index + (100_000 if split == "test" else 0)
-
-
 def problem(task: str, seed: int) -> Problem:
     """The problem of this task and seed, the same in every process.
 
     Raises:
         LookupError: There is no such task.
     """
-    split, index = _parse(task)
+    split, index = TASKS.parse(task)
     rng = Random(f"{task}/{seed}")
     family, difficulty = FAMILIES[index % len(FAMILIES)], tuple(MIDDLE_STEPS)[index % len(MIDDLE_STEPS)]
     while True:
@@ -97,11 +87,3 @@ def _tests(rng: Random, family: Family, solution: str) -> list[Check] | None:
     commonest = max(Counter(json.dumps(test.expected) for test in hidden).values())
     unchanged = sum(test.expected == test.argument for test in hidden)
     return tests if max(commonest, unchanged) <= MAX_ALIKE else None
-
-
-def _parse(task: str) -> tuple[Split, int]:
-    for split in SIZES:
-        number = task.removeprefix(f"sandbox-{split}-")
-        if number != task and number.isascii() and number.isdigit() and task in task_names(split):
-            return split, int(number)
-    raise LookupError(f"there is no task {task!r} here")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from mcp_servers._jail.limits import Limits
-from mcp_servers.kit.answers import Done, Expert, Opening, Score, Split, TaskItem, TaskList
-from mcp_servers.kit.messages import Message
-from mcp_servers.kit.roles import READ, SET, harness_tool
-from mcp_servers.kit.state import TrajectoryState
+from mcp_servers.kit import READ, SET, Expert, Harness, Message, Score, Split, TaskItem
 from mcp_servers.sandbox import problems
 from mcp_servers.sandbox.expert import expert as scripted_expert
 from mcp_servers.sandbox.judge import report
-from mcp_servers.sandbox.problems import Problem
 from mcp_servers.sandbox.workbench import Bench, Workbench, shown
 
 INSTRUCTIONS = """\
@@ -36,54 +32,49 @@ def create_server(*, parallel: int = 4, limits: Limits | None = None) -> MCPServ
         limits: What each run may use.
     """
     server = MCPServer("sandbox", instructions=INSTRUCTIONS, log_level="WARNING")
-    state = TrajectoryState[Bench]()
+    harness = Harness(server, lambda task, seed: Bench(problems.problem(task, seed)))
     workbench = Workbench(parallel, limits or Limits())
-    _add_policy_tools(server, state, workbench)
-    _add_harness_tools(server, state, workbench)
+    _add_policy_tools(server, harness, workbench)
+    _add_harness_tools(harness, workbench)
     return server
 
 
-def _add_policy_tools(server: MCPServer, state: TrajectoryState[Bench], workbench: Workbench) -> None:
+def _add_policy_tools(server: MCPServer, harness: Harness[Bench], workbench: Workbench) -> None:
     @server.tool(annotations=READ)
     async def run_python(code: Code, ctx: Context) -> str:
         """Run a program in a fresh process and read what it prints."""
-        state.of(ctx)
+        harness.world(ctx)  # there is one
         return shown(await workbench.run(code))
 
     @server.tool(annotations=SET)
     async def submit(code: Code, ctx: Context) -> str:
         """Hand in the function, in place of an earlier one; the examples are run on it."""
-        bench = state.of(ctx)
+        bench = harness.world(ctx)
         bench.submitted = code
         return report(await workbench.judge(code, bench.problem.examples), bench.problem.examples)
 
 
-def _add_harness_tools(server: MCPServer, state: TrajectoryState[Bench], workbench: Workbench) -> None:
-    @harness_tool(server, "tasks")
-    async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> TaskList:
-        """The first `limit` tasks of a split."""
-        made = [_problem(task, problems.default_seed(task)) for task in problems.task_names(split)[:limit]]
-        return TaskList(
-            tasks=[TaskItem(task=p.task, seed=p.seed, prompt=p.prompt, difficulty=p.difficulty) for p in made]
-        )
-
-    @harness_tool(server, "reset")
-    async def reset(task: str, seed: int, ctx: Context) -> Done:
-        """Begin a task: nothing submitted. Refused on a machine that does not isolate code."""
-        made = _problem(task, seed)
+def _add_harness_tools(harness: Harness[Bench], workbench: Workbench) -> None:
+    @harness.placing
+    async def place(bench: Bench) -> None:
+        """Refused on a machine that does not isolate code."""
         await workbench.prove()
-        state.reset(ctx, Bench(made))
-        return Done()
 
-    @harness_tool(server, "start")
-    async def start(ctx: Context) -> Opening:
+    @harness.tasks
+    def tasks(split: Split) -> Iterator[TaskItem]:
+        """The first `limit` tasks of a split."""
+        for task in problems.TASKS.names(split):
+            made = problems.problem(task, problems.TASKS.seed(task))
+            yield TaskItem(task=task, seed=made.seed, prompt=made.prompt, difficulty=made.difficulty)
+
+    @harness.start
+    def start(bench: Bench) -> str:
         """The problem's statement."""
-        return Opening(message=state.of(ctx).problem.prompt)
+        return bench.problem.prompt
 
-    @harness_tool(server, "score")
-    async def score(messages: list[Message], ctx: Context) -> Score:
+    @harness.score
+    async def score(bench: Bench, messages: list[Message]) -> Score:
         """The share of the hidden tests that the last submission passes. No message is read."""
-        bench = state.of(ctx)
         if bench.submitted is None:
             return Score(score=0.0, parts={"tests": 0.0, "examples": 0.0})
         both = await workbench.judge(bench.submitted, [*bench.problem.examples, *bench.problem.hidden])
@@ -92,20 +83,7 @@ def _add_harness_tools(server: MCPServer, state: TrajectoryState[Bench], workben
         tests = sum(hidden) / len(hidden)
         return Score(score=tests, parts={"tests": tests, "examples": sum(examples) / count})
 
-    @harness_tool(server, "release")
-    async def release(ctx: Context) -> Done:
-        """End the trajectory."""
-        state.drop(ctx)
-        return Done()
-
-    @harness_tool(server, "expert")
-    async def expert(task: str, seed: int) -> Expert:
+    @harness.expert
+    def expert(bench: Bench) -> Expert:
         """The scripted expert's turns for a task."""
-        return scripted_expert(_problem(task, seed))
-
-
-def _problem(task: str, seed: int) -> Problem:
-    try:
-        return problems.problem(task, seed)
-    except LookupError as error:
-        raise ToolError(str(error)) from error
+        return scripted_expert(bench.problem)

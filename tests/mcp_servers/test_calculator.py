@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers.calculator.arithmetic import ArithmeticRefused, evaluate
-from mcp_servers.calculator.problems import SIZES, default_seed, problem, task_names
+from mcp_servers.calculator.problems import SIZES, TASKS, problem
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 ErrorOf = Callable[[CallToolResult], str]
-TASK = task_names("train")[0]
+TASK = TASKS.names("train")[0]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ async def test_an_answer_before_the_last_message_or_beside_calls_does_not_count(
         assert (await one.score())["score"] == 0.0
 
 
-@given(st.sampled_from([*task_names("train"), *task_names("test")]), st.integers())
+@given(st.sampled_from([*TASKS.names("train"), *TASKS.names("test")]), st.integers())
 def test_any_seed_makes_a_problem_whose_stages_lead_to_the_answer(task: str, seed: int):
     made = problem(task, seed)
     values = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv}
@@ -155,7 +155,7 @@ def test_any_seed_makes_a_problem_whose_stages_lead_to_the_answer(task: str, see
 
 
 def test_the_splits_share_no_problem():
-    prompts = [{problem(task, default_seed(task)).prompt for task in task_names(split)} for split in SIZES]
+    prompts = [{problem(task, TASKS.seed(task)).prompt for task in TASKS.names(split)} for split in SIZES]
     assert not prompts[0] & prompts[1]
 
 

@@ -21,14 +21,14 @@ from mcp_servers import filesystem_ops
 from mcp_servers.filesystem_ops.expert import expert
 from mcp_servers.filesystem_ops.jobs import KINDS
 from mcp_servers.filesystem_ops.score import score
-from mcp_servers.filesystem_ops.tasks import default_seed, make_assignment, task_names
+from mcp_servers.filesystem_ops.tasks import TASKS, make_assignment
 from mcp_servers.filesystem_ops.tree import lay_out, look, same
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 ErrorOf = Callable[[CallToolResult], str]
-TASK = task_names("test")[2]
-SEED = default_seed(TASK)
+TASK = TASKS.names("test")[2]
+SEED = TASKS.seed(TASK)
 ASSIGNMENT = make_assignment(TASK, SEED)
 
 
@@ -62,7 +62,7 @@ def test_part_of_the_work_earns_its_part():
 def test_a_copy_that_leaves_the_original_is_half_a_move():
     task = next(
         t
-        for t in task_names("train")
+        for t in TASKS.names("train")
         if len(make_assignment(t, 0).jobs) == 1 and "Rename" in make_assignment(t, 0).prompt
     )
     made = make_assignment(task, 0)
@@ -147,7 +147,7 @@ async def test_resets_leave_what_the_last_one_laid_out(players_of: Seats, place:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([*task_names("train")[:30], *task_names("test")[:30]]), st.integers())
+@given(st.sampled_from([*TASKS.names("train")[:30], *TASKS.names("test")[:30]]), st.integers())
 def test_any_seed_makes_a_task_whose_expert_reads_before_it_changes(task: str, seed: int):
     made = make_assignment(task, seed)
     assert made.before != made.goal and score(made, made.goal).score == 1.0 and score(made, made.before).score == 0.0

@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers import gsm8k_tools
+from mcp_servers.calculator.answer import answer_in
 from mcp_servers.calculator.arithmetic import evaluate
-from mcp_servers.gsm8k_tools.attempts import Attempts, answer_in
-from mcp_servers.gsm8k_tools.problems import problem, task_names
+from mcp_servers.gsm8k_tools.attempts import Attempts
+from mcp_servers.gsm8k_tools.problems import TASKS, problem
 from mcp_servers.gsm8k_tools.templates import TEMPLATES
 from mcp_servers.gsm8k_tools.work import results_within
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 ErrorOf = Callable[[CallToolResult], str]
-TASK = task_names("train")[0]
+TASK = TASKS.names("train")[0]
 PROBLEM = problem(TASK, 3)
 
 
@@ -47,7 +48,7 @@ async def test_the_user_leaves_after_the_last_attempt_and_a_right_answer_then_is
         await one.begin(TASK, 3)
         assert [(await one.say("I do not know."))["done"] for _ in range(2)] == [False, True]
         refused = await one.ask(one.world, "reply", seq=3, message=f"Answer: {PROBLEM.answer}")
-        assert "the user has left" in error_of(refused)
+        assert "the conversation was over after reply 2" in error_of(refused)
         assert (await one.score())["score"] == 0.0
 
 
@@ -59,7 +60,7 @@ async def test_a_repeated_attempt_gets_the_same_reply_and_cannot_be_corrected(pl
         again = await one.harness(one.world, "reply", seq=1, message=f"Answer: {PROBLEM.answer}")
         assert again == first and (await one.score())["score"] == 0.0
         jump = await one.ask(one.world, "reply", seq=3, message="Answer: 2")
-        assert "attempt 3 is out of order" in error_of(jump)
+        assert "reply 3 is out of order" in error_of(jump)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +124,12 @@ async def test_what_is_no_arithmetic_is_refused_and_a_trajectory_needs_a_task(pl
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(task_names("test")[: len(TEMPLATES)]), st.integers())
+@given(st.sampled_from(TASKS.names("test")[: len(TEMPLATES)]), st.integers())
 def test_any_seed_makes_a_problem_whose_steps_lead_to_a_positive_answer(task: str, seed: int):
     made = problem(task, seed)
     assert 2 <= len(made.steps) <= 5 and made.answer > 0
     assert all(evaluate(step.expression) == step.value for step in made.steps)
     calculated = set().union(*(results_within(step.expression) for step in made.steps))
     attempts = Attempts(problem=made, calculated=calculated)
-    attempts.reply(1, f"Answer: {made.answer}")
+    attempts.reply(f"Answer: {made.answer}")
     assert attempts.score().score == pytest.approx(1.0)

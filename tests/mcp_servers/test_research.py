@@ -17,13 +17,13 @@ from mcp_servers import research
 from mcp_servers.kit.messages import Message
 from mcp_servers.research.inquiry import Inquiry, answer_in, normalised
 from mcp_servers.research.library import Library, make_library
-from mcp_servers.research.questions import default_seed, library_of, make_question, task_names
+from mcp_servers.research.questions import TASKS, library_of, make_question
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 ErrorOf = Callable[[CallToolResult], str]
-EASY, HARD = task_names("test")[:2]
-TASKS = [*task_names("train")[:60], *task_names("test")[:60]]
+EASY, HARD = TASKS.names("test")[:2]
+SOME = [*TASKS.names("train")[:60], *TASKS.names("test")[:60]]
 
 library = cache(make_library)
 
@@ -34,20 +34,20 @@ def inquiry(task: str, seed: int) -> Inquiry:
 
 
 async def begin(one: Any, task: str) -> Inquiry:
-    await one.begin(task, default_seed(task))
-    return inquiry(task, default_seed(task))
+    await one.begin(task, TASKS.seed(task))
+    return inquiry(task, TASKS.seed(task))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", SOME)
 def test_searching_for_a_name_finds_its_article_among_the_first_five(task: str):
-    made = inquiry(task, default_seed(task))
+    made = inquiry(task, TASKS.seed(task))
     for title in made.question.chain:
         assert title in [found.title for found in made.library.search(title, 5)]
 
 
 def test_the_answer_stands_in_the_last_article_alone_and_in_no_excerpt():
-    for task in TASKS:
-        made = inquiry(task, default_seed(task))
+    for task in SOME:
+        made = inquiry(task, TASKS.seed(task))
         texts = [made.library.documents[made.library.ids[title]] for title in made.question.chain]
         assert made.question.answer in texts[-1].text
         assert all(made.question.answer not in document.excerpt for document in texts)
@@ -158,7 +158,7 @@ async def test_what_is_not_there_is_told(players_of: Seats, error_of: ErrorOf):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(TASKS), st.integers(min_value=-(2**40), max_value=2**40))
+@given(st.sampled_from(SOME), st.integers(min_value=-(2**40), max_value=2**40))
 def test_any_seed_makes_a_question_whose_chain_leads_to_its_answer(task: str, seed: int):
     made = inquiry(task, seed)
     assert len(set(made.question.chain)) == len(made.question.chain) in (2, 3)

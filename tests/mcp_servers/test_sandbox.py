@@ -14,18 +14,18 @@ from mcp_types import CallToolResult
 from mcp_servers import sandbox
 from mcp_servers._jail.limits import Limits
 from mcp_servers.sandbox.judge import judge, same
-from mcp_servers.sandbox.problems import EXAMPLES, HIDDEN, MAX_ALIKE, Check, default_seed, problem, task_names
+from mcp_servers.sandbox.problems import EXAMPLES, HIDDEN, MAX_ALIKE, TASKS, Check, problem
 
 pytestmark = [pytest.mark.anyio]
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 ErrorOf = Callable[[CallToolResult], str]
-TASK = task_names("test")[0]
-PROBLEM = problem(TASK, default_seed(TASK))
-SOME = [*task_names("train")[:30], *task_names("test")[:30]]
+TASK = TASKS.names("test")[0]
+PROBLEM = problem(TASK, TASKS.seed(TASK))
+SOME = [*TASKS.names("train")[:30], *TASKS.names("test")[:30]]
 
 
 async def begin(one: Any) -> None:
-    await one.begin(TASK, default_seed(TASK))
+    await one.begin(TASK, TASKS.seed(TASK))
 
 
 async def test_a_submission_earns_the_share_of_hidden_tests_that_it_passes(players_of: Seats):
@@ -166,7 +166,7 @@ def test_any_seed_makes_a_problem_that_no_constant_solves(task: str, seed: int):
 
 def test_the_splits_share_no_statement_whatever_the_seed():
     def statements(split: Any, seed: int) -> set[str]:
-        return {problem(task, seed).prompt.partition("Examples")[0] for task in task_names(split)[:40]}
+        return {problem(task, seed).prompt.partition("Examples")[0] for task in TASKS.names(split)[:40]}
 
     assert not statements("train", 7) & statements("test", 7)
 
