@@ -54,38 +54,46 @@ class ModelledUser:
 
     async def reply(self, message: str) -> Reply:
         await self.opening()
-        said = await self._said(message or "(nothing)")
-        self._replies += 1
-        self._stuck = self._stuck + 1 if STUCK in said else 0
-        text = said.replace(DONE, "").replace(STUCK, "").strip()
+        heard = message or "(nothing)"
+        said = await self._said(heard)
+        stuck = self._stuck + 1 if STUCK in said else 0
+        text = _without_marks(said)
+        if not text and DONE not in said:  # the mark alone: a turn like any other, in which the user is at a loss
+            text, said = self._persona.at_a_loss, f"{self._persona.at_a_loss} {STUCK}"
+        # Nothing fails from here on: the turn is taken.
+        self._remember(heard, said)
+        self._stuck, self._replies = stuck, self._replies + 1
         if DONE in said:
             return Reply(message=text or self._persona.farewell, done=True)
         if self._stuck > self._persona.patience or self._replies >= self._persona.max_replies:
             return Reply(message=self._persona.gives_up, done=True)
-        if not text:
-            raise ToolError("the user's model said nothing")
         return Reply(message=text, done=False)
 
     def elicit(self, question: str) -> Elicited:
         return answer_of(self._persona.answers, question)
 
     async def _open(self) -> str:
-        if self._persona.opening is None:
-            said = await self._said(_BEGIN)
-            return said.replace(DONE, "").replace(STUCK, "").strip()
-        self._messages += [
-            {"role": "user", "content": _BEGIN},
-            {"role": "assistant", "content": self._persona.opening},
-        ]
-        return self._persona.opening
+        opening = self._persona.opening
+        if opening is None:
+            opening = _without_marks(await self._said(_BEGIN))
+            if not opening:
+                raise ToolError("the user's model began with nothing")
+        self._remember(_BEGIN, opening)
+        return opening
 
     async def _said(self, message: str) -> str:
-        """What the model says to this; remembered once it has said something."""
+        """What the model says to this. Raises `ToolError` where it says nothing."""
         asked = {"role": "user", "content": message}  # to the model, the agent is the user
         digest = hashlib.sha256(f"{self._key}/{len(self._messages)}".encode()).digest()
         text = await self._model.complete([*self._messages, asked], seed=int.from_bytes(digest[:4]) >> 1)
         said = _THOUGHT.sub("", text).strip()
         if not said:
             raise ToolError("the user's model said nothing")
-        self._messages += [asked, {"role": "assistant", "content": said}]
         return said
+
+    def _remember(self, message: str, said: str) -> None:
+        self._messages += [{"role": "user", "content": message}, {"role": "assistant", "content": said}]
+
+
+def _without_marks(said: str) -> str:
+    return said.replace(DONE, "").replace(STUCK, "").strip()

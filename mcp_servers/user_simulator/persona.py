@@ -21,6 +21,8 @@ class Persona(BaseModel):
     patience: int = Field(default=3, ge=0)
     """How many messages in a row may bring them no further; at the next one they leave."""
     gives_up: str = "This is not getting me anywhere. Goodbye."
+    at_a_loss: str = "I do not see how that helps me."
+    """Said where a message brings them no further and they have no words of their own."""
     farewell: str = "Thank you. Goodbye."
     """Said where they leave without a word."""
     max_replies: int = Field(default=15, ge=1)

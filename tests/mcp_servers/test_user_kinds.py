@@ -240,6 +240,34 @@ async def test_the_model_ends_the_conversation_by_its_mark_or_when_patience_does
     assert await conversation(Model(), "hm</think> yes") == [{"message": "HM</THINK> YES", "done": False}]
 
 
+async def test_a_model_that_says_its_mark_alone_has_taken_its_turn() -> None:
+    """The user is at a loss, in words that the agent hears and the model remembers; the trajectory goes on."""
+    model = Model()
+    assert [reply["message"] for reply in await conversation(model, "[stuck]", "Tea?", "[stuck]", "[stuck]")] == [
+        PERSONA.at_a_loss,
+        "TEA?",
+        PERSONA.at_a_loss,
+        PERSONA.gives_up,
+    ]
+    told = [message["content"] for message in model.requests[1]["messages"]]
+    assert told[-3:] == ["[stuck]", f"{PERSONA.at_a_loss} [STUCK]", "Tea?"]
+
+
+async def test_a_model_that_begins_with_nothing_has_not_begun() -> None:
+    said = ["[STUCK]", "Tea, please."]
+
+    class Late:
+        async def complete(self, messages: Any, *, seed: int) -> str:
+            assert len(messages) == 2
+            return said.pop(0)
+
+    persona = PERSONA.model_copy(update={"opening": None})
+    async with Client(simulator(lambda task, seed: ModelledUser(persona, Late(), task=task, seed=seed))) as client:
+        await answer(client, "reset", task="x", seed=1)
+        assert "began with nothing" in refusal(await ask(client, "start"))
+        assert (await answer(client, "start"))["message"] == "Tea, please."
+
+
 async def test_a_model_that_is_away_costs_the_turn_and_not_the_conversation() -> None:
     model = Model()
     async with listening(model.app) as url, Client(modelled_by(url)) as client:
