@@ -284,4 +284,15 @@ async def snapshot(bench: Bench) -> str:
                 await ask(leased, Role.RESTORE, {"state": states[server]}, Silent, server=server)
             if (found := difference(before, await view(bench.environment, leased, item))) is not None:
                 raise Broken(f"restored in {name}, the world differs at {found}")
+        if bench.environment.user is not None and bench.environment.user.server in servers:
+            await _counts_on(bench, session, play.replies)
+            await _counts_on(bench, other, 0)
     return f"restored in its own and in another trajectory: {', '.join(servers)}"
+
+
+async def _counts_on(bench: Bench, session: Session, given: int) -> None:
+    """That after a restore the next reply is the one after those that were given, whatever the world is now."""
+    try:
+        await bench.reply(session, given + 1, "Hello.")
+    except HarnessError as error:
+        raise Broken(f"restored after {given} replies, reply {given + 1} was not answered: {error}") from error

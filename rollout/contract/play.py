@@ -30,7 +30,9 @@ class Play:
 
     def __init__(self, environment: Environment, session: Session, item: TaskItem, script: Sequence[Turn]) -> None:
         self._environment, self._session, self._item, self._script = environment, session, item, script
-        self._turn, self._seq, self._over = 0, 0, False
+        self._turn, self._over = 0, False
+        self.replies = 0
+        """How many the user gave."""
         self.messages: list[Message] = []
         self.refused: list[str] = []
         """Calls of the script that were answered with an error."""
@@ -59,7 +61,7 @@ class Play:
             result = await self._session.call(call.name, call.arguments)
             if result.is_error:
                 self.refused.append(f"{call.name}: {result.text[:200]}")
-            self.messages.append({"role": "tool", "name": call.name, "content": self._neutral(_text(result))})
+            self.messages.append({"role": "tool", "name": call.name, "content": neutral(self._session, _text(result))})
         if not turn.calls:
             await self._say(turn.content or "")
         return True
@@ -89,17 +91,18 @@ class Play:
         if self._environment.user is None:
             self._over = True
             return
-        self._seq += 1
-        arguments = {"seq": self._seq, "message": content}
+        self.replies += 1
+        arguments = {"seq": self.replies, "message": content}
         reply, _ = await ask(self._session, Role.REPLY, arguments, Reply, server=self._environment.user.server)
-        self.messages.append({"role": "user", "content": self._neutral(reply.message)})
+        self.messages.append({"role": "user", "content": neutral(self._session, reply.message)})
         self._over = reply.done
 
-    def _neutral(self, text: str) -> str:
-        """Without what is a trajectory's own by nature: its id and its directory."""
-        if self._session.lease_dir is not None:
-            text = text.replace(str(self._session.lease_dir), "${lease.dir}")
-        return text.replace(self._session.trajectory, "${trajectory}")
+
+def neutral(session: Session, text: str) -> str:
+    """Without what is a trajectory's own by nature: its id, and its directory where it has one."""
+    if session.lease_dir is not None:
+        text = text.replace(str(session.lease_dir), "${lease.dir}")
+    return text.replace(session.trajectory, "${trajectory}")
 
 
 def random_script(session: Session, *, seed: int) -> list[Turn]:
@@ -134,8 +137,7 @@ async def view(environment: Environment, session: Session, item: TaskItem) -> di
             seen[f"{server}: snapshot"] = snapshot.state
     for tool in [tool for tool in session.tools.values() if tool.read_only][:_READS]:
         result = await session.call(tool.exposed_name, plain_arguments(tool.input_schema, "a"))
-        text = _text(result).replace(session.trajectory, "${trajectory}")
-        seen[f"{tool.server}: {tool.name}"] = text.replace(str(session.lease_dir), "${lease.dir}")
+        seen[f"{tool.server}: {tool.name}"] = neutral(session, _text(result))
     return seen
 
 

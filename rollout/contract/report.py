@@ -39,7 +39,7 @@ PROMISES: dict[Clause, str] = {
     Clause.EXPERT: "the expert's turns can be played and score 1",
     Clause.ISOLATION: "trajectories that take turns come out as if they had been alone",
     Clause.RELEASE: "release may be repeated, and a reset after it begins anew",
-    Clause.SNAPSHOT: "restore brings back the world of the snapshot",
+    Clause.SNAPSHOT: "restore brings back the world of the snapshot, and replies are counted on",
 }
 REMEDIES: dict[Clause, str] = {
     Clause.STARTS: "start the server by hand to see why; correct its entry under `servers`",
@@ -54,7 +54,7 @@ REMEDIES: dict[Clause, str] = {
     Clause.EXPERT: "play the expert by `mcp-rollout run ENV --engine expert` and read the trace; mend expert or score",
     Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
     Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
-    Clause.SNAPSHOT: "put everything that tools can change into the snapshot's state, as JSON",
+    Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; the replies given, and their numbers, stay",
 }
 
 

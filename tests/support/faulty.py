@@ -18,6 +18,7 @@ Json = dict[str, Any]
 def create(fault: str) -> MCPServer:
     server = MCPServer("faulty", log_level="CRITICAL")
     worlds: dict[str, Json] = {}
+    answered: dict[str, list[Json]] = {}
     ticks = itertools.count()
     read = ToolAnnotations(read_only_hint=True)
 
@@ -31,7 +32,7 @@ def create(fault: str) -> MCPServer:
 
     def fresh(task: str, seed: int) -> Json:
         rng = random.Random() if fault == "unseeded" else random.Random(f"{task}/{seed}")
-        return {"goal": rng.randint(1000, 10**9), "sum": 0, "said": []}
+        return {"goal": rng.randint(1000, 10**9), "sum": 0, "heard": 0}
 
     def tool(role: str) -> Callable[[Any], Any]:
         if fault == "foreign":  # no fault, but the YAML has to say what is what
@@ -52,7 +53,9 @@ def create(fault: str) -> MCPServer:
     async def reset(task: str, seed: int, ctx: Context) -> Json:
         if fault == "reset_raises":
             raise RuntimeError("out of order")
-        worlds[of(ctx)] = fresh(task, seed)
+        if fault == "picky" and task == "unheard of":  # no fault: a task that there is not
+            raise ToolError(f"there is no task {task!r}")
+        worlds[of(ctx)], answered[of(ctx)] = fresh(task, seed), []
         return {}
 
     @tool("start")
@@ -62,11 +65,12 @@ def create(fault: str) -> MCPServer:
 
     @tool("reply")
     async def reply(seq: int, message: str, ctx: Context) -> Json:
-        said = world(ctx)["said"]
+        here, said = world(ctx), answered[of(ctx)]
         if fault == "reply_without_done":
             return {"message": "Hm."}
         if (fault == "reply_advances" and 1 <= seq <= len(said)) or seq == len(said) + 1:
-            said.append({"message": f"I heard you {len(said) + 1} times.", "done": len(said) == 3})
+            here["heard"] += 1
+            said.append({"message": f"I heard you {here['heard']} times.", "done": here["heard"] == 4})
             return said[-1]
         if fault == "reply_skips" and seq > len(said):
             said.extend([{"message": "Skipped.", "done": False}] * (seq - len(said)))
@@ -116,7 +120,9 @@ def create(fault: str) -> MCPServer:
     @tool("restore")
     async def restore(state: Json, ctx: Context) -> Json:
         if fault != "restore_does_nothing":
-            worlds[of(ctx)] = {**state, "said": list(state["said"])}
+            worlds[of(ctx)] = dict(state)
+        if fault == "restore_restarts":
+            answered[of(ctx)] = []
         return {}
 
     @tool("tasks")

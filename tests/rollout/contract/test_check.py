@@ -81,6 +81,7 @@ FAULTS: dict[str, tuple[Clause, str]] = {
     "leaks": (Clause.ISOLATION, "differs at"),
     "release_once": (Clause.RELEASE, "nothing to release"),
     "restore_does_nothing": (Clause.SNAPSHOT, "differs at"),
+    "restore_restarts": (Clause.SNAPSHOT, "restored after 1 replies, reply 2 was not answered"),
     "unmarked_score": (Clause.HIDDEN, "takes the arguments of score"),
     "unmarked_start": (Clause.ROLES, "no tool with the role start"),
 }
