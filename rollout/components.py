@@ -33,7 +33,8 @@ def exact_match(config: RewardConfig, trace: Trace) -> float:
             key="reward_model.ground_truth",
             remedy="let the server's `tasks` tool give each task an `answer`, or write it into the rows",
         )
-    said = trace.turns[-1].content if trace.turns and not trace.turns[-1].tools else ""
+    answers = bool(trace.turns) and not trace.turns[-1].tools and not trace.ends_unheard
+    said = trace.turns[-1].content if answers else ""
     if config.answer_pattern is not None:
         found = re.findall(config.answer_pattern, said)
         said = found[-1] if found else ""
@@ -48,8 +49,12 @@ def same_answer(one: str, other: str) -> bool:
 
 
 def valid_calls(config: RewardConfig, trace: Trace) -> float:
-    """No call at all earns nothing, or the safest policy would be one that never calls."""
-    calls = [event for turn in trace.turns for event in turn.tools]
+    """No call at all earns nothing, or the safest policy would be one that never calls.
+
+    Calls beyond the parallel limit were never looked at, and say nothing: else writing many would lift the share.
+    """
+    events = [event for turn in trace.turns for event in turn.tools]
+    calls = [event for event in events if event.fault is not None or event.server is not None]
     return sum(event.fault is None for event in calls) / len(calls) if calls else 0.0
 
 

@@ -69,13 +69,17 @@ async def _judged(config: RewardConfig, thinking: ThinkingReward, trace: Trace, 
 
 
 def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
-    """The conversation as a score sees it: thinking is left out unless the environment lets it count."""
+    """The conversation as a score sees it: thinking is left out unless the environment lets it count.
+
+    So is a last message that reached nobody: what was not said can satisfy no user.
+    """
+    said = trace.messages[:-1] if trace.ends_unheard else trace.messages
     if thinking is ThinkingReward.STRIP:
-        return [without_images(message) for message in trace.messages]
+        return [without_images(message) for message in said]
     turns = iter(trace.turns)
     messages: list[Message] = []
     opening = len(trace.task.prompt)
-    for index, message in enumerate(trace.messages):
+    for index, message in enumerate(said):
         if message["role"] == "assistant" and index >= opening:
             thought = next(turns).thinking
             message = message | {"content": hermes.write(thinking=thought, content=message["content"])}

@@ -157,6 +157,14 @@ class Trace(Segment):
         return self.stop_reason is None or self.stop_reason.is_withdrawn or not (self.turns or self.response_ids)
 
     @property
+    def ends_unheard(self) -> bool:
+        """Whether the last turn was said to nobody: a limit cut it, or a filter ended the trajectory before."""
+        last = self.turns[-1] if self.turns else None
+        if last is None or last.tools or last.user is not None:
+            return False
+        return self.stop_reason is not StopReason.ANSWERED
+
+    @property
     def opening(self) -> int:
         """How many of the messages were there before the first turn; a prompt may hold assistant messages too."""
         return len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)

@@ -1,5 +1,6 @@
 """What a reward is made of: a real server in process, a scripted policy, a real tokenizer."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rollout import hermes
 from rollout.components import same_answer
 from rollout.limits import Limits
 from rollout.reward_config import RewardConfig
+from rollout.trace.record import StopReason
 from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
@@ -91,6 +93,50 @@ async def test_calls_that_could_not_be_sent_lower_their_share(tmp_path: Path) ->
     assert trace.reward.parts["format"] == 0.8
     trace = await reward_of(tmp_path / "b", EASY, weights=weights)
     assert trace.reward.parts["valid_calls"] == 0.0
+
+
+async def test_calls_beyond_the_parallel_limit_do_not_lift_the_share_of_valid_ones(tmp_path: Path) -> None:
+    """The attack: one call in two is broken, and many that nobody looks at are written behind them."""
+    limits = Limits(response_tokens=20_000, parallel_calls=1)
+    broken, spam = "<tool_call>{</tool_call>\n", "\n".join([look()] * 20)
+    reward = {"server": SERVER, "parts": ["style", "depth"], "weights": {"valid_calls": 1.0}}
+
+    async def share(name: str, text: str) -> float:
+        world = {SERVER: quiz_server()}
+        trace = await play(world, saying(text, EASY), tmp_path / name, limits=limits, reward=reward)
+        assert trace.reward is not None
+        return trace.reward.parts["valid_calls"]
+
+    assert await share("honest", broken + look()) == 0.5
+    assert await share("spam", broken + look() + "\n" + spam) == 0.5
+
+
+async def test_an_answer_that_the_token_limit_cut_was_not_given(tmp_path: Path) -> None:
+    """The attack: the answer first, and no end, so that no user hears what the score is to find."""
+    heard: list[list[dict[str, Any]]] = []
+    server = MCPServer(SERVER, log_level="ERROR")
+
+    @server.tool(name="score", meta={ROLE: "score"})
+    async def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        heard.append(messages)
+        return {"score": 0.5, "parts": {}}
+
+    reward = {"server": SERVER, "weights": {"exact_match": 1.0}, "answer_pattern": r"capital is (\w+)"}
+    row = task(answer="Paris")
+
+    async def played(name: str, thinking: str, **limits: Any) -> Any:
+        given = Limits(response_tokens=20_000, **limits)
+        policy, fields = saying(f"{HARD} And so on."), {"reward": reward, "thinking": {"reward": thinking}}
+        return await play({SERVER: server}, policy, tmp_path / name, limits=given, row=row, **fields)
+
+    for thinking in ("strip", "include"):
+        whole = await played(f"whole {thinking}", thinking)
+        cut = await played(f"cut {thinking}", thinking, tokens_per_turn=len(HARD) + 4)
+        assert (whole.stop_reason, cut.stop_reason) == (StopReason.ANSWERED, StopReason.TOKEN_LIMIT)
+        assert (whole.reward.parts["exact_match"], cut.reward.parts["exact_match"]) == (1.0, 0.0)
+        assert HARD in cut.messages[-1]["content"]  # the trace keeps it
+        assert [HARD in json.dumps(messages) for messages in heard[-2:]] == [True, False]
+        assert heard[-1] == [{"role": "user", "content": "Begin."}]
 
 
 async def test_brevity_falls_between_its_bounds(tmp_path: Path) -> None:
