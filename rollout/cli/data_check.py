@@ -12,6 +12,7 @@ from uuid import uuid4
 import anyio
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -27,8 +28,8 @@ from rollout.task import REMEDY, Task
 
 AGENTS = ("mcp_agent", "tool_agent")
 MOST_SHOWN = 20
-_MOST_RESETS = 50
-"""Rows whose task no list has are tried by a reset, at most so many."""
+_AT_A_TIME = 16
+"""Rows whose task no list has are tried by a reset, so many side by side."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,15 +159,33 @@ async def _task_problems(environment: Environment, gateway: Gateway, rows: Seque
             if known.prompt[-1]["content"] != row.task.prompt[-1]["content"]:
                 said = "its user begins otherwise than the row says"
                 problems.append(Problem(row=row.number, column="prompt", problem=said, remedy=REMEDY))
-    for row in list(unlisted.values())[:_MOST_RESETS]:
+    return problems + await _reset_problems(environment, gateway, list(unlisted.values()))
+
+
+async def _reset_problems(environment: Environment, gateway: Gateway, rows: Sequence[Row]) -> list[Problem]:
+    """Tasks that no list has and that cannot be begun either; every one of them is tried."""
+    found: dict[int, Problem] = {}
+    places = anyio.CapacityLimiter(_AT_A_TIME)
+
+    async def attempt(row: Row) -> None:
         name, task, seed = f"check-{uuid4().hex}", row.task.task, row.task.seed
-        try:
-            async with gateway.lease(trajectory=name, task=task, seed=seed):
-                pass
-        except GatewayError as error:
-            remedy = f"{environment.name} does not list it; {REMEDY}"
-            problems.append(Problem(row=row.number, column="extra_info.mcp.task", problem=str(error), remedy=remedy))
-    return problems
+        async with places:
+            try:
+                async with gateway.lease(trajectory=name, task=task, seed=seed):
+                    pass
+            except (ConfigError, GatewayError) as error:
+                remedy = f"{environment.name} does not list it; {REMEDY}"
+                column = "extra_info.mcp.task"
+                found[row.number] = Problem(row=row.number, column=column, problem=str(error), remedy=remedy)
+        progress.advance(bar)
+
+    # Progress belongs to standard error; it draws nothing where that is no terminal.
+    with Progress(console=Console(stderr=True), disable=not rows, transient=True) as progress:
+        bar = progress.add_task(f"{environment.name}: tasks that it does not list", total=len(rows))
+        async with anyio.create_task_group() as attempts:
+            for row in rows:
+                attempts.start_soon(attempt, row)
+    return [found[number] for number in sorted(found)]
 
 
 def _load_tokens(model: str) -> Any:

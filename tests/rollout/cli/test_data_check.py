@@ -99,6 +99,13 @@ def test_a_task_that_no_list_has_is_tried_by_a_reset(examine: Examine) -> None:
     assert found(broken) == [(0, "extra_info.mcp.task")]
 
 
+def test_every_task_that_no_list_has_is_tried_however_many_there_are(examine: Examine) -> None:
+    rows = [row({**MCP, "task": f"of my own {number}"}) for number in range(60)]
+    rows[55] = row({**MCP, "task": "unheard of"})
+    said = examine(rows, environment={"servers": {"faulty": {"factory": "faulty:picky"}}})
+    assert found(said) == [(55, "extra_info.mcp.task")] and "no task 'unheard of'" in said["shown"][0]["problem"]
+
+
 def test_an_opening_that_the_user_does_not_say_is_found(examine: Examine) -> None:
     servers = {"faulty": {"factory": "faulty:prompt_of_its_own"}}
     said = examine([row()], environment={"servers": servers})
