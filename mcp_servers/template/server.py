@@ -25,6 +25,7 @@ from mcp_servers.kit import (
     Message,
     Score,
     Split,
+    Splits,
     TaskItem,
     ToolError,
     main,
@@ -36,7 +37,7 @@ shows the number that was asked for, end with one line of exactly this form:
 First: N
 where N is what the counter showed before you changed it."""
 
-SIZES = {"train": 100, "test": 100}
+TASKS = Splits("NAME", {"train": 100, "test": 100})
 MOST = 99
 
 
@@ -50,9 +51,7 @@ class World:
 
 
 def begin(task: str, seed: int) -> World:
-    split, _, number = task.partition("-")
-    if split not in SIZES or not number.isdigit() or int(number) >= SIZES[split]:
-        raise LookupError(f"there is no task {task!r} here")
+    TASKS.parse(task)  # raises LookupError where there is no such task
     random = Random(f"{task}/{seed}")  # a str seeds alike in every process; hash() would not
     goal, first = random.sample(range(MOST + 1), 2)
     return World(goal=goal, first=first, shown=first)
@@ -102,8 +101,8 @@ def score(world: World, messages: list[Message]) -> Score:
 
 @harness.tasks
 def tasks(split: Split) -> Iterator[TaskItem]:
-    for index in range(SIZES[split]):
-        yield TaskItem(task=f"{split}-{index:03d}", seed=index)
+    for task in TASKS.names(split):
+        yield TaskItem(task=task, seed=TASKS.seed(task))
 
 
 @harness.expert

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,11 @@ def test_it_keeps_the_contract_and_its_expert_scores_full() -> None:
     assert mcp_rollout("check-env", ENVIRONMENT)["failed"] == []
 
 
+def test_its_rows_can_be_trained_on() -> None:
+    checked = mcp_rollout("data", "--check", HERE / "train.parquet", "--environments-dir", HERE)
+    assert checked["problems"] == 0 and checked["rows"] > 0, checked
+
+
 def test_silence_does_not_pay(tmp_path: Path) -> None:
     silent = mcp_rollout("run", ENVIRONMENT, "--engine", "none", "-n", "10", "--out", tmp_path)
     assert silent["failed"] == 0 and silent["reward_mean"] <= 0.2
@@ -34,14 +40,15 @@ def test_silence_does_not_pay(tmp_path: Path) -> None:
 
 def test_the_counter_turns_and_says_no() -> None:
     async def play() -> tuple[Any, Any, CallToolResult]:
-        program = StdioServerParameters(command=sys.executable, args=[str(HERE / "server.py")])
+        arguments = [str(HERE / "server.py")]
+        program = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
         async with Client(program) as client:
 
             async def call(tool: str, **arguments: Any) -> CallToolResult:
                 meta: Any = {"mcp-rollout/trajectory": "test", "mcp-rollout/seed": 0}
                 return await client.call_tool(tool, arguments, meta=meta)
 
-            await call("reset", task="train-000", seed=0)
+            await call("reset", task="NAME-train-0000", seed=0)
             first, turned = await call("look"), await call("turn", steps=0)
             return first.structured_content, turned.structured_content, await call("turn", steps=99)
 

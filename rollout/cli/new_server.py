@@ -10,9 +10,15 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import mkdtemp
 
+import anyio
 import typer
 
 from gateway.errors import ConfigError
+from rollout.config import load_environment
+from rollout.parquet import write_parquet
+from rollout.rows import SPLITS, environment_tasks
+from rollout.startup import opened
+from rollout.task import Task
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _FILES = {
@@ -24,10 +30,12 @@ _FILES = {
 
 
 def write_server(name: str, out: Path, *, as_json: bool) -> int:
-    """Make the directory `out/name`, whole or not at all.
+    """Make the directory `out/name`, whole or not at all. Its rows are those that the new server lists.
 
     Raises:
-        ConfigError: the name will not do, the directory is there already, or it cannot be written.
+        ConfigError: the name will not do, the directory is there already, it cannot be written, or what was written
+            does not start here.
+        GatewayError: the server that was written broke.
     """
     _check(name)
     target = out / name
@@ -37,7 +45,7 @@ def write_server(name: str, out: Path, *, as_json: bool) -> int:
         out.mkdir(parents=True, exist_ok=True)
         partial = Path(mkdtemp(dir=out, prefix=f".{name}."))
         try:
-            written = _write(name, partial)
+            written = [*_write(name, partial), *_write_rows(name, partial)]
             partial.chmod(0o755)
             partial.rename(target)  # refused where something has come to lie there meanwhile
         except BaseException:
@@ -74,3 +82,17 @@ def _write(name: str, directory: Path) -> list[str]:
         (directory / file).write_text(text, encoding="utf-8")
         written.append(file)
     return written
+
+
+def _write_rows(name: str, directory: Path) -> list[str]:
+    written: list[str] = []
+    for split, tasks in anyio.run(_tasks, name, directory.resolve()).items():
+        write_parquet(directory / f"{split}.parquet", tasks, split=split, agent="mcp_agent")
+        written.append(f"{split}.parquet")
+    return written
+
+
+async def _tasks(name: str, directory: Path) -> dict[str, list[Task]]:
+    environment = load_environment(name, directory)
+    async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
+        return {split: await environment_tasks(environment, gateway, split, None) for split in SPLITS}

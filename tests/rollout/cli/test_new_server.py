@@ -10,8 +10,10 @@ import pytest
 
 from gateway.errors import ConfigError
 from rollout.cli.new_server import write_server
+from rollout.parquet import read_rows
+from rollout.task import Task
 
-FILES = ["README.md", "server.py", "tea_shop.yaml", "test_tea_shop.py"]
+FILES = ["README.md", "server.py", "tea_shop.yaml", "test.parquet", "test_tea_shop.py", "train.parquet"]
 
 
 @pytest.mark.timeout(300)
@@ -20,10 +22,16 @@ def test_what_is_generated_passes_its_own_test_from_anywhere(tmp_path: Path) -> 
     assert write_server("tea_shop", place, as_json=False) == 0
     made = place / "tea_shop"
     assert sorted(file.name for file in made.iterdir()) == FILES
-    assert not [file for file in made.iterdir() if "NAME" in file.read_text()]
+    assert not [file for file in made.iterdir() if b"NAME" in file.read_bytes()]
+    for split in ("train", "test"):
+        rows = list(read_rows(made / f"{split}.parquet"))
+        assert {row["extra_info"]["split"] for row in rows} == {split} and len(rows) == 100
+        task = Task.from_row(rows[7])
+        assert (task.environment, task.task) == ("tea_shop", f"tea_shop-{split}-0007")
+        assert [message["role"] for message in task.prompt] == ["system", "user"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(made / "test_tea_shop.py")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
