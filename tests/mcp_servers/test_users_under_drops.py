@@ -25,6 +25,9 @@ from gateway.types import Role
 pytestmark = pytest.mark.anyio
 
 TURNS = 4
+COUNTED = [f"turn {turn}" for turn in range(1, TURNS + 1)]
+"""What users who count their turns are told, and say."""
+SIZES = [16, pytest.param(512, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
 BROKEN = (DeliveryUnknown, ServerUnavailable, ProtocolError, CallTimeout)
 
 
@@ -39,17 +42,21 @@ def files(directory: Path) -> dict[str, list[str]]:
     persona = {"persona": "p", "goal": "g", "opening": "Hello.", "max_replies": TURNS + 1}
     (directory / "personas.json").write_text(json.dumps({"*": persona}))
     return {
-        "scripted": ["scripted", "--scenarios", str(directory / "scenarios.json")],
-        "model": ["model", "--personas", str(directory / "personas.json"), "--timeout-s", "300"],
+        "scripted": ["mcp_servers.user_simulator", "scripted", "--scenarios", str(directory / "scenarios.json")],
+        "model": [
+            "mcp_servers.user_simulator",
+            "model",
+            *("--personas", str(directory / "personas.json"), "--timeout-s", "300"),
+        ],
     }
 
 
 @asynccontextmanager
 async def program(arguments: list[str], env: dict[str, str]) -> AsyncIterator[int]:
-    """The port of a user simulator that runs as a program."""
+    """The port of a server that runs as a program."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mcp_servers.user_simulator", *arguments, "--http", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", *arguments, "--http", f"127.0.0.1:{port}"]
     async with await anyio.open_process(command, stdout=None, stderr=None, env=os.environ | env) as process:
         try:
             with anyio.fail_after(90):
@@ -78,13 +85,13 @@ async def insist(session: Session, role: Role, arguments: dict[str, Any]) -> Any
     raise AssertionError(f"{role} was never answered")
 
 
-async def converse(gateway: Gateway, number: int, *, twice: bool) -> list[str]:
-    """The user's messages of one conversation, each asked for twice at once where `twice`."""
+async def converse(gateway: Gateway, number: int, task: str, says: list[str], *, twice: bool) -> list[str]:
+    """The user's answers to what one agent says, each asked for twice at once where `twice`."""
     async with gateway.lease(trajectory=f"t{number}", task=None, seed=number) as session:
-        await insist(session, Role.RESET, {"task": "any", "seed": number})
+        await insist(session, Role.RESET, {"task": task, "seed": number})
         heard: list[str] = []
-        for seq in range(1, TURNS + 1):
-            arguments = {"seq": seq, "message": f"turn {seq}"}
+        for seq, message in enumerate(says, 1):
+            arguments = {"seq": seq, "message": message}
             got: list[Any] = []
 
             async def once(arguments: dict[str, Any] = arguments, got: list[Any] = got) -> None:
@@ -98,7 +105,9 @@ async def converse(gateway: Gateway, number: int, *, twice: bool) -> list[str]:
         return heard
 
 
-async def crowd(relay: Relay, conversations: int) -> None:
+async def crowd(
+    relay: Relay, conversations: int, *, task: str = "any", says: list[str] = COUNTED, hears: list[str] = COUNTED
+) -> None:
     entry = {"url": f"{relay.url}/mcp", "required": True, "start_timeout_s": 60, "call_timeout_s": 300}
     config = GatewayConfig.model_validate({"servers": {"user": entry}, "max_sessions": conversations})
     heard: dict[int, list[str]] = {}
@@ -106,14 +115,13 @@ async def crowd(relay: Relay, conversations: int) -> None:
 
         async def one(number: int) -> None:
             try:
-                heard[number] = await converse(gateway, number, twice=number % 4 == 0)
+                heard[number] = await converse(gateway, number, task, says, twice=number % 4 == 0)
             except GatewayError as error:  # the release at the end may be dropped twice: nobody needs it any more
                 assert number in heard, error
 
         for number in range(conversations):
             tasks.start_soon(one, number)
-    wanted = [f"turn {turn}" for turn in range(1, TURNS + 1)]
-    assert {number: said for number, said in heard.items() if said != wanted} == {}
+    assert {number: said for number, said in heard.items() if said != hears} == {}
     assert len(heard) == conversations
     assert relay.dropped_on_the_way > 0 and relay.dropped_on_the_way_back > 0
 
@@ -135,22 +143,30 @@ async def started(config: GatewayConfig) -> AsyncIterator[Gateway]:
     raise AssertionError("the server was never reached")
 
 
-@pytest.mark.parametrize(
-    "conversations",
-    [24, pytest.param(512, marks=[pytest.mark.full, pytest.mark.timeout(900)])],
-)
+@pytest.mark.parametrize("conversations", SIZES)
 async def test_no_turn_of_a_scripted_user_is_skipped_or_doubled(conversations: int, tmp_path: Path) -> None:
     async with program(files(tmp_path)["scripted"], {}) as port, dropping(port, share=0.03, seed=1) as relay:
         await crowd(relay, conversations)
 
 
-@pytest.mark.full
-@pytest.mark.timeout(900)
-async def test_a_model_is_asked_once_for_each_turn_of_512_conversations(tmp_path: Path) -> None:
+@pytest.mark.parametrize("conversations", SIZES)
+async def test_no_attempt_at_a_word_problem_is_skipped_or_doubled(conversations: int) -> None:
+    """An environment that plays its user itself: each wrong answer is counted once."""
+    tries = ["3 more tries", "2 more tries", "one more try"]
+    hears = [f"that is not right. you have {left}: go through the steps again." for left in tries]
+    hears += ["that is not right. let us leave it at that."]
+    attempts = ["mcp_servers.gsm8k_tools", "--attempts", str(TURNS)]
+    async with program(attempts, {}) as port, dropping(port, share=0.03, seed=3) as relay:
+        wrong = [f"Answer: -{seq}" for seq in range(1, TURNS + 1)]
+        await crowd(relay, conversations, task="gsm8k-test-0000", says=wrong, hears=hears)
+
+
+@pytest.mark.parametrize("conversations", SIZES)
+async def test_a_model_is_asked_once_for_each_turn_of_a_crowd(conversations: int, tmp_path: Path) -> None:
     model = Model()
     async with listening(model.app) as url:
         env = {"USER_MODEL_URL": f"{url}/v1", "USER_MODEL": "m"}
         async with program(files(tmp_path)["model"], env) as port, dropping(port, share=0.03, seed=2) as relay:
-            await crowd(relay, 512)
+            await crowd(relay, conversations)
     turns = Counter(request["seed"] for request in model.requests)
-    assert len(model.requests) == 512 * TURNS and set(turns.values()) == {1}
+    assert len(model.requests) == conversations * TURNS and set(turns.values()) == {1}
