@@ -9,6 +9,7 @@ import { createInterface } from "node:readline";
 const PRICES = { tea: 3, coffee: 4, juice: 5, soup: 7, toast: 2, cake: 6 };
 const SIZES = { train: 100, test: 100 };
 const worlds = new Map(); // trajectory id -> world
+const given = new Map(); // trajectory id -> the replies by number, which are no part of the world: a restore keeps them
 
 class Refused extends Error {} // what the asker should read, as ToolError in Python
 
@@ -34,7 +35,12 @@ function begin(task, seed) {
     const [item] = left.splice(Math.floor(draw() * left.length), 1);
     return { item, count: 1 + Math.floor(draw() * 4) };
   });
-  return { wishes, order: {}, replies: [] };
+  return { wishes, order: {}, heard: 0, reached: 0 };
+}
+
+function put(id, world, replies) {
+  worlds.set(id, world);
+  given.set(id, replies);
 }
 
 const wanted = (wish) => `${wish.count} ${wish.item}`;
@@ -44,11 +50,12 @@ const tells = (message, price) => new RegExp(`(?<!\\d)${price}(?!\\d)`).test(mes
 
 function nextReply(world, message) {
   const [first, second] = world.wishes;
-  const reached = world.replies.filter((reply) => reply.reached).length;
-  const price = reached === 0 ? first.count * PRICES[first.item] : priced(ordered(world.wishes));
-  if (!tells(message, price)) return { message: "And what does it cost, all in all?", done: world.replies.length >= 5 };
-  if (reached === 0) return { message: `Good. And ${wanted(second)}. What is it now?`, done: false, reached: true };
-  return { message: "Here you are. Goodbye!", done: true, reached: true };
+  const price = world.reached === 0 ? first.count * PRICES[first.item] : priced(ordered(world.wishes));
+  world.heard += 1;
+  if (!tells(message, price)) return { message: "And what does it cost, all in all?", done: world.heard > 5 };
+  world.reached += 1;
+  if (world.reached === 1) return { message: `Good. And ${wanted(second)}. What is it now?`, done: false };
+  return { message: "Here you are. Goodbye!", done: true };
 }
 
 const ordered = (wishes) => Object.fromEntries(wishes.map((wish) => [wish.item, wish.count]));
@@ -72,16 +79,16 @@ const policy = {
 const text = { type: "string" };
 const integer = { type: "integer" };
 const harness = {
-  reset: { input: { task: text, seed: integer }, run: (_, { task, seed }, id) => void worlds.set(id, begin(task, seed)) },
+  reset: { input: { task: text, seed: integer }, run: (_, { task, seed }, id) => put(id, begin(task, seed), []) },
   start: { run: (world) => ({ message: opening(world) }) },
   reply: {
     input: { seq: integer, message: text },
-    run(world, { seq, message }) {
-      if (seq === world.replies.length + 1 && !world.replies.at(-1)?.done)
-        world.replies.push(nextReply(world, message));
-      const reply = world.replies[seq - 1]; // one that was given before is given again, and moves nothing
-      if (!reply) throw new Refused(`reply ${seq} is out of order: ${world.replies.length} were given`);
-      return { message: reply.message, done: reply.done };
+    run(world, { seq, message }, id) {
+      const replies = given.get(id);
+      if (seq === replies.length + 1 && world.reached < 2 && world.heard <= 5) replies.push(nextReply(world, message));
+      const reply = replies[seq - 1]; // one that was given before is given again, and moves nothing
+      if (!reply) throw new Refused(`reply ${seq} is out of order: ${replies.length} were given`);
+      return reply;
     },
   },
   score: {
@@ -90,13 +97,13 @@ const harness = {
       const right = world.wishes.filter(({ item, count }) => world.order[item] === count).length;
       const more = Object.keys(world.order).some((item) => !world.wishes.some((wish) => wish.item === item));
       const order = more ? 0 : right / world.wishes.length;
-      const told = world.replies.filter((reply) => reply.reached).length / world.wishes.length;
+      const told = world.reached / world.wishes.length;
       return { score: (order + told) / 2, parts: { order, told } };
     },
   },
-  release: { run: (_, __, id) => void worlds.delete(id) },
+  release: { run: (_, __, id) => void (worlds.delete(id), given.delete(id)) },
   snapshot: { run: (world) => ({ state: structuredClone(world) }) },
-  restore: { input: { state: { type: "object" } }, run: (_, { state }, id) => void worlds.set(id, state) },
+  restore: { input: { state: { type: "object" } }, run: (_, { state }, id) => put(id, state, given.get(id) ?? []) },
   tasks: {
     input: { split: { type: "string", enum: Object.keys(SIZES) }, limit: integer },
     run(_, { split, limit }) {
