@@ -144,7 +144,7 @@ def new_server(
     out: Annotated[Path, typer.Option("--out", help="Where its directory is made.")] = Path(),
     json: AsJson = False,
 ) -> None:
-    """Write a new environment: a working server, its YAML, its test, and how to go on. Nothing is overwritten."""
+    """Write a new environment: a working server, its YAML, rows, test, and how to go on. Nothing is overwritten."""
     from rollout.cli.new_server import write_server
 
     raise typer.Exit(write_server(name, out, as_json=json))

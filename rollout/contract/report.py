@@ -54,7 +54,7 @@ REMEDIES: dict[Clause, str] = {
     Clause.EXPERT: "play the expert by `mcp-rollout run ENV --engine expert` and read the trace; mend expert or score",
     Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
     Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
-    Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; the replies given, and their numbers, stay",
+    Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; keep the replies given, and their numbers",
 }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import anyio.lowlevel
 import pytest
+from asking import answer, ask
 from mcp import Client
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult
@@ -89,16 +89,6 @@ def pots(server: MCPServer, **options: Any) -> tuple[Harness[Pot], list[Pot]]:
         closed.append(pot)
 
     return harness, closed
-
-
-async def ask(client: Client, tool: str, trajectory: str = "a", /, **arguments: Any) -> CallToolResult:
-    return await client.call_tool(tool, arguments, meta={"mcp-rollout/trajectory": trajectory})  # type: ignore[arg-type]
-
-
-async def answer(client: Client, tool: str, trajectory: str = "a", /, **arguments: Any) -> dict[str, Any]:
-    result = await ask(client, tool, trajectory, **arguments)
-    assert not result.is_error and result.structured_content is not None, result.content
-    return result.structured_content
 
 
 def coins_of(opening: dict[str, Any]) -> int:
@@ -203,104 +193,6 @@ async def test_a_conversation_that_was_over_goes_on_in_a_restored_world(error_of
         await answer(client, "restore", state=state)
         assert (await answer(client, "reply", seq=2, message="Hm"))["done"] is False
         assert await answer(client, "reply", seq=1, message="Hm") == last
-
-
-async def test_any_function_over_the_world_may_be_async() -> None:
-    server, noted = MCPServer("slow", log_level="WARNING"), list[str]()
-
-    async def begin(task: str, seed: int) -> list[int]:
-        await anyio.lowlevel.checkpoint()
-        return [seed]
-
-    harness = Harness(server, begin)
-
-    @harness.start
-    async def start(world: list[int]) -> str:
-        await anyio.lowlevel.checkpoint()
-        return f"{world}"
-
-    @harness.score
-    async def score(world: list[int], messages: list[Message]) -> Score:
-        await anyio.lowlevel.checkpoint()
-        return Score(score=1.0, parts={})
-
-    @harness.tasks
-    async def tasks(split: Split) -> AsyncIterator[TaskItem]:
-        for seed in (7, 8, 9):
-            await anyio.lowlevel.checkpoint()
-            noted.append(f"listed {seed}")
-            yield TaskItem(task=split, seed=seed)
-
-    @harness.expert
-    async def expert(world: list[int]) -> list[ExpertTurn]:
-        await anyio.lowlevel.checkpoint()
-        return [ExpertTurn(content=f"{world}")]
-
-    @harness.snapshot
-    async def snapshot(world: list[int]) -> dict[str, Any]:
-        await anyio.lowlevel.checkpoint()
-        return {"world": world}
-
-    @harness.restore
-    async def restore(state: dict[str, Any]) -> list[int]:
-        await anyio.lowlevel.checkpoint()
-        return state["world"]
-
-    @harness.placing
-    async def place(world: list[int]) -> None:
-        await anyio.lowlevel.checkpoint()
-        noted.append(f"placed {world}")
-
-    async with Client(server) as client:
-        assert (await answer(client, "tasks", split="test", limit=2))["tasks"] == [
-            {"task": "test", "seed": 7, "prompt": "[7]"},
-            {"task": "test", "seed": 8, "prompt": "[8]"},
-        ]
-        assert (await answer(client, "expert", task="test", seed=7))["turns"] == [{"content": "[7]"}]
-        assert noted == ["listed 7", "listed 8"]
-        await answer(client, "reset", task="test", seed=7)
-        assert await answer(client, "snapshot") == {"state": {"world": [7]}}
-        await answer(client, "restore", state={"world": [8]})
-        assert (await answer(client, "start"))["message"] == "[8]"
-        assert noted[2:] == ["placed [7]", "placed [8]"]
-
-
-async def test_an_expert_may_yield_its_turns_one_by_one_while_its_world_is_open() -> None:
-    server = MCPServer("slow", log_level="WARNING")
-    harness = Harness(server, lambda task, seed: [seed])
-    harness.closing(lambda world: world.clear())
-
-    @harness.expert
-    async def expert(world: list[int]) -> AsyncIterator[ExpertTurn]:
-        for _ in range(2):
-            await anyio.lowlevel.checkpoint()
-            yield ExpertTurn(content=f"{world}")
-
-    async with Client(server) as client:
-        assert (await answer(client, "expert", task="x", seed=7))["turns"] == [{"content": "[7]"}] * 2
-
-
-async def test_a_world_is_placed_after_the_one_before_it_was_closed_and_a_refusal_undoes_the_reset(
-    error_of: ErrorOf,
-) -> None:
-    server, noted = MCPServer("place", log_level="WARNING"), list[str]()
-    harness = Harness(server, lambda task, seed: task)
-    harness.closing(lambda world: noted.append(f"closed {world}"))
-    harness.start(lambda world: world)
-
-    @harness.placing
-    def place(world: str) -> None:
-        if world == "elsewhere":
-            raise ToolError("there is no place")
-        noted.append(f"placed {world}")
-
-    async with Client(server) as client:
-        await answer(client, "reset", task="one", seed=0)
-        await answer(client, "reset", task="two", seed=0)
-        assert noted == ["placed one", "closed one", "placed two"]
-        assert "there is no place" in error_of(await ask(client, "reset", task="elsewhere", seed=0))
-        assert noted[3:] == ["closed two", "closed elsewhere"] and len(harness) == 0
-        assert "call reset" in error_of(await ask(client, "start"))
 
 
 async def test_no_room_and_no_such_task_are_told_and_leave_nothing_behind(error_of: ErrorOf) -> None:
