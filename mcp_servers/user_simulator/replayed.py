@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_servers.kit import Elicited, Reply
-
-_SEALED = ".traces.parquet"
+from mcp_servers.user_simulator.sealed import SUFFIX, sealed_records
 
 
 class Recording(BaseModel):
@@ -97,24 +96,16 @@ def load_recordings(source: str) -> Callable[[str, int], Recording]:
 
 
 def _recordings(source: Path) -> Iterator[Recording]:
-    files = sorted([*source.glob("*.jsonl"), *source.glob(f"*{_SEALED}")]) if source.is_dir() else [source]
+    files = sorted([*source.glob("*.jsonl"), *source.glob(f"*{SUFFIX}")]) if source.is_dir() else [source]
     if not files:
         raise ValueError(f"--recording {source}: no .jsonl file in it")
     for file in files:
         try:
-            lines = _sealed_lines(file) if file.name.endswith(_SEALED) else file.read_bytes().splitlines()
+            lines = sealed_records(file) if file.name.endswith(SUFFIX) else file.read_bytes().splitlines()
         except OSError as error:
             raise ValueError(f"--recording {file}: {error.strerror or error}") from error
         for number, line in enumerate(lines, 1):
             yield _recording(line, where=f"{file}:{number}")
-
-
-def _sealed_lines(file: Path) -> list[str]:
-    """The records of a journal of traces that grew large."""
-    from pyarrow import parquet
-
-    table: Any = cast(Any, parquet).read_table(file, columns=["record"])
-    return table.column("record").to_pylist()
 
 
 def _recording(line: bytes | str, *, where: str) -> Recording:
