@@ -45,10 +45,14 @@ def coerce(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str,
         arguments = changes[WHOLE] = _read_json(arguments, dict)
     if not isinstance(arguments, Mapping):
         return None
-    mended: dict[str, Any] = copy.deepcopy(dict(cast("Mapping[str, Any]", arguments)))
+    arguments = cast("Mapping[str, Any]", arguments)
     at_fault: dict[tuple[str | int, ...], list[ValidationError]] = {}
-    for error in argument_errors(definition, mended, fixed=fixed):
+    for error in argument_errors(definition, arguments, fixed=fixed):
         at_fault.setdefault(tuple(error.instance_path), []).append(error)
+    if not at_fault:
+        fits = changes and not check_arguments(definition, arguments, fixed=fixed)
+        return Coerced(arguments=dict(arguments), changes=changes) if fits else None
+    mended: dict[str, Any] = copy.deepcopy(dict(arguments))
     for path, errors in at_fault.items():
         readings = _readings_of_all(errors)
         if readings is None or len(readings) != 1 or not path or path[0] in (fixed or ()):
@@ -57,7 +61,7 @@ def coerce(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str,
         for step in path[:-1]:
             place = place[step]
         place[path[-1]] = changes[".".join(map(str, path))] = readings[0]
-    if not changes or check_arguments(definition, mended, fixed=fixed):
+    if check_arguments(definition, mended, fixed=fixed):
         return None
     return Coerced(arguments=mended, changes=changes)
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -66,6 +67,17 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
 
 
+def _url(value: str, key: str) -> str:
+    """The same. Raises ValueError where it is none that can be connected to; what it says may be secret."""
+    try:
+        found = urlsplit(value)
+        if found.scheme in ("http", "https") and found.hostname and found.port != 0 and " " not in value:
+            return value
+    except ValueError:  # a port that is none, half an IPv6 address
+        pass
+    raise ValueError(f"{key} must begin with http:// or https:// and name a host")
+
+
 class ElicitationConfig(_Model):
     """Who answers what servers ask the user within a call."""
 
@@ -88,9 +100,7 @@ class SamplingConfig(_Model):
     @field_validator("url")
     @classmethod
     def _names_a_host(cls, value: str) -> str:
-        if not re.match(r"https?://[^/]+", value):
-            raise ValueError("url must begin with http:// or https:// and name a host")
-        return value.rstrip("/")
+        return _url(value, "url").rstrip("/")
 
 
 class ClientCredentialsConfig(_Model):
@@ -103,6 +113,11 @@ class ClientCredentialsConfig(_Model):
     scope: str | None = None
     """Space-separated scopes."""
     method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+
+    @field_validator("issuer")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        return _url(value, "issuer")
 
 
 class ServerConfig(_Model):
@@ -187,8 +202,8 @@ class ServerConfig(_Model):
             found = " and ".join(given) if given else "none"
             remedy = "keep one of them" if given else "add a command, or a url"
             raise Fault(f"a server needs exactly one of command, url and factory; found {found}", remedy)
-        if self.url is not None and not re.match(r"https?://[^/]+", self.url):
-            raise ValueError("url must begin with http:// or https:// and name a host")
+        if self.url is not None:
+            _url(self.url, "url")
         if self.command is not None and not self.command.strip():
             raise Fault("command is empty", "name the program")
         if self.transport is not None and TRANSPORTS[self.transport] != given[0]:

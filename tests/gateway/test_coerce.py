@@ -104,6 +104,7 @@ def test_a_string_that_holds_the_one_value_due_is_read(given_: Any, sent: dict[s
         "[]",
         '{"count": "three"}',
         '{"count": 3',
+        '{"free": ' + "[" * 500 + "]" * 500 + "}",
     ],
 )
 def test_nothing_else_is_guessed(given_: Any) -> None:
