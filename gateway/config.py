@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -179,7 +180,11 @@ class ServerConfig(_Model):
     @property
     def label(self) -> str:
         """What a message may say about where the server is: the command or the bare address, never arguments."""
-        return self.command or self.factory or (self.url or "").split("?", 1)[0].rpartition("@")[2]
+        if self.command is not None:
+            program, *more = self.command.split()
+            # Where a whole command line stands in it, what follows may be secret.
+            return f"{program} …" if more and not Path(self.cwd or ".", self.command).exists() else self.command
+        return self.factory or (self.url or "").split("?", 1)[0].rpartition("@")[2]
 
     @field_validator("transport")
     @classmethod

@@ -105,3 +105,11 @@ async def test_a_definition_that_holds_a_secret_is_shown_as_it_is_and_reported(m
             assert gate.catalogue["world"][1].description == "listed."
     (report,) = [line for line in logs if line["event"] == "server.secret_in_tools"]
     assert report["server"] == "world" and report["tools"] == ["listed"]
+
+
+async def test_a_whole_command_line_in_command_is_not_repeated() -> None:
+    entry = {"command": f"no-such-server --token {SECRET}"}
+    with structlog.testing.capture_logs() as logs:
+        async with Gateway(GatewayConfig.model_validate({"servers": {"world": entry}})) as gate:
+            assert str(gate.failures["world"]) == "world: cannot start 'no-such-server …': no such program"
+    assert SECRET not in repr(logs)

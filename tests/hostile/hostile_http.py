@@ -166,6 +166,11 @@ class Handler(BaseHTTPRequestHandler):
                 body = b"\x00\xff{]}"
                 self.begin("application/json", len(body))
                 self.wfile.write(body)
+            case "deep":
+                head, tail = json.dumps(answer(request, "x") | {"deep": "@"}).encode().split(b'"@"')
+                body = head + b"[" * 5000 + b"]" * 5000 + tail
+                self.begin("application/json", len(body))
+                self.wfile.write(body)
             case "garbage event":
                 self.begin("text/event-stream")
                 self.wfile.write(b"data: {]}\n\ndata\n\xff\xff\n\n")

@@ -162,7 +162,7 @@ async def test_nobody_is_sent_elsewhere() -> None:
             elsewhere.accept()
 
 
-@pytest.mark.parametrize("behaviour", ["garbage", "garbage event", "web page", "nothing"])
+@pytest.mark.parametrize("behaviour", ["garbage", "garbage event", "web page", "nothing", "deep"])
 async def test_an_answer_that_is_none_fails_its_call_alone(behaviour: str) -> None:
     async with harmed(behaviour, call_timeout_s=5) as (outcome, _, session):
         assert isinstance(outcome, ProtocolError | DeliveryUnknown), outcome
