@@ -61,7 +61,7 @@ class Calls:
             RequestRefused: the server asked for something that nobody could give.
             ServerUnavailable: the request surely did not arrive.
             DeliveryUnknown: it was sent and the line broke before the answer.
-            CallTimeout: it was sent and not answered within `timeout_s`.
+            CallTimeout: it was not answered within `timeout_s`.
             ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
         """
         try:
