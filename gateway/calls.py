@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from gateway.cleaning import Cleaning
 from gateway.config import ServerConfig
+from gateway.delivery import DELIVERY, Delivery
 from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.exchange import EXCHANGE, Exchange
 from gateway.fetch import fetch
@@ -23,7 +24,7 @@ from gateway.requests import Exchanges
 from gateway.rounds import ask
 from gateway.schema import check_output
 from gateway.types import ToolDefinition, ToolResult
-from gateway.wire import DELIVERY, Delivery, failure, read_result
+from gateway.wire import failure, read_result
 
 _FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
 """What mcp raises when a request fails."""
@@ -60,7 +61,7 @@ class Calls:
             RequestRefused: the server asked for something that nobody could give.
             ServerUnavailable: the request surely did not arrive.
             DeliveryUnknown: it was sent and the line broke before the answer.
-            CallTimeout: it was sent and not answered within `timeout_s`.
+            CallTimeout: it was not answered within `timeout_s`.
             ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
         """
         try:
@@ -81,7 +82,7 @@ class Calls:
         if session is None or self._link.over.is_set():
             raise ServerUnavailable(self._link.down or "not connected", server=server, tool=name)
         delivery = Delivery()
-        DELIVERY.set(delivery)
+        sent_before = DELIVERY.set(delivery)
         exchange = exchange or Exchange(server=server, tool=name)
         exchange.clean = self._cleaning.json
         outer = EXCHANGE.set(exchange)
@@ -108,6 +109,8 @@ class Calls:
             finally:
                 self._exchanges.close(progress_token)
                 EXCHANGE.reset(outer)
+                DELIVERY.reset(sent_before)
+                delivery.end()
         if exchange.broken is not None:
             raise exchange.broken
         if answer is None:
@@ -128,7 +131,7 @@ class Calls:
         if session is None or self._link.over.is_set():
             raise ServerUnavailable(self._link.down or "not connected", server=server)
         delivery = Delivery()
-        DELIVERY.set(delivery)
+        sent_before = DELIVERY.set(delivery)
         with anyio.move_on_after(timeout_s):
             try:
                 return await raw_tools(session)
@@ -137,4 +140,7 @@ class Calls:
                 if isinstance(outcome, GatewayError):
                     raise outcome from error
                 raise ProtocolError(outcome.text, server=server, tool="tools/list") from error
+            finally:
+                DELIVERY.reset(sent_before)
+                delivery.end()
         raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool="tools/list")

@@ -9,7 +9,7 @@ from gateway.config import ServerConfig
 from gateway.errors import GatewayError
 from gateway.secrets import Secrets
 from gateway.target import Era
-from gateway.types import ToolResult
+from gateway.types import ToolDefinition, ToolResult
 
 Broken = TypeVar("Broken", bound=GatewayError)
 
@@ -45,6 +45,11 @@ class Cleaning:
     def text(self, text: str, *, cut_before: bool = False) -> str:
         self._note_token()
         return self._secrets.clean(text, cut_before=cut_before)
+
+    def tells(self, tool: ToolDefinition) -> bool:
+        """Whether a tool's definition has a secret in it. It is shown as it was sent: another text is another tool."""
+        held = {"name": tool.name, **tool.pinned}
+        return self.json(held) != held
 
     def _note_token(self) -> None:
         if self._era.authority is not None and self._era.authority.token is not None:

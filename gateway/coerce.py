@@ -1,4 +1,4 @@
-"""Arguments that nearly fit: a number in a string, JSON text where an object is due."""
+"""Arguments that nearly fit: a number in a string, JSON text where an object is due, or in place of all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +18,8 @@ from gateway.types import ToolDefinition
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,17})?([eE][+-]?\d{1,3})?")
 _UNREADABLE = object()
+WHOLE = "$"
+"""Where all the arguments were one string, as JSONPath names the whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +28,7 @@ class Coerced:
 
     arguments: dict[str, Any]
     changes: dict[str, Any]
-    """The value that is sent instead of the string that the policy gave, by dotted path."""
+    """The value that is sent instead of the string that the policy gave, by dotted path; by `WHOLE` for all of them."""
 
 
 def coerce(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None) -> Coerced | None:
@@ -38,55 +40,96 @@ def coerce(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str,
     Args:
         fixed: What the gateway adds to the arguments; it is left as it is.
     """
+    changes: dict[str, Any] = {}
+    if isinstance(arguments, str):
+        arguments = changes[WHOLE] = _read_json(arguments, dict)
     if not isinstance(arguments, Mapping):
         return None
     arguments = cast("Mapping[str, Any]", arguments)
-    errors = argument_errors(definition, arguments, fixed=fixed)
-    if not errors:
-        return None
+    at_fault: dict[tuple[str | int, ...], list[ValidationError]] = {}
+    for error in argument_errors(definition, arguments, fixed=fixed):
+        at_fault.setdefault(tuple(error.instance_path), []).append(error)
+    if not at_fault:
+        fits = changes and not check_arguments(definition, arguments, fixed=fixed)
+        return Coerced(arguments=dict(arguments), changes=changes) if fits else None
     mended: dict[str, Any] = copy.deepcopy(dict(arguments))
-    changes: dict[str, Any] = {}
-    for error in errors:
-        path = error.instance_path
-        value = _reading(error)
-        if value is _UNREADABLE or not path or path[0] in (fixed or ()):
+    for path, errors in at_fault.items():
+        readings = _readings_of_all(errors)
+        if readings is None or len(readings) != 1 or not path or path[0] in (fixed or ()):
             return None
         place: Any = mended
         for step in path[:-1]:
             place = place[step]
-        place[path[-1]] = value
-        changes[".".join(map(str, path))] = value
+        place[path[-1]] = changes[".".join(map(str, path))] = readings[0]
     if check_arguments(definition, mended, fixed=fixed):
         return None
     return Coerced(arguments=mended, changes=changes)
 
 
-def _reading(error: ValidationError) -> Any:
-    """The one value that the string at fault can stand for, or `_UNREADABLE`."""
+def _readings_of_all(errors: Sequence[ValidationError]) -> list[Any] | None:
+    """The values that the string at fault can stand for by all of these faults, each once; None where that cannot be
+    told: it is no string, a string is allowed, or more is wrong than what the value is."""
+    found: list[Any] | None = None
+    for error in errors:
+        readings = _readings(error)
+        if readings is None or error.instance_path != errors[0].instance_path:
+            return None
+        found = readings if found is None else [value for value in found if _is_among(value, readings)]
+    return found
+
+
+def _readings(error: ValidationError) -> list[Any] | None:
+    """The same by one fault."""
     text = cast("object", error.instance)
-    allowed = _types(error)
-    if not isinstance(text, str) or not allowed or "string" in allowed:
-        return _UNREADABLE
-    readings = [value for value in (_read(text, kind) for kind in allowed) if value is not _UNREADABLE]
-    # `integer` and `number` read the same value.
-    return readings[0] if len({repr(value) for value in readings}) == 1 else _UNREADABLE
-
-
-def _types(error: ValidationError) -> list[str]:
-    """The types that would have been right there; empty where it is not a matter of type alone."""
+    if not isinstance(text, str):
+        return None
     match error.kind:
         case ValidationErrorKind.Type():
-            return error.kind.types
+            if "string" in error.kind.types:
+                return None
+            # `integer` and `number` read the same value.
+            return _each_once(_read(text, kind) for kind in error.kind.types)
+        case ValidationErrorKind.Enum():
+            return _each_once(value for value in error.kind.options if _stands_for(text, value))
+        case ValidationErrorKind.Constant():
+            return [error.kind.expected_value] if _stands_for(text, error.kind.expected_value) else []
         case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
-            branches = [branch for errors in error.kind.context for branch in errors]
-            if any(branch.instance_path != error.instance_path for branch in branches):
-                return []
-            kinds = [branch.kind for branch in branches]
-            if not all(isinstance(kind, ValidationErrorKind.Type) for kind in kinds):
-                return []
-            return [kind for branch in branches for kind in _types(branch)]
+            branches = [_readings_of_all(branch) for branch in error.kind.context]
+            if any(readings is None for readings in branches):
+                return None
+            here = {tuple(inner.instance_path) for branch in error.kind.context for inner in branch}
+            if here != {tuple(error.instance_path)}:
+                return None
+            return _each_once(value for readings in branches for value in readings or ())
         case _:
-            return []
+            return None
+
+
+def _stands_for(text: str, value: object) -> bool:
+    match value:
+        case bool():
+            kind = "boolean"
+        case int() | float():
+            kind = "number"
+        case list():
+            kind = "array"
+        case dict():
+            kind = "object"
+        case _:
+            return False
+    return _is_among(_read(text, kind), [value])
+
+
+def _is_among(value: Any, others: Sequence[Any]) -> bool:
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in others)
+
+
+def _each_once(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if value is not _UNREADABLE and not _is_among(value, found):
+            found.append(value)
+    return found
 
 
 def _read(text: str, kind: str) -> Any:

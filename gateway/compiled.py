@@ -14,7 +14,7 @@ from typing import Any, cast
 import structlog
 from jsonschema_rs import ReferencingError, ValidationError, Validator, validator_for
 
-from gateway.effort import Costs, Extent, measure, too_large
+from gateway.effort import Costs, measure, too_large
 from gateway.patterns import SIZES, compiled_size, options
 from gateway.subschemas import Node, Unchecked, read_graph
 
@@ -81,11 +81,9 @@ class Program:
         except ValueError:
             return False
 
-    def effort(self, value: Any) -> int:
-        """Most steps that checking `value` can take. Raises ValueError as `errors` does."""
-        return self._effort(measure(value))[0]
-
-    def _effort(self, extent: Extent) -> tuple[int, int]:
+    def effort(self, value: Any) -> tuple[int, int]:
+        """Most steps that checking `value` can take, and how many of them are more to word. Raises as `errors` does."""
+        extent = measure(value)
         cost = self._costs.at(extent.depth)
         if cost.depth > _MOST_STACKED:
             return MOST_EFFORT + 1, MOST_EFFORT + 1
@@ -99,7 +97,7 @@ class Program:
             TooMuch: nothing was checked.
             ValueError: it is no JSON value, or one nested more than 100 deep.
         """
-        effort, to_word = self._effort(measure(value))
+        effort, to_word = self.effort(value)
         if effort > MOST_EFFORT:
             raise TooMuch(f"up to {effort} steps, and the most is {MOST_EFFORT}")
         if self._validator.is_valid(value):

@@ -6,7 +6,9 @@ import os
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -66,6 +68,17 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
 
 
+def _url(value: str, key: str) -> str:
+    """The same. Raises ValueError where it is none that can be connected to; what it says may be secret."""
+    try:
+        found = urlsplit(value)
+        if found.scheme in ("http", "https") and found.hostname and found.port != 0 and " " not in value:
+            return value
+    except ValueError:  # a port that is none, half an IPv6 address
+        pass
+    raise ValueError(f"{key} must begin with http:// or https:// and name a host")
+
+
 class ElicitationConfig(_Model):
     """Who answers what servers ask the user within a call."""
 
@@ -88,9 +101,7 @@ class SamplingConfig(_Model):
     @field_validator("url")
     @classmethod
     def _names_a_host(cls, value: str) -> str:
-        if not re.match(r"https?://[^/]+", value):
-            raise ValueError("url must begin with http:// or https:// and name a host")
-        return value.rstrip("/")
+        return _url(value, "url").rstrip("/")
 
 
 class ClientCredentialsConfig(_Model):
@@ -103,6 +114,11 @@ class ClientCredentialsConfig(_Model):
     scope: str | None = None
     """Space-separated scopes."""
     method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+
+    @field_validator("issuer")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        return _url(value, "issuer")
 
 
 class ServerConfig(_Model):
@@ -164,7 +180,11 @@ class ServerConfig(_Model):
     @property
     def label(self) -> str:
         """What a message may say about where the server is: the command or the bare address, never arguments."""
-        return self.command or self.factory or (self.url or "").split("?", 1)[0].rpartition("@")[2]
+        if self.command is not None:
+            program, *more = self.command.split()
+            # Where a whole command line stands in it, what follows may be secret.
+            return f"{program} …" if more and not Path(self.cwd or ".", self.command).exists() else self.command
+        return self.factory or (self.url or "").split("?", 1)[0].rpartition("@")[2]
 
     @field_validator("transport")
     @classmethod
@@ -187,8 +207,8 @@ class ServerConfig(_Model):
             found = " and ".join(given) if given else "none"
             remedy = "keep one of them" if given else "add a command, or a url"
             raise Fault(f"a server needs exactly one of command, url and factory; found {found}", remedy)
-        if self.url is not None and not re.match(r"https?://[^/]+", self.url):
-            raise ValueError("url must begin with http:// or https:// and name a host")
+        if self.url is not None:
+            _url(self.url, "url")
         if self.command is not None and not self.command.strip():
             raise Fault("command is empty", "name the program")
         if self.transport is not None and TRANSPORTS[self.transport] != given[0]:

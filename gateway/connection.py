@@ -23,11 +23,13 @@ from pydantic import ValidationError
 from gateway.calls import Calls
 from gateway.cleaning import Cleaning
 from gateway.config import ServerConfig
+from gateway.delivery import DELIVERY
 from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
 from gateway.exchange import Exchange
 from gateway.link import Link
 from gateway.listening import hear_tool_changes
 from gateway.listing import list_tools
+from gateway.mcp_logs import cleaned
 from gateway.requests import Exchanges
 from gateway.target import Connect, Era, is_ours, target_of
 from gateway.types import Offer, RequestKind, ToolDefinition, ToolResult
@@ -57,6 +59,8 @@ class Connection:
     tools: tuple[ToolDefinition, ...] = field(default=(), init=False)
     malformed: tuple[str, ...] = field(default=(), init=False)
     """One message for each tool that the server listed and that nobody can call."""
+    telling: tuple[str, ...] = field(default=(), init=False)
+    """Names of tools whose definitions hold a secret of the server's entry."""
     instructions: str = field(default="", init=False)
     offers: frozenset[Offer] = field(default=frozenset(), init=False)
     """What the server has besides tools."""
@@ -116,10 +120,11 @@ class Connection:
 
     async def run(self) -> None:
         """The owner task: start it once, in a task group that outlives the connection. It raises only cancellation."""
+        DELIVERY.set(None)  # it may be opened for a call, and outlives it
         began = anyio.current_time()
         self._scope.deadline = began + self.config.start_timeout_s
         try:
-            with self._scope as scope:
+            with cleaned(self._link), self._scope as scope:
                 await self._hold(scope, began)
             if scope.cancelled_caught and not self._opened.is_set():
                 self._error = self._too_late() if self._abandoned is None else self._given_up(self._abandoned)
@@ -151,7 +156,7 @@ class Connection:
             scope.deadline = math.inf
             self._opened.set()
             async with anyio.create_task_group() as hearing:
-                hearing.start_soon(hear_tool_changes, client, self.server, self._tools_changed)
+                hearing.start_soon(hear_tool_changes, client, self.server, self._tools_changed, self._cleaning.text)
                 await self._link.over.wait()
                 hearing.cancel_scope.cancel()
             self._calls.session = None
@@ -192,6 +197,7 @@ class Connection:
 
     async def _describe(self, client: Client) -> None:
         self.tools, self.malformed = await self._list(client.session)
+        self.telling = tuple(self._cleaning.text(tool.name) for tool in self.tools if self._cleaning.tells(tool))
         self.instructions = self._calls.instructions = self._cleaning.text(client.instructions or "")
         has = {
             Offer.INSTRUCTIONS: self.instructions,

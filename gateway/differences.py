@@ -7,12 +7,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.hidden_text import plain
 from gateway.types import ToolDefinition
 
 
 def difference(before: ToolDefinition, after: ToolDefinition, *, was: str, now: str) -> str:
-    """A unified diff of what the policy is shown; `was` and `now` say where each of the two comes from."""
-    old, new = (_lines(tool.openai_schema()["function"]) for tool in (before, after))
+    """A unified diff of what the lock pins; `was` and `now` say where each of the two comes from.
+
+    What people would not see is written out, else a change of nothing but that would be shown as none.
+    """
+    old, new = (_lines({"name": tool.exposed_name, **tool.pinned}) for tool in (before, after))
     lines = difflib.unified_diff(old, new, was, now, n=1, lineterm="")
     return "\n".join([f"{before.server}/{before.name} has changed:", *lines])
 
@@ -33,4 +37,6 @@ def changed_tools(published: Mapping[str, ToolDefinition], now: Mapping[str, Too
 
 
 def _lines(value: Any) -> list[str]:
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+    # Not `splitlines`, which takes characters for line ends that JSON leaves in its strings.
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+    return [plain(line) for line in text.split("\n")]

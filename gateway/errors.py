@@ -88,7 +88,7 @@ class LeaseTimeout(GatewayError):
 
 
 class CallTimeout(GatewayError):
-    """The request was sent and not answered within `call_timeout_s`: whether it took effect is unknown."""
+    """The request was not answered within `call_timeout_s`: whether it took effect is unknown."""
 
 
 class DeliveryUnknown(GatewayError):

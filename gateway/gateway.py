@@ -16,7 +16,7 @@ from gateway.catalogue import select_tools
 from gateway.config import GatewayConfig
 from gateway.connection import Connection
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
-from gateway.hidden_text import Finding, find_hidden, find_hidden_in_tool
+from gateway.hidden_text import Finding, find_hidden, find_hidden_in_tool, plain
 from gateway.leasing import Leases
 from gateway.names import expose
 from gateway.offers import made_tool, offered_tools
@@ -111,6 +111,8 @@ class Gateway:
         for server, connection in opened.items():
             for problem in connection.malformed:
                 self._log.warning("server.tool_malformed", server=server, problem=problem)
+            if connection.telling:
+                self._log.warning("server.secret_in_tools", server=server, tools=[*map(plain, connection.telling)])
         self.hidden_text = MappingProxyType({server: _hidden_text(found) for server, found in opened.items()})
         for server, findings in self.hidden_text.items():
             if findings:

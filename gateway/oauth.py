@@ -112,6 +112,10 @@ class Authority:
             except AuthorizationFailed as error:
                 self._failure = str(error)
                 raise
+            except httpx2.TransportError as error:
+                # On the way to a token: whoever waits would meet it again, one after the other.
+                self._failure = f"authorization failed: {type(error).__name__}"
+                raise AuthorizationFailed(self._failure) from error
             finally:
                 self._renewals += 1
 

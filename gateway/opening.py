@@ -11,6 +11,7 @@ from typing import Self
 import anyio
 
 from gateway.answering import requests_answered
+from gateway.cleaning import Cleaning
 from gateway.config import GatewayConfig, Kind, ServerConfig
 from gateway.connection import Connection
 from gateway.errors import GatewayError, ServerUnavailable
@@ -34,6 +35,7 @@ class Openings:
     def __init__(self, config: GatewayConfig, connect: Connect | None) -> None:
         self._config, self._connect = config, connect
         self.eras = {server: Era() for server in config.servers}
+        self._cleaning = {server: Cleaning(config.servers[server], era) for server, era in self.eras.items()}
         self.connections: set[Connection] = set()
         """All that have not ended."""
         self._janitor: Janitor | None = None
@@ -50,7 +52,7 @@ class Openings:
             directories = self._config.lease_dir if self.bundled else None
             self._janitor = await self._exits.enter_async_context(Janitor(directories))
         self.tasks = await anyio.create_task_group().__aenter__()
-        self.watch = ToolWatch(self.tasks)
+        self.watch = ToolWatch(self.tasks, lambda server, text: self._cleaning[server].text(text))
         self.tasks.start_soon(self.watch.run)
         return self
 

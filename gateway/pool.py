@@ -15,6 +15,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from gateway.backoff import Backoff
 from gateway.connection import Connection
 from gateway.errors import GatewayError, ServerUnavailable
 
@@ -22,9 +23,6 @@ log = structlog.get_logger(__name__)
 
 Open = Callable[[], Awaitable[Connection]]
 """Opens a connection and returns it once calls can be sent; raises what `Connection.started` raises."""
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
-"""Between attempts to reconnect to a server that is down."""
 
 
 class SharedConnection:
@@ -34,9 +32,8 @@ class SharedConnection:
         self._open, self._current = open_connection, first
         self._lock = anyio.Lock()
         self._attempts = 0
-        self._failures = 0
         self._last_failure: GatewayError | None = None
-        self._not_before = 0.0
+        self._backoff = Backoff()
 
     async def take(self) -> Connection:
         """The connection. Raises `ServerUnavailable`."""
@@ -49,7 +46,7 @@ class SharedConnection:
             if self._attempts > seen and self._last_failure is not None:
                 # Somebody else's attempt failed while this session waited for it: one failure serves all.
                 raise ServerUnavailable(str(self._last_failure)) from self._last_failure
-            await anyio.sleep_until(self._not_before)
+            await anyio.sleep_until(self._backoff.not_before)
             return await self._reconnect()
 
     async def _reconnect(self) -> Connection:
@@ -58,12 +55,10 @@ class SharedConnection:
         try:
             self._current = await self._open()
         except GatewayError as error:
-            pause = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
-            self._failures += 1
-            self._not_before = anyio.current_time() + pause
+            self._backoff.failed()
             self._last_failure = error
             raise
-        self._failures, self._last_failure = 0, None
+        self._backoff.succeeded()
         log.info("pool.reconnected", server=self._current.server)
         return self._current
 
@@ -115,6 +110,7 @@ class BundlePool:
         self._ready = deque([first])
         self._used: deque[Bundle] = deque()
         self._live, self._warming = 1, 0
+        self._backoff, self._refilling_later = Backoff(), False
         self._change = anyio.Event()
         self._closing = False
         self.refill()
@@ -172,10 +168,13 @@ class BundlePool:
         bundle = Bundle()
         try:
             await self._open(bundle)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, GatewayError):
+                self._backoff.failed()
             # Not awaited: whoever waits for this bundle need not wait for its end.
             self._retire(bundle)
             raise
+        self._backoff.succeeded()
         return bundle
 
     def _retire(self, bundle: Bundle) -> None:
@@ -195,14 +194,28 @@ class BundlePool:
         self._change = anyio.Event()
 
     def refill(self) -> None:
-        """Start what is missing from the stock, in the background."""
+        """Start what is missing from the stock, in the background; after a failed start only when a pause is over.
+
+        Sessions do not wait for that pause: who finds the stock empty starts its own.
+        """
         missing = 0 if self._closing else self._min_ready - len(self._ready) - len(self._used) - self._warming
         if self.most is not None:
             missing = min(missing, self.most - self._live)
+        if missing > 0 and self._backoff.pausing:
+            if not self._refilling_later:
+                self._refilling_later = True
+                self._tasks.start_soon(self._refill_later)
+            return
         for _ in range(missing):
             self._warming += 1
             self._live += 1
             self._tasks.start_soon(self._warm)
+
+    async def _refill_later(self) -> None:
+        # Nothing is counted as alive meanwhile, so that a session can have the place.
+        await anyio.sleep_until(self._backoff.not_before)
+        self._refilling_later = False
+        self.refill()
 
     async def _warm(self) -> None:
         try:

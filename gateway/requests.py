@@ -11,10 +11,10 @@ import mcp_types as mcp
 from mcp.client.session import ClientRequestContext, ClientSession
 from pydantic import ValidationError
 
+from gateway.delivery import DELIVERY, Delivery
 from gateway.errors import RequestRefused
 from gateway.exchange import EXCHANGE, Exchange, Refused
 from gateway.types import TRAJECTORY_META, RequestKind
-from gateway.wire import DELIVERY, Delivery
 
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
 Answer = mcp.ElicitResult | mcp.CreateMessageResult

@@ -9,9 +9,10 @@ import anyio
 import mcp_types as mcp
 from mcp.client.session import ClientSession
 
+from gateway.delivery import Delivery
 from gateway.exchange import Exchange
 from gateway.requests import answer_round
-from gateway.wire import ANSWER, Answer, Delivery
+from gateway.wire import ANSWER, Answer
 
 _MAX_ROUNDS = 10
 """How often a server may answer a call with "come back with this state" before it is off the protocol."""

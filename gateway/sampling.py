@@ -116,9 +116,11 @@ def result(reply: Any, config: SamplingConfig) -> dict[str, Any]:
     if not isinstance(text, str):
         raise ValueError("the endpoint's answer has no text")
     stop = choice.get("finish_reason")
+    if stop is not None and not isinstance(stop, str):
+        raise ValueError("the endpoint's finish_reason is no text")
     return {
         "role": "assistant",
         "content": {"type": "text", "text": text},
         "model": str(reply.get("model") or config.model),
-        "stopReason": _STOPS.get(stop, str(stop or "endTurn")),
+        "stopReason": _STOPS.get(stop, stop) if stop else "endTurn",
     }

@@ -17,9 +17,13 @@ _WORDS = frozenset(
     "key apikey token secret secrets password passwd passphrase pwd pass credential credentials auth authorization "
     "cookie bearer pat dsn".split()
 )
+_ENDINGS = ("password", "passwd", "passphrase", "token", "secret", "apikey", "credential", "credentials")
+"""Of a word that says so although others run into it, as in PGPASSWORD."""
 _SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _USERINFO = re.compile(r"\w://(?:[^/\s:@]*:([^/\s@]+)|([^/\s:@]{16,}))@")
 """A password in a url, or a user as long as only a token is."""
+_PAIR = re.compile(r"([A-Za-z_][\w.-]*)\s*[=:]\s*(\S.*)", re.DOTALL)
+"""`NAME=value` and `Name: value`, as options take variables and headers."""
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token)\s+(.+)", re.IGNORECASE)
 
 
@@ -105,9 +109,16 @@ def _in_arguments(arguments: tuple[str, ...]) -> Iterator[str]:
         option, given, value = argument.partition("=")
         if option.startswith("-") and given:
             yield from _in_value(value, secret=is_secret_name(option))
+            yield from _in_pair(value)
         else:
             yield from _in_value(argument, secret=previous.startswith("-") and is_secret_name(previous))
+            yield from _in_pair(argument)
         previous = argument
+
+
+def _in_pair(text: str) -> Iterator[str]:
+    if match := _PAIR.fullmatch(text):
+        yield from _in_value(match[2], secret=is_secret_name(match[1]))
 
 
 def _in_value(value: str, *, secret: bool) -> Iterator[str]:
@@ -121,4 +132,5 @@ def _in_value(value: str, *, secret: bool) -> Iterator[str]:
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable, header, option or query key of this name holds a secret."""
-    return any(word.lower() in _WORDS for word in _SPLIT.split(name))
+    words = [word.lower() for word in _SPLIT.split(name)]
+    return any(word in _WORDS or word.endswith(_ENDINGS) for word in words)

@@ -18,16 +18,18 @@ from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
 
 from gateway.address import Address
+from gateway.call_guard import NOT_SENT
 from gateway.config import ServerConfig
+from gateway.delivery import DELIVERY, Delivery
 from gateway.errors import ServerUnavailable
-from gateway.http import NOT_SENT, open_client
+from gateway.http import open_client
 from gateway.lines import LineSplitter, Oversize, parse_line
 from gateway.link import FOR_MCP, Link
-from gateway.oauth import Authority, AuthorizationFailed
-from gateway.wire import DELIVERY, OVERSIZE, Delivery
+from gateway.oauth import Authority
+from gateway.unread import drain
+from gateway.wire import OVERSIZE
 
 _DATA = b"data:"
-_MOST_DRAINED = 64 << 10
 _SPARE_BYTES = 16
 """Of a line beside the message in it."""
 
@@ -141,10 +143,10 @@ class _Posts:
             async with stream_within_origin(
                 self._client, "POST", self._endpoint, content=body, headers=headers, timeout=self._timeout
             ) as response:
-                await _drain(response)
+                await drain(response)
         except httpx2.TransportError as error:
             self._link.trouble = reason = f"{type(error).__name__}: {error}".rstrip(": ")
-            if isinstance(error, (*NOT_SENT, AuthorizationFailed)):
+            if isinstance(error, NOT_SENT):
                 delivery.refused = reason
             else:
                 delivery.handed_over, delivery.lost = True, reason
@@ -168,12 +170,3 @@ class _Posts:
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
         pass
-
-
-async def _drain(response: httpx2.Response) -> None:
-    """Read the body, which says nothing, so that the line can be used again; a long one is not worth it."""
-    size = 0
-    async for chunk in response.aiter_bytes():
-        size += len(chunk)
-        if size > _MOST_DRAINED:
-            return

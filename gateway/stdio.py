@@ -84,13 +84,13 @@ class StdioTransport(asyncio.SubprocessProtocol):
             await self._shut_down()
 
     def _argv(self) -> tuple[list[str], dict[str, str]]:
-        command, cwd = self._config.command or "", self._config.cwd
+        command, label, cwd = self._config.command or "", self._config.label, self._config.cwd
         env = child_env(self._config.env)
         if cwd is not None and not Path(cwd).is_dir():
-            raise ServerUnavailable(f"cannot start {command!r}: no such directory {cwd!r}", server=self._name)
+            raise ServerUnavailable(f"cannot start {label!r}: no such directory {cwd!r}", server=self._name)
         lookup = str(Path(cwd or ".") / command) if os.sep in command else command
         if shutil.which(lookup, path=env.get("PATH", os.defpath)) is None:
-            raise ServerUnavailable(f"cannot start {command!r}: no such program", server=self._name)
+            raise ServerUnavailable(f"cannot start {label!r}: no such program", server=self._name)
         argv = [command, *self._config.args]
         if sys.platform == "linux":
             argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), rlimits(self._config), *argv]

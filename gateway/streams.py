@@ -12,8 +12,8 @@ from mcp.shared._stream_protocols import ReadStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage
 
+from gateway.delivery import DELIVERY
 from gateway.link import Link
-from gateway.wire import DELIVERY
 
 _INBOX_HIGH, _INBOX_LOW = 1000, 100
 

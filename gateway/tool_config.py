@@ -21,6 +21,9 @@ from gateway.projection import verl_parameters
 from gateway.types import Audience, ToolDefinition
 
 CLASS_NAME = "rollout.verl.tool.MCPTool"
+FORMAT = 2
+"""Of an entry's `config`. Before it had a number, annotations, output schemas and schemas with fixed arguments in them
+were not pinned."""
 Catalogue = Mapping[str, Sequence[ToolDefinition]]
 _REMEDY = "write it anew with `mcp-rollout tool-config`"
 
@@ -46,13 +49,13 @@ def lock_entries(catalogue: Catalogue, *, environment: str | None, source: str) 
             "class_name": CLASS_NAME,
             "config": {
                 "type": "native",
+                "format": FORMAT,
                 "environment": environment,
                 "source": source,
                 "server": tool.server,
                 "tool": tool.name,
                 "hash": tool.digest,
-                "description": tool.description,
-                "input_schema": tool.input_schema,
+                **tool.pinned,
             },
             "tool_schema": {
                 "type": "function",
@@ -121,8 +124,11 @@ def lock_entry(config: Mapping[str, Any], exposed_name: str) -> LockEntry:
     """One entry from its `config`, as verl hands it to the tool class.
 
     Raises:
-        ConfigError: a key is missing, or the definition does not match its own hash.
+        ConfigError: a key is missing, the definition does not match its own hash, or it was written by another version.
     """
+    if "hash" in config and (found := config.get("format", 1)) != FORMAT:
+        problem = f"the lock has format {found}, and this version reads {FORMAT}, which pins other things of a tool"
+        raise ConfigError(problem, key=exposed_name, remedy=_REMEDY)
     try:
         definition = ToolDefinition(
             server=config["server"],
@@ -130,6 +136,10 @@ def lock_entry(config: Mapping[str, Any], exposed_name: str) -> LockEntry:
             exposed_name=exposed_name,
             description=config["description"],
             input_schema=config["input_schema"],
+            full_schema=config["sent_schema"],
+            output_schema=config["output_schema"],
+            read_only=config["read_only"],
+            idempotent=config["idempotent"],
         )
         entry = LockEntry(definition=definition, environment=config["environment"], source=config["source"])
         recorded = config["hash"]

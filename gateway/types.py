@@ -98,10 +98,22 @@ class ToolDefinition:
         return self.read_only or self.idempotent
 
     @property
+    def pinned(self) -> dict[str, Any]:
+        """What the lock holds on to: what the policy is shown, what calls and results must fit, what may be resent."""
+        return {
+            "description": self.description,
+            "input_schema": self.input_schema,
+            "sent_schema": self.full_schema,
+            "output_schema": self.output_schema,
+            "read_only": self.read_only,
+            "idempotent": self.idempotent,
+        }
+
+    @property
     def digest(self) -> str:
-        """SHA-256 over what the policy is shown; pins the definition in the lock."""
-        shown = {"name": self.name, "description": self.description, "input_schema": self.input_schema}
-        return "sha256:" + hashlib.sha256(canonical_json(shown).encode()).hexdigest()
+        """SHA-256 over the server's name for the tool and what is `pinned` of it."""
+        held = {"name": self.name, **self.pinned}
+        return "sha256:" + hashlib.sha256(canonical_json(held).encode()).hexdigest()
 
     def openai_schema(self) -> dict[str, Any]:
         """The tool as a chat template takes it, with the full input schema."""

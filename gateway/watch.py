@@ -6,7 +6,7 @@ is of no use to this gateway: the trajectories that lease it fail, and no new on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import anyio
@@ -25,10 +25,14 @@ _PAUSE_S = 0.5
 
 
 class ToolWatch:
-    """What was published, and what has changed since."""
+    """What was published, and what has changed since.
 
-    def __init__(self, tasks: TaskGroup) -> None:
-        self._tasks = tasks
+    Args:
+        clean: Takes the secrets of a server, its first argument, out of a text.
+    """
+
+    def __init__(self, tasks: TaskGroup, clean: Callable[[str, str], str] = lambda _, text: text) -> None:
+        self._tasks, self._clean = tasks, clean
         self._published: dict[str, dict[str, ToolDefinition]] = {}
         self._changed: dict[str, ToolsChanged] = {}
         self.changed: Mapping[str, ToolsChanged] = MappingProxyType(self._changed)
@@ -59,7 +63,8 @@ class ToolWatch:
             self._lose(server, error)
             return
         if differences and server not in self._changed:
-            self._changed[server] = error = ToolsChanged("\n".join(differences), server=server)
+            difference = self._clean(server, "\n".join(differences))
+            self._changed[server] = error = ToolsChanged(difference, server=server)
             log.warning("server.tools_changed", server=server, problem=str(error))
 
     def _lose(self, server: str, error: Exception) -> None:

@@ -7,8 +7,6 @@ import binascii
 import json
 import math
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import mcp_types as mcp
@@ -16,6 +14,7 @@ from mcp import MCPError
 from mcp_types import methods
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
+from gateway.delivery import Delivery
 from gateway.effort import too_large
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ProtocolError, RequestRefused, ServerUnavailable
 from gateway.types import REWARD_META, ROLE_META, Content, ContentKind, Role, ToolDefinition, ToolResult
@@ -25,26 +24,6 @@ OVERSIZE = -32011
 UNREADABLE = -32012
 """Code of the answer a transport gives itself in place of one that is no JSON-RPC response."""
 
-
-@dataclass(slots=True)
-class Delivery:
-    """How far one request got. The transport writes it, the connection reads it when the request fails."""
-
-    handed_over: bool = False
-    """Bytes of the request have left this program: it may have been read."""
-    refused: str = ""
-    """Why the request surely did not run: nobody listened, or the server turned it away unread."""
-    lost: str = ""
-    """Why there will be no answer although the request may have run."""
-    oversize: bool = False
-    rounds: int = 0
-    """How often the server has answered the call by asking for something first."""
-    session_over: bool = False
-    """The server has ended the protocol session: the connection is of no more use."""
-
-
-DELIVERY: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
-"""The request being sent in this context; transports run in the caller's context or in a copy of it."""
 
 Answer = mcp.CallToolResult | mcp.InputRequiredResult
 

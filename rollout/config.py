@@ -15,6 +15,7 @@ from gateway.config import (
     GatewayConfig,
     LeaseDirConfig,
     SamplingConfig,
+    Seconds,
     ServerConfig,
     read_mapping,
     validate,
@@ -215,6 +216,8 @@ class Environment(_Section):
     filters: FiltersConfig = FiltersConfig()
     max_sessions: int = Field(default=64, ge=1)
     lease_timeout_s: float = Field(default=1800.0, gt=0)
+    reset_timeout_s: Seconds = 30
+    release_timeout_s: Seconds = 10
     lease_dir: LeaseDirConfig = LeaseDirConfig()
 
     elicitation: ElicitationConfig | None = None
@@ -247,6 +250,8 @@ class Environment(_Section):
             servers=self.servers,
             max_sessions=self.max_sessions,
             lease_timeout_s=self.lease_timeout_s,
+            reset_timeout_s=self.reset_timeout_s,
+            release_timeout_s=self.release_timeout_s,
             elicitation=self.elicitation,
             sampling=self.sampling,
             max_requests_per_call=self.max_requests_per_call,

@@ -36,10 +36,12 @@ def diagnose(error: GatewayError, entry: ServerConfig) -> Diagnosis:
     if "no such program" in problem:
         return _no_program(entry.command, entry.cwd, problem)
     if any("Method not found" in str(cause) for cause in _causes(error)):
-        said = f"{entry.command!r} is no MCP server: it does not know `initialize`"
+        said = f"{entry.label!r} is no MCP server: it does not know `initialize`"
         return Diagnosis(said, "name the program that serves; with docker, ssh and the like look at args")
     if entry.max_memory_mb is not None:
         remedy = f"it may need more than max_memory_mb: {entry.max_memory_mb}; try it without"
+        if isinstance(error, ConnectTimeout):
+            remedy += " (node and others hang where they get too little)"
     elif isinstance(error, ConnectTimeout):
         remedy = "start it by hand: a server waits for input; others need other args or env, or more start_timeout_s"
     else:

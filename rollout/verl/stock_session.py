@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from uuid import uuid4
 
 import ray
@@ -16,9 +16,11 @@ import ray.util
 from verl.experimental.agent_loop.tool_agent_loop import AgentData
 
 from gateway.config import GatewayConfig
+from gateway.gateway import Gateway
 from gateway.servers_file import load_servers
 from gateway.session import Session
 from gateway.tool_config import LockEntry
+from rollout.checks import refuse_differences
 from rollout.config import load_environment
 from rollout.verl.gateways import Gateways
 from rollout.verl.settings import share
@@ -29,7 +31,10 @@ TASK_KEY = "mcp"
 
 
 class StockSessions:
-    """One session per trajectory and source."""
+    """One session per trajectory and source.
+
+    verl tells its tools nothing of each other, so each announces itself, and all have before the first is called.
+    """
 
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
@@ -37,13 +42,22 @@ class StockSessions:
             weakref.WeakKeyDictionary()
         )
         self._owners: set[asyncio.Task[None]] = set()
+        self._locked: dict[str, dict[tuple[str, str], LockEntry]] = {}
+        """By source, then by server and tool: what this worker's lock holds."""
+
+    def expect(self, entry: LockEntry) -> None:
+        """The lock of this worker holds `entry`: its server has to run, and to define the tool like that."""
+        tool = entry.definition
+        self._locked.setdefault(entry.source, {})[tool.server, tool.name] = entry
 
     async def get(self, agent_data: AgentData, entry: LockEntry) -> Session:
         """The trajectory's session on the servers that the lock entry came from.
 
         Raises:
             ConfigError: the entry's source cannot be read.
-            GatewayError: the servers did not start, or no session became free.
+            LockMismatch: the servers of this worker define their tools otherwise than the lock.
+            GatewayError: a server of the lock did not start, which the next trajectory tries again; or no session
+                became free.
         """
         sessions = self._opening.setdefault(agent_data, {})
         if entry.source not in sessions:
@@ -52,10 +66,7 @@ class StockSessions:
         return await asyncio.shield(sessions[entry.source])
 
     async def _open(self, agent_data: weakref.ref[AgentData], task: Mapping[str, object], entry: LockEntry) -> Session:
-        # Not the gateway of `mcp_agent`, whose limits the trainer's configuration may override.
-        gateway = await self._gateways.get(
-            f"tool_agent {entry.source}", lambda: share(gateway_config(entry), workers_per_node())
-        )
+        gateway = await self._gateway(entry)
         loop = asyncio.get_running_loop()
         entered: asyncio.Future[Session] = loop.create_future()
         dropped = asyncio.Event()
@@ -85,6 +96,26 @@ class StockSessions:
         self._owners.add(owner)
         owner.add_done_callback(self._owners.discard)
         return await entered
+
+    async def _gateway(self, entry: LockEntry) -> Gateway:
+        locked = list(self._locked.get(entry.source, {}).values())
+        needed = {each.definition.server for each in locked}
+        # Not the gateway of `mcp_agent`, whose limits the trainer's configuration may override.
+        gateway = await self._gateways.get(
+            f"tool_agent {entry.source}", lambda: share(_required(gateway_config(entry), needed), workers_per_node())
+        )
+        # The preflight has compared them, on another machine perhaps, and with other processes in any case.
+        refuse_differences(locked, gateway, lock=locked, path="LOCK")
+        return gateway
+
+
+def _required(config: GatewayConfig, servers: Collection[str]) -> GatewayConfig:
+    """Without one of `servers`, what the policy is shown could not be called for as long as the gateway lives."""
+    entries = {
+        server: entry.model_copy(update={"required": entry.required or server in servers})
+        for server, entry in config.servers.items()
+    }
+    return config.model_copy(update={"servers": entries})
 
 
 def workers_per_node() -> int:

@@ -44,6 +44,7 @@ class MCPTool(BaseTool):
         # Not `super().__init__`, which prints every schema to standard output.
         self.config = config
         self.entry = lock_entry(config, tool_schema.function.name)
+        WORKER.stock_sessions.expect(self.entry)
         self.tool_schema = FullToolSchema.of(tool_schema, self.entry)
         self.name = self.entry.definition.exposed_name
         self._images = bool(config.get("images"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 import pytest
-from conformance_client import play
+from conformance_client import OWN_OAUTH, play
 from third_party import NODE, PLACE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -27,7 +27,7 @@ async def answer(stream: anyio.abc.SocketStream) -> None:
         await stream.send(b"done\n")
 
 
-async def results(revision: str, place: Path, *chosen: str) -> dict[str, list[str]]:
+async def results(revision: str | None, place: Path, *chosen: str) -> dict[str, list[str]]:
     """By scenario, the checks that failed.
 
     Args:
@@ -37,7 +37,8 @@ async def results(revision: str, place: Path, *chosen: str) -> dict[str, list[st
     assert SUITE.is_file(), f"{SUITE} is missing: run `make third-party`"
     address, found = place / "s", place / "results"
     command = f"{sys.executable} -I -S {RELAY} {address}"
-    argv = [NODE, str(SUITE), "client", *chosen, "--spec-version", revision, "--timeout", "60000"]
+    argv = [NODE, str(SUITE), "client", *chosen, "--timeout", "60000"]
+    argv += ["--spec-version", revision] if revision else []
     async with await anyio.create_unix_listener(address) as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, answer)
         await anyio.run_process([*argv, "--command", command, "-o", str(found)], check=False, stderr=subprocess.STDOUT)
@@ -60,3 +61,8 @@ async def test_every_scenario_of_the_suite_passes(revision: str, count: int, tmp
         alone = tmp_path / str(number)
         alone.mkdir()
         assert list((await results(revision, alone, "--scenario", scenario)).values()) == [[]], scenario
+
+
+async def test_client_credentials_are_the_gateways_own(tmp_path: Path) -> None:
+    """An extension's scenario, so it belongs to no revision and is not among `all`."""
+    assert await results(None, tmp_path, "--scenario", OWN_OAUTH) == {OWN_OAUTH: []}

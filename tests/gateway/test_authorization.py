@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 import httpx2
 import pytest
@@ -161,6 +162,49 @@ async def test_who_waited_for_a_token_that_was_refused_does_not_ask_again() -> N
             issuer.gate.set()
         assert set(failures) == {"authorization failed: OAuthTokenError"} and len(failures) == 8
         assert sum(request.method == "POST" for request in issuer.seen) < 4
+
+
+async def test_who_waited_for_an_authorization_server_that_breaks_off_does_not_ask_again() -> None:
+    asked, gate = 0, anyio.Event()
+
+    async def break_off(stream: anyio.abc.SocketStream) -> None:
+        nonlocal asked
+        asked += 1
+        async with stream:
+            await gate.wait()
+
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        address = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+        tasks.start_soon(listener.serve, break_off)
+        credentials = {"issuer": address, "client_id": "me", "client_secret": "client-secret-1"}
+        async with guarded(client_credentials=credentials) as (client, url, issuer, resource):
+            issuer.address = address
+            failures: list[str] = []
+
+            async def call() -> None:
+                with pytest.raises(AuthorizationFailed) as caught:
+                    await client.post(url)
+                failures.append(str(caught.value))
+
+            async with anyio.create_task_group() as calls:
+                for _ in range(8):
+                    calls.start_soon(call)
+                while sum(request.method == "POST" for request in resource.seen) < 8:
+                    await anyio.lowlevel.checkpoint()
+                gate.set()
+        assert len(failures) == 8 and len(set(failures)) == 1 and failures[0].startswith("authorization failed: ")
+        assert asked < 4
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("issuer", ["auth.example.com", "ftp://h", "https://", "https://h:port", "https://[::1", ""])
+def test_an_issuer_that_is_no_address_is_told_when_the_configuration_is_read(issuer: str) -> None:
+    entry = {"url": "https://h/mcp", "client_credentials": {"issuer": issuer, "client_id": "a", "client_secret": "b"}}
+    with pytest.raises(ValueError, match="issuer must begin with http:// or https:// and name a host"):
+        ServerConfig.model_validate(entry)
 
 
 async def test_the_body_of_a_refusal_is_not_read() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.coerce import coerce
 from gateway.schema import check_arguments
-from gateway.types import ToolDefinition
+from gateway.types import ToolDefinition, canonical_json
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -26,6 +26,12 @@ SCHEMA: dict[str, Any] = {
         "many": {"type": ["integer", "number", "null"]},
         "text": {"type": "string"},
         "free": {},
+        "level": {"enum": [1, 2, 3]},
+        "literal": {"enum": [1, 2, 3], "type": "integer"},
+        "maybe": {"anyOf": [{"enum": [1, 2, 3], "type": "integer"}, {"type": "null"}], "default": None},
+        "only": {"const": 7},
+        "mixed": {"enum": ["low", 1, True, [1]]},
+        "named": {"anyOf": [{"enum": ["auto"], "type": "string"}, {"type": "integer"}]},
     },
     "additionalProperties": False,
 }
@@ -47,12 +53,22 @@ TOOL = ToolDefinition(server="s", name="t", exposed_name="t", description="", in
         ({"many": "7"}, {"many": 7}),
         ({"clash": "5"}, {"clash": 5}),
         ({"count": "2", "text": "2", "free": "2"}, {"count": 2, "text": "2", "free": "2"}),
+        ({"level": "2"}, {"level": 2}),
+        ({"literal": "2"}, {"literal": 2}),
+        ({"maybe": "2"}, {"maybe": 2}),
+        ({"only": "7"}, {"only": 7}),
+        ({"mixed": "1"}, {"mixed": 1}),
+        ({"mixed": "true"}, {"mixed": True}),
+        ({"mixed": "[1]"}, {"mixed": [1]}),
+        ({"named": "5"}, {"named": 5}),
+        ('{"count": 3}', {"count": 3}),
+        ('{"count": "3"}', {"count": 3}),
     ],
 )
-def test_a_string_that_holds_the_one_value_due_is_read(given_: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_a_string_that_holds_the_one_value_due_is_read(given_: Any, sent: dict[str, Any]) -> None:
     before = json.dumps(given_)
     coerced = coerce(TOOL, given_)
-    assert coerced is not None and coerced.arguments == sent
+    assert coerced is not None and canonical_json(coerced.arguments) == canonical_json(sent)
     assert coerced.changes and json.dumps(given_) == before
 
 
@@ -78,12 +94,26 @@ def test_a_string_that_holds_the_one_value_due_is_read(given_: dict[str, Any], s
         {"text": 5},
         {"count": "3", "sure": "maybe"},  # all or nothing
         {"unknown": "3", "count": "3"},
+        {"level": "4"},
+        {"literal": "2.0"},
+        {"maybe": "null"},
+        {"mixed": "false"},
+        {"named": "manual"},
         ["count"],
         "3",
+        "[]",
+        '{"count": "three"}',
+        '{"count": 3',
+        '{"free": ' + "[" * 500 + "]" * 500 + "}",
     ],
 )
 def test_nothing_else_is_guessed(given_: Any) -> None:
     assert coerce(TOOL, given_) is None
+
+
+def test_what_was_sent_instead_of_one_string_for_everything_is_recorded() -> None:
+    coerced = coerce(TOOL, '{"count": "3", "text": "x"}')
+    assert coerced is not None and coerced.changes == {"$": {"count": "3", "text": "x"}, "count": 3}
 
 
 def test_arguments_that_fit_are_left_alone() -> None:

@@ -16,7 +16,9 @@ from serving import Model, listening, serving
 from starlette.responses import Response
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session
+from gateway.config import SamplingConfig
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
+from gateway.sampling import result
 from gateway.types import Heard, NotificationKind, RequestKind
 
 pytestmark = [
@@ -362,3 +364,10 @@ async def test_a_call_that_was_begun_is_not_taken_for_one_that_never_arrived() -
             with pytest.raises(DeliveryUnknown, match="begun, but never finished: HTTP 429"):
                 await session.call("order", {"item": "tea"})
     assert rounds == 2
+
+
+@pytest.mark.parametrize("stop", [{"type": "stop"}, ["stop"], 3])
+def test_a_completion_that_ended_for_no_stated_reason_is_no_completion(stop: Any) -> None:
+    choice = {"message": {"content": "yes"}, "finish_reason": stop}
+    with pytest.raises(ValueError, match="finish_reason is no text"):
+        result({"choices": [choice]}, SamplingConfig(url="http://h/v1", model="m"))

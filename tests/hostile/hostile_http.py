@@ -8,11 +8,15 @@ import gzip
 import json
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 BEHAVIOUR, *REST = sys.argv[1:]
 MEGABYTE = b"x" * (1 << 20)
-TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+BEGAN = time.monotonic()
+OVER = threading.Event()
+"""What the behaviour sends beside the calls has ended, one way or the other."""
+GETS = []
 
 
 def answer(request, text):
@@ -46,19 +50,45 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n")
 
     def do_GET(self):
-        self.begin("text/plain", 0, 405)
+        GETS.append(self.path)
+        match BEHAVIOUR:
+            case "get redirect" if "followed" not in self.path:
+                self.flood(307, Location="/mcp?followed")
+            case "get answered" | "sse redirect":
+                self.flood(307 if "sse" in BEHAVIOUR else 200, Location="/sse")
+            case "get retry" | "resumed for ever":
+                self.begin("text/event-stream")
+                self.wfile.write(b"id: 2\nretry: 0\ndata:\n\n")
+            case _:
+                self.begin("text/plain", 0, 405)
 
-    do_DELETE = do_GET
+    def do_DELETE(self):
+        if BEHAVIOUR == "delete answered":
+            self.flood(200)
+        else:
+            self.begin("text/plain", 0, 405)
+
+    def flood(self, status, **headers):
+        try:
+            self.begin("text/plain", None, status, **headers)
+            for _ in range(100):
+                self.wfile.write(MEGABYTE)
+        except OSError:
+            self.close_connection = True
+        OVER.set()
 
     def do_POST(self):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         method, request = message.get("method"), message.get("id")
-        if request is None:
+        if method == "notifications/cancelled" and BEHAVIOUR == "hang in call and cancellation":
+            threading.Event().wait()
+        elif request is None:
             self.begin("text/plain", 0, 202)
         elif method == "initialize":
             version, info = message["params"]["protocolVersion"], {"name": "bad", "version": "1"}
             result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
-            self.reply({"jsonrpc": "2.0", "id": request, "result": result})
+            headers = {"Mcp_Session_Id": "s"} if BEHAVIOUR.startswith(("get", "delete")) else {}
+            self.reply({"jsonrpc": "2.0", "id": request, "result": result}, **headers)
         elif method == "tools/list":
             if BEHAVIOUR == "hang in list":
                 threading.Event().wait()
@@ -69,19 +99,33 @@ class Handler(BaseHTTPRequestHandler):
                 self.harm(request)
             except OSError:
                 self.close_connection = True  # the gateway has had enough
+                OVER.set()
         elif method == "tools/call":
+            if BEHAVIOUR == "drip":
+                OVER.wait()  # the line of the call that timed out is closed
+            if BEHAVIOUR == "resumed for ever":
+                self.reply(answer(request, json.dumps([len(GETS), time.monotonic() - BEGAN])))
+                return
             self.reply(answer(request, "hostile"))
         else:
             self.reply({"jsonrpc": "2.0", "id": request, "error": {"code": -32601, "message": "?"}})
 
     def harm(self, request):
         match BEHAVIOUR:
-            case "hang in call":
+            case "hang in call" | "hang in call and cancellation":
                 threading.Event().wait()
             case "drip":
                 self.begin("text/event-stream")
                 while not threading.Event().wait(0.05):
                     self.wfile.write(b":\n")
+            case "get redirect" | "get answered":
+                OVER.wait()
+                self.reply(answer(request, "over"))
+            case "get retry":
+                self.reply(answer(request, json.dumps([len(GETS), time.monotonic() - BEGAN])))
+            case "resumed for ever":
+                self.begin("text/event-stream")
+                self.wfile.write(b"id: 1\nretry: 0\ndata:\n\n")
             case "large answer" | "large answer, unannounced" | "large error":
                 status = 500 if BEHAVIOUR == "large error" else 200
                 head, tail = json.dumps(answer(request, "@")).encode().split(b"@")
@@ -120,6 +164,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.begin("text/plain", 0, 307, Location=REST[0])
             case "garbage":
                 body = b"\x00\xff{]}"
+                self.begin("application/json", len(body))
+                self.wfile.write(body)
+            case "deep":
+                head, tail = json.dumps(answer(request, "x") | {"deep": "@"}).encode().split(b'"@"')
+                body = head + b"[" * 5000 + b"]" * 5000 + tail
                 self.begin("application/json", len(body))
                 self.wfile.write(body)
             case "garbage event":

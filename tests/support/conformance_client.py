@@ -19,6 +19,8 @@ from gateway import Gateway, GatewayConfig, GatewayError, Session
 
 Context = dict[str, Any]
 """What the suite tells a scenario's client: credentials, calls to make."""
+OWN_OAUTH = "auth/client-credentials-basic"
+"""Played with the entry's `client_credentials`; the other logins need a browser, or a token of somebody else's."""
 REDIRECT = "http://localhost:3000/callback"
 
 
@@ -177,6 +179,16 @@ async def logged_in(url: str, context: Context) -> AsyncIterator[Any]:
         yield streams
 
 
+async def own_credentials(url: str, context: Context) -> dict[str, Any]:
+    """The entry of a server that takes client credentials: the gateway's own OAuth."""
+    where = urlparse(url)
+    about = f"{where.scheme}://{where.netloc}/.well-known/oauth-protected-resource{where.path}"
+    async with httpx2.AsyncClient() as client:
+        issuer = (await client.get(about)).json()["authorization_servers"][0]
+    given = {"issuer": issuer, "client_id": context["client_id"], "client_secret": context["client_secret"]}
+    return {"client_credentials": given}
+
+
 async def play(scenario: str, url: str, context: Context) -> None:
     """Connect to the suite's server at `url`, do what `scenario` is about, and leave."""
     config: dict[str, Any] = {
@@ -187,10 +199,16 @@ async def play(scenario: str, url: str, context: Context) -> None:
         "elicitation": {"server": "user"},
     }
     own = first_tool if scenario.startswith("auth/") else SCENARIOS[scenario]
-    with_login = partial(logged_in, url, context) if scenario.startswith("auth/") else lambda: None
+    login: Callable[[], Any] | None = None
+    if scenario == OWN_OAUTH:
+        config["servers"]["suite"] |= await own_credentials(url, context)
+    elif scenario.startswith("auth/"):
+        login = partial(logged_in, url, context)
 
     def connect(_: Any, server: str) -> Any:
-        return user() if server == "user" else with_login()
+        if server == "user":
+            return user()
+        return login() if login is not None else None
 
     # Servers that misbehave on purpose are part of the suite.
     with suppress(GatewayError):

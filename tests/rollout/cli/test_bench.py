@@ -1,10 +1,13 @@
 """`bench`: what it measures is measured, and comes as one object."""
 
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
@@ -25,6 +28,23 @@ def test_a_call_is_compared_with_the_sdks_client_and_with_connecting_on_every_tr
         assert by_transport.keys() == TRANSPORTS and all(value > 0 for value in by_transport.values())
     # Connecting means starting the server: a hundredfold, however busy the machine.
     assert found["ratio_to_connecting"]["stdio"] > 10
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_call_costs_no_more_than_it_may() -> None:
+    """Ratios of medians, each within one run with both sides in turns; of several runs the middle one counts."""
+    rounds = [bench("call", "--calls", "300", "--connects", "16") for _ in range(5)]
+
+    def middle(key: str, transport: str) -> float:
+        return statistics.median(found[key][transport] for found in rounds)
+
+    assert middle("ratio_to_sdk", "in_process") <= 1.10
+    assert middle("ratio_to_sdk", "stdio") <= 1.10
+    assert middle("ratio_to_sdk", "http") <= 1.05
+    # In process there is nothing to start or open, so connecting costs little: see docs/performance.md.
+    assert middle("ratio_to_connecting", "stdio") >= 10
+    assert middle("ratio_to_connecting", "http") >= 10
 
 
 def test_a_lease_is_measured_cold_and_warm() -> None:

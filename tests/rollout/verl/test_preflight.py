@@ -200,7 +200,8 @@ def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight,
         name="say_hello",
         exposed_name="say_hello",
         description="How the user begins.",
-        input_schema=_schema_of("say_hello"),
+        input_schema={"type": "object", "properties": {}, "title": "say_helloArguments"},
+        output_schema={"type": "object", "additionalProperties": True, "title": "say_helloDictOutput"},
     )
     write_lock(
         tmp_path / "lock.yaml", [*entries, *lock_entries({"echo": [good]}, environment="echo", source="echo.yaml")]
@@ -208,7 +209,3 @@ def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight,
     mcp = {**MCP, "tools": ["say_hello"]}
     message = preflight(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tmp_path / 'lock.yaml'}", mcp=mcp)
     assert "Whisper it." in message and "Say it louder." in message and f"tool-config {stock} echo.yaml" in message
-
-
-def _schema_of(tool: str) -> dict[str, Any]:
-    return {"type": "object", "properties": {}, "title": f"{tool}Arguments"}

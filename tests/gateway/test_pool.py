@@ -1,0 +1,79 @@
+"""The stock of warm processes, when they do not start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from gateway.backoff import LONGEST_PAUSE_S, Backoff
+from gateway.errors import ServerUnavailable
+from gateway.pool import Bundle, BundlePool
+
+pytestmark = pytest.mark.anyio
+
+
+class Server:
+    """Starts or does not, and counts how often it was tried."""
+
+    def __init__(self) -> None:
+        self.begun, self.running, self.up = 0, 0, False
+
+    async def open(self, bundle: Bundle) -> None:
+        self.begun += 1
+        await anyio.lowlevel.checkpoint()
+        if not self.up:
+            raise ServerUnavailable("it did not start", server="world")
+        self.running += 1
+
+    async def discard(self, bundle: Bundle) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    def pool(self, tasks: Any, **options: Any) -> BundlePool:
+        return BundlePool(
+            ("world",), open_bundle=self.open, discard=self.discard, first=Bundle(), tasks=tasks, **options
+        )
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_stock_whose_servers_do_not_start_is_not_tried_without_a_pause_and_fills_once_they_do() -> None:
+    server = Server()
+    async with anyio.create_task_group() as tasks:
+        pool = server.pool(tasks, min_ready=4)
+        await turns(2000)
+        assert 3 <= server.begun <= 12  # hundreds without a pause
+        server.up = True
+        with anyio.fail_after(LONGEST_PAUSE_S + 5):
+            while server.running < 3:
+                await turns(1)
+        pool.close()
+
+
+async def test_a_session_does_not_wait_for_the_pause_and_gets_the_place_that_the_stock_would_take() -> None:
+    server = Server()
+    async with anyio.create_task_group() as tasks:
+        pool = server.pool(tasks, min_ready=1, most=1)
+        bundle = await pool.take(reset=False)
+        pool.give_back(bundle, sound=False)  # its place is free, and a warm start in it fails
+        while server.begun == 0:
+            await turns(1)
+        with anyio.fail_after(5), pytest.raises(ServerUnavailable):
+            await pool.take(reset=False)
+        pool.close()
+        tasks.cancel_scope.cancel()
+
+
+async def test_pauses_grow_to_a_bound_however_long_a_server_is_down() -> None:
+    backoff = Backoff()
+    for _ in range(5000):
+        backoff.not_before = 0.0
+        backoff.failed()
+    assert backoff.not_before - anyio.current_time() <= LONGEST_PAUSE_S
+    backoff.succeeded()
+    assert not backoff.pausing
