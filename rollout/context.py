@@ -34,16 +34,22 @@ class Context:
         """
         base = self._base(trace, messages)
         trace.stop_reason = trace.stop_reason or self.limits.reached(trace, freed=len(trace.context) - len(base))
-        if trace.stop_reason is None:
-            edit = self._fitted(trace, messages, base)
-            if edit is None:
-                trace.stop_reason = StopReason.TOKEN_LIMIT
-            elif len(base) == len(trace.context):
-                trace.add_context(edit)
-            else:
-                kept = base[: len(base) - edit.removed]
-                trace.open([*kept, *edit.inserted, *edit.appended], images=trace.images + edit.images)
-        trace.messages += messages
+        try:
+            if trace.stop_reason is None:
+                self._render(trace, messages, base)
+        finally:  # what happened was said, even to a template that cannot render it
+            trace.messages += messages
+
+    def _render(self, trace: Trace, messages: list[Message], base: list[int]) -> None:
+        edit = self._fitted(trace, messages, base)
+        if edit is None:
+            trace.stop_reason = StopReason.TOKEN_LIMIT
+        elif len(base) == len(trace.context):
+            trace.add_context(edit)
+        else:
+            kept = base[: len(base) - edit.removed]
+            trace.take_back(edit.removed)
+            trace.open([*kept, *edit.inserted, *edit.appended], images=trace.images + edit.images)
 
     def _base(self, trace: Trace, messages: Sequence[Message]) -> list[int]:
         """The context that the messages join."""

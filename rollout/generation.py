@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollout import hermes
+from rollout.thinking import markers
 from rollout.types import Completion, FinishReason, Policy, TokenBuilder
-
-CLOSE_THOUGHT = f"\n{hermes.THINK_CLOSE}\n\n"
-"""What a thought is ended with: as a template writes it, so that the turn goes on as after a thought of its own."""
 
 
 async def generate(
@@ -19,13 +16,16 @@ async def generate(
     With a budget of `thinking` tokens the engine is asked for these first. A turn that is still thinking then is closed
     with a marker that nobody sampled, any other is left as it is, and the engine continues it to `max_tokens` in all,
     the marker included. Where the marker leaves no room for a token, the turn ends unclosed, like any that is cut.
+
+    Raises:
+        ConfigError: there is a budget, and the policy's thoughts have no marker that ends them.
     """
     first = max_tokens if thinking is None else min(thinking, max_tokens)
     begun = await policy.generate(list(context), max_tokens=first, turn=turn)
     # Cut by the engine itself, before the budget: its context is full, and asked again it would say no more.
     if begun.finish_reason is not FinishReason.LENGTH or len(begun.ids) < first or first == max_tokens:
         return begun
-    marker = tokens.encode(CLOSE_THOUGHT) if await is_thinking(begun.ids, tokens) else []
+    marker = tokens.encode(markers(tokens).closing) if await is_thinking(begun.ids, tokens) else []
     left = max_tokens - len(begun.ids) - len(marker)
     if left < 1:
         return begun
@@ -42,9 +42,9 @@ async def generate(
 
 
 async def is_thinking(ids: list[int], tokens: TokenBuilder) -> bool:
-    """Whether a completion stands within its leading thought."""
+    """Whether a completion stands within a thought."""
     parsed = await tokens.parse(ids, ())
-    return parsed.thinking_tokens >= len(ids) > 0 and hermes.THINK_CLOSE not in tokens.decode(ids)
+    return parsed.in_thought and parsed.thoughts[-1][1] == len(ids)
 
 
 def _joined(begun: Completion, marker: int, rest: Completion) -> list[float] | None:

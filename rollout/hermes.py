@@ -24,16 +24,10 @@ _SHAPE = 'write {"name": <tool name>, "arguments": <object>} between <tool_call>
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 
 
-def read(text: str, *, thinking_tokens: int = 0, opened: bool = False) -> Parsed:
-    """Split a completion into thinking, content and calls. Calls written inside the thinking are thoughts.
-
-    Args:
-        opened: whether the template put `<think>` into the generation prompt, so that only the closing marker is here.
-    """
-    reading = HERMES.read(text, (), opened=opened)
-    return Parsed(
-        content=reading.content, thinking=reading.thinking, thinking_tokens=thinking_tokens, calls=reading.calls
-    )
+def read(text: str) -> Parsed:
+    """Split a completion into thinking, content and calls. Calls written inside the thinking are thoughts."""
+    reading = HERMES.read(text, ())
+    return Parsed(content=reading.content, thinking=reading.thinking, calls=reading.calls)
 
 
 def call_from(value: object) -> Call:

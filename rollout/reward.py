@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field
@@ -43,9 +44,10 @@ async def score(
         | judged.parts
         | {str(name): value for name, value in components(config, trace).items()}
     )
-    weighed = sum(config.weight(name) * value for name, value in parts.items())
+    weighed = [config.weight(name) * value for name, value in parts.items()]
     return Reward(
-        score=config.weight(Component.SCORE) * judged.score + weighed + sum(turns) - penalty,
+        # Rounded once, so that 0.6, 0.3 and 0.1 of a perfect trajectory are 1.
+        score=math.fsum([config.weight(Component.SCORE) * judged.score, *weighed, *turns, -penalty]),
         parts=parts,
         turns=turns if any(turns) else [],
         penalty=penalty,

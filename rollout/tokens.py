@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollout import hermes
+from rollout.formats.spelling import token_ranges
 from rollout.types import Edit, Message, Parsed
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
@@ -29,6 +30,7 @@ class ByteTokens:
     can end its own message.
     """
 
+    thought = hermes.HERMES.thought
     vocab_size = 256 + len(SPECIAL)
     stop_id = _IDS[IM_END]
 
@@ -83,13 +85,15 @@ class ByteTokens:
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = sampled[:-1] if sampled[-1:] == [self.stop_id] else sampled
-        return hermes.read(self.decode(ids), thinking_tokens=self._thinking_tokens(ids))
-
-    def _thinking_tokens(self, ids: Sequence[int]) -> int:
-        close = _IDS[hermes.THINK_CLOSE]
-        if close in ids:
-            return list(ids).index(close) + 1
-        return len(ids) if _IDS[hermes.THINK_OPEN] in ids else 0
+        text = self.decode(ids)
+        reading = hermes.HERMES.read(text, ())
+        return Parsed(
+            content=reading.content,
+            thinking=reading.thinking,
+            thoughts=token_ranges(ids, text, reading.thoughts, decode=self.decode, token_of=_IDS.get),
+            in_thought=reading.in_thought,
+            calls=reading.calls,
+        )
 
     def _message(self, role: str, text: str) -> list[int]:
         return [_IDS[IM_START], *f"{role}\n{text}".encode(), _IDS[IM_END], *b"\n"]

@@ -170,7 +170,7 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], cont
     """Send the calls side by side, record them in their order, and return the messages that tell the policy.
 
     What is not sent is answered in the tool's place: a call that cannot be read, and calls beyond the limit. A
-    trajectory that ends while calls are under way records those too, since they may have taken effect.
+    trajectory that ends while calls are under way records those and their messages too: they may have taken effect.
     """
     most = context.limits.parallel_calls
     sendable = [index for index, call in enumerate(calls) if call.problem is None][:most]
@@ -186,9 +186,7 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], cont
     async def send(index: int) -> None:
         results[index] = await session.call(calls[index].name, calls[index].arguments)
 
-    try:
-        await side_by_side([partial(send, index) for index in sendable])
-    finally:
+    def recorded() -> list[Message]:
         cut = context.environment.results
         shown = [
             show(result, tool=call.name, config=cut, tokens=context.tokens)
@@ -197,7 +195,14 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], cont
         tools = [session.tools.get(call.name) if index in sendable else None for index, call in enumerate(calls)]
         messages = trace.add_calls(calls, results, shown, [tool.server if tool else None for tool in tools])
         trace.turns[-1].marks += refused(calls, sendable, session.tools)
-    return messages
+        return messages
+
+    try:
+        await side_by_side([partial(send, index) for index in sendable])
+    except BaseException:
+        trace.messages += recorded()
+        raise
+    return recorded()
 
 
 async def side_by_side(sends: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:

@@ -51,9 +51,26 @@ class Parsed:
 
     content: str
     thinking: str = ""
-    thinking_tokens: int = 0
-    """How many leading ids of the completion are thinking, its closing marker included."""
+    thoughts: tuple[tuple[int, int], ...] = ()
+    """`[begin, end)` of the completion's ids, one for each thought, its markers included; in order and apart."""
+    in_thought: bool = False
+    """Whether the completion ends within its last thought."""
     calls: tuple[Call, ...] = ()
+
+    @property
+    def thinking_tokens(self) -> int:
+        """Of all thoughts together."""
+        return sum(end - begin for begin, end in self.thoughts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThoughtMarkers:
+    """How a policy's thoughts are told from the rest."""
+
+    opening: str
+    ending: str
+    closing: str
+    """What a thought is ended with for the policy: the ending marker with the space that a template puts around it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +119,11 @@ class Policy(Protocol):
 
 class TokenBuilder(Protocol):
     """The one bridge between messages and token ids; it never re-tokenises what is already in the context."""
+
+    @property
+    def thought(self) -> ThoughtMarkers | None:
+        """Between which markers the policy thinks; None where its thoughts are messages of their own."""
+        ...
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         """Ids of the opening messages, ready for the first generation."""

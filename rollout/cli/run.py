@@ -29,6 +29,7 @@ from rollout.evaluation.settings import Settings, keep_settings
 from rollout.evaluation.summary import Summary, summarise
 from rollout.rows import environment_tasks
 from rollout.startup import opened
+from rollout.thinking import check_thoughts
 from rollout.trace.record import Trace
 from rollout.trace.store import RunKey, TraceStore, read_traces
 
@@ -110,6 +111,8 @@ def run_environments(names: Sequence[str], environments_dir: Path, options: RunO
     environments = [load_environment(name, environments_dir) for name in names]
     if len({environment.name for environment in environments}) < len(environments):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
+    for environment in environments if options.engine not in WITHOUT_MODEL else ():
+        check_thoughts(environment, options.tool_format)
     recorded = list(read_traces(options.out)) if options.out.is_dir() else []
     if recorded and not options.resume:
         raise ConfigError("holds traces already", file=options.out, key="--out", remedy="add --resume or name another")

@@ -81,7 +81,7 @@ def _successes(played: Sequence[Trace], success_at: float) -> list[tuple[int, in
     rows: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for trace in played:
         assert trace.reward is not None
-        rows[trace.task.environment, trace.origin.row].append(trace.reward.score >= success_at)
+        rows[trace.task.environment, trace.origin.row].append(trace.reward.reaches(success_at))
     return [(len(row), sum(row)) for row in rows.values()]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rollout.formats.reading import Reading, Tools
-from rollout.types import Call
+from rollout.types import Call, ThoughtMarkers
 
 ReadBlock = Callable[[str, Tools], list[Call]]
 """The calls in the text of one block; a block that says nothing legible is one call with a `problem`."""
@@ -34,8 +34,16 @@ class BlockFormat:
     stops: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
     """Markers that mean a call, and are none outside a block."""
+    around_ending: tuple[str, str] = ("\n", "\n\n")
+    """What a template writes before and behind the marker that ends a thought."""
     ends_optional: bool = False
     """Whether a block's last closing marker may be missing, where all in it is whole."""
+
+    @property
+    def thought(self) -> ThoughtMarkers | None:
+        before, behind = self.around_ending
+        opening, ending = self.think
+        return ThoughtMarkers(opening=opening, ending=ending, closing=before + ending + behind)
 
     def opens(self, prompt: str) -> bool:
         return prompt.rstrip().endswith(self.think[0].rstrip())
@@ -44,9 +52,13 @@ class BlockFormat:
         thoughts: list[str] = []
         said: list[str] = []
         calls: list[Call] = []
-        position = thinking_end = self._leading_thought(text, opened)
+        places: list[tuple[int, int]] = []
+        in_thought = False
+        position = self._leading_thought(text, opened)
         if position:
             thoughts.append(_between(text[:position], *self.think))
+            places.append((0, position))
+            in_thought = not text[:position].endswith(self.think[1])
         while (found := self._next(text, position)) is not None:
             start, (opening, ending) = found
             said.append(text[position:start])
@@ -56,7 +68,8 @@ class BlockFormat:
             body = _without_half(text[inside:], ending) if end < 0 else text[inside:end]
             if opening == self.think[0]:
                 thoughts.append(body.strip("\n"))
-                thinking_end = thinking_end or (position if not "".join(said).strip() and not calls else 0)
+                places.append((start if text[:start].strip() else 0, position))
+                in_thought = end < 0
             else:
                 calls += self._block(body, tools, whole=end >= 0)
         said.append(text[position:])
@@ -64,7 +77,11 @@ class BlockFormat:
         calls += self._strays(content)
         calls += self._thought_only(thoughts, content, calls)
         return Reading(
-            thinking="\n".join(filter(None, thoughts)), content=content, calls=tuple(calls), thinking_end=thinking_end
+            thinking="\n".join(filter(None, thoughts)),
+            content=content,
+            calls=tuple(calls),
+            thoughts=tuple(places),
+            in_thought=in_thought,
         )
 
     def _leading_thought(self, text: str, opened: bool) -> int:

@@ -13,7 +13,7 @@ from typing import cast
 from rollout.formats.blocks import quoted
 from rollout.formats.reading import Reading, Tools
 from rollout.formats.values import decode_json
-from rollout.types import Call
+from rollout.types import Call, ThoughtMarkers
 
 START, MESSAGE, END, CALL, RETURN = "<|start|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"
 SHAPE = f"write {START}assistant<|channel|>commentary to=functions.NAME <|constrain|>json{MESSAGE}<an object>{CALL}"
@@ -30,6 +30,7 @@ class Harmony:
     ends: tuple[str, ...] = (RETURN, "<|endoftext|>")
     stops: tuple[str, ...] = (CALL, RETURN)
     closing: tuple[str | None, str | None] = (CALL, END)
+    thought: ThoughtMarkers | None = None
 
     def opens(self, prompt: str) -> bool:
         return False  # the prompt ends before the header that says what the message is
@@ -38,7 +39,8 @@ class Harmony:
         thoughts: list[str] = []
         said: list[str] = []
         calls: list[Call] = []
-        thinking_end = 0
+        places: list[tuple[int, int]] = []
+        in_thought = False
         for match in _MESSAGE.finditer(text):
             header, marker, body = match.group(1).partition(MESSAGE)
             recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
@@ -51,12 +53,17 @@ class Harmony:
                 said.append(body)
             elif channel is not None and channel.group(1) == "analysis":
                 thoughts.append(body)
-                thinking_end = match.end() if thinking_end == match.start() else thinking_end
+                places.append(match.span())
+                in_thought = not match.group(2) and match.end() == len(text)
             else:
                 said.append(body)
         content = "\n".join(filter(None, (part.strip() for part in said)))
         return Reading(
-            thinking="\n".join(filter(None, thoughts)), content=content, calls=tuple(calls), thinking_end=thinking_end
+            thinking="\n".join(filter(None, thoughts)),
+            content=content,
+            calls=tuple(calls),
+            thoughts=tuple(places),
+            in_thought=in_thought,
         )
 
 

@@ -53,6 +53,7 @@ _GLM = BlockFormat(
     ends=("<|observation|>", "<|user|>", "<|endoftext|>"),
     stops=("<|user|>",),
     closing=(None, None),  # the next message's opening marker ends a turn
+    around_ending=("", "\n"),
 )
 _SEED = BlockFormat(
     name="seed",
@@ -63,6 +64,7 @@ _SEED = BlockFormat(
     strays=("<function=",),
     ends=("<seed:eos>",),
     closing=("<seed:eos>", "<seed:eos>"),
+    around_ending=("", ""),
 )
 _MINIMAX = BlockFormat(
     name="minimax",
@@ -89,6 +91,7 @@ _KIMI = BlockFormat(
     ends=("<|im_end|>", "[EOS]"),
     closing=("<|im_end|>", "<|im_end|>"),
     ends_optional=True,
+    around_ending=("", ""),
 )
 _DEEPSEEK = BlockFormat(
     name="deepseek_v4",
@@ -107,6 +110,7 @@ _DEEPSEEK = BlockFormat(
     strays=(f"<{_DSML}invoke",),
     ends=("<\uff5cend\u2581of\u2581sentence\uff5c>",),
     closing=(None, None),  # verl's builder ends the turn itself
+    around_ending=("", ""),
 )
 _GEMMA = BlockFormat(
     name="gemma4",
@@ -116,6 +120,7 @@ _GEMMA = BlockFormat(
     shape=gemma.SHAPE,
     ends=("<turn|>", "<|tool_response>", "<eos>"),
     closing=("<tool_call|>", "<turn|>"),
+    around_ending=("", ""),
 )
 
 FORMATS: dict[str, Format] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rollout.types import Call
+from rollout.types import Call, ThoughtMarkers
 
 Tools = Sequence[Mapping[str, Any]]
 """OpenAI-style tool schemas, as the policy was offered them."""
@@ -20,8 +20,10 @@ class Reading:
     content: str
     calls: tuple[Call, ...]
     """In the order in which they were written; what cannot be read is a call with a `problem`."""
-    thinking_end: int
-    """Where the leading thought ends in the text, its closing marker included; 0 where there is none."""
+    thoughts: tuple[tuple[int, int], ...] = ()
+    """`[begin, end)` of each thought in the text, its markers included; a leading one begins with the text."""
+    in_thought: bool = False
+    """Whether the text ends within its last thought."""
 
 
 class Format(Protocol):
@@ -40,6 +42,11 @@ class Format(Protocol):
     @property
     def stops(self) -> tuple[str, ...]:
         """Tokens after which generation has to stop, beside those that verl's own parser names."""
+        ...
+
+    @property
+    def thought(self) -> ThoughtMarkers | None:
+        """Between which markers a policy thinks; None where a thought is a message of its own."""
         ...
 
     @property

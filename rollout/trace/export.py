@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigError
-from rollout.trace.record import Trace, Turn
+from gateway.types import Fault
+from rollout.trace.record import ROUNDING, Trace, Turn
 from rollout.types import Message
 
 ToolsByEnvironment = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -45,7 +46,7 @@ def export_sft(
 
     def rows() -> Iterator[dict[str, Any]]:
         for trace in traces:
-            if not _can_be_imitated(trace) or _score(trace) < min_reward:
+            if not (_can_be_imitated(trace) and trace.reward and trace.reward.reaches(min_reward)):
                 exported.left_out += 1
                 continue
             yield sft_row(trace, tools)
@@ -116,7 +117,7 @@ def _pairs(group: Sequence[Trace], min_margin: float) -> Iterator[tuple[Trace, T
     ordered = sorted(group, key=_score, reverse=True)
     for index in range(len(ordered) // 2):
         better, worse = ordered[index], ordered[-1 - index]
-        if _score(better) - _score(worse) < min_margin:
+        if _score(better) - _score(worse) < min_margin - ROUNDING:
             return
         yield better, worse
 
@@ -166,7 +167,7 @@ def _can_be_imitated(trace: Trace) -> bool:
     """Whether it ended, was scored, and every call in it could be read."""
     if trace.reward is None or trace.failure is not None or not trace.turns:
         return False
-    return all(event.name for turn in trace.turns for event in turn.tools)
+    return all(event.fault is not Fault.UNREADABLE for turn in trace.turns for event in turn.tools)
 
 
 def _score(trace: Trace) -> float:

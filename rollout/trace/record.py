@@ -13,12 +13,14 @@ from gateway.types import Heard, ToolResult
 from rollout.task import Origin, Task
 from rollout.trace.events import ToolEvent, UserEvent, tool_event, tool_message
 from rollout.trace.marks import Mark
-from rollout.trace.segment import Segment, Span, SpanKind
+from rollout.trace.segment import Segment, Span, SpanKind, runs
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
 SCHEMA_VERSION = 1
+ROUNDING = 1e-9
+"""By how much scores may fall short of what they are without rounding."""
 
 
 class StopReason(StrEnum):
@@ -90,6 +92,10 @@ class Reward:
     penalty: float = 0.0
     """What the filters subtracted, as a positive number."""
 
+    def reaches(self, threshold: float) -> bool:
+        """Whether the score is at least this much, but for what adding rounds off."""
+        return self.score >= threshold - ROUNDING
+
 
 @dataclass(kw_only=True, slots=True)
 class Failure:
@@ -139,6 +145,10 @@ class Trace(Segment):
     @classmethod
     def begin(cls, trajectory: str, task: Task, origin: Origin) -> Trace:
         return cls(id=trajectory, task=task, origin=origin, messages=[dict(message) for message in task.prompt])
+
+    def take(self, task: Task) -> None:
+        """Put this task, and its prompt, in the place of the one that the trace began with; before the first turn."""
+        self.task, self.messages = task, [dict(message) for message in task.prompt]
 
     @property
     def segments(self) -> list[Segment]:
@@ -197,12 +207,12 @@ class Trace(Segment):
         if completion.logprobs is None:
             self.has_logprobs = False
         logprobs = completion.logprobs or [0.0] * len(ids)
-        thinking = min(parsed.thinking_tokens, len(ids))
-        begin, end = completion.forced or (thinking, thinking)
-        self.add_span(SpanKind.THINKING, turn, ids[:begin], logprobs[:begin], in_loss=not mask_thinking)
-        self.add_span(SpanKind.FORCED, turn, ids[begin:end])
-        self.add_span(SpanKind.COMPLETION, turn, ids[end:], logprobs[end:], in_loss=True)
+        in_loss = {SpanKind.COMPLETION: True, SpanKind.THINKING: not mask_thinking, SpanKind.FORCED: False}
+        for kind, begin, end in runs(len(ids), parsed.thoughts, completion.forced):
+            own = logprobs[begin:end] if kind.is_sampled else None
+            self.add_span(kind, turn, ids[begin:end], own, in_loss=in_loss[kind])
         self.context += ids
+        begin, end = completion.forced or (0, 0)
         self.turns.append(
             Turn(
                 content=parsed.content,
@@ -252,12 +262,16 @@ class Trace(Segment):
         self.stop_reason = StopReason.FAILED
         self.failure = Failure(kind=kind, message=message)
 
-    def _apply(self, edit: Edit) -> None:
-        if edit.removed:
-            trimmed = self.trim(edit.removed)
+    def take_back(self, count: int) -> None:
+        """Drop the last ids of the context; what was sampled of them stays beside the turn, as `trimmed`."""
+        if count:
+            trimmed = self.trim(count)
             if self.turns:
                 self.turns[-1].trimmed += trimmed
-            del self.context[len(self.context) - edit.removed :]
+            del self.context[len(self.context) - count :]
+
+    def _apply(self, edit: Edit) -> None:
+        self.take_back(edit.removed)
         self.add_span(SpanKind.CONTEXT, len(self.turns) - 1, edit.inserted)
         self.context += edit.inserted
 

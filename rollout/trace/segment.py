@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 
 class SpanKind(StrEnum):
@@ -87,3 +89,22 @@ class Segment:
                 self.loss_mask[span.start : span.end] = [0] * (span.end - span.start)
             elif span.turn < turn:
                 return
+
+
+def runs(
+    length: int, thoughts: Sequence[tuple[int, int]], forced: tuple[int, int] | None
+) -> Iterator[tuple[SpanKind, int, int]]:
+    """A completion of so many ids as (kind, begin, end), in order and without gaps; each thought is a run of its own.
+
+    Args:
+        forced: the ids that nobody sampled, where there are some; they are no thought.
+    """
+    first, last = forced or (0, 0)
+    cuts = {min(cut, length) for thought in thoughts for cut in thought if not first < cut < last}
+    for begin, end in pairwise(sorted(cuts | {0, first, last, length})):
+        if first <= begin < last:
+            yield SpanKind.FORCED, begin, end
+        elif any(start <= begin < stop for start, stop in thoughts):
+            yield SpanKind.THINKING, begin, end
+        else:
+            yield SpanKind.COMPLETION, begin, end

@@ -10,6 +10,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 from gateway.errors import ConfigError, GatewayError
 from gateway.session import Session
+from rollout.errors import RolloutError
 from rollout.task import Origin, Task
 from rollout.trace.record import Trace
 from rollout.trajectory import roll_out
@@ -46,45 +47,54 @@ class MCPAgentLoop(AgentLoopBase):
     async def run(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, sampling_params: dict[str, Any], **row: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Play one trajectory. Never raises: what fails is recorded and withdrawn.
+        """Play one trajectory. Never raises: what fails is recorded, reported and withdrawn.
 
         Returns:
             One sample, or under v1 one for each segment of a context that dropped thinking; or what drops the
             trajectory from the batch: an empty list (v1), a masked token (v0).
         """
-        trajectory, origin = uuid4().hex, self._origin(row)
-        trace = Trace.begin(trajectory, UNREADABLE, origin)
+        trace = Trace.begin(uuid4().hex, UNREADABLE, self._origin(row))
         parts: tuple[str, ...] = ()
+        outputs: list[AgentLoopOutput] = []
         try:
             runtime = WORKER.runtime_for(self.config, self._lock)
             parts = runtime.reward_parts
-            trace = await self._play(runtime, trace, sampling_params, row)
-            if self.config.trainer.use_v1:
-                await WORKER.report(Entry.of(trace))
+            await self._play(runtime, trace, sampling_params, row)
             if not trace.is_withdrawn:
                 outputs = to_outputs(trace, parts, pad_token_id=self._pad_token_id)
-                return outputs[0] if len(outputs) == 1 else outputs
-        except Exception:  # verl's boundary: an exception here would fail the whole GRPO group
-            log.exception("trajectory could not be played", trajectory=trajectory, uid=origin.uid)
+        except Exception as error:  # verl's boundary: an exception here would fail the whole GRPO group
+            log.exception("trajectory could not be played", trajectory=trace.id, uid=trace.origin.uid)
+            is_known = isinstance(error, ConfigError | GatewayError | RolloutError)
+            trace.fail(error.kind if is_known else "internal_error", f"{type(error).__name__}: {error}")
+        await self._report(trace)
+        if outputs:
+            return outputs[0] if len(outputs) == 1 else outputs
         return [] if self.config.trainer.use_v1 else withdrawn_output(trace, parts, pad_token_id=self._pad_token_id)
 
-    async def _play(
-        self, runtime: Runtime, trace: Trace, sampling_params: dict[str, Any], row: dict[str, Any]
-    ) -> Trace:
-        """The trajectory's trace, which is on disk, whatever became of the trajectory."""
+    async def _report(self, trace: Trace) -> None:
+        """Count the trajectory, whatever became of it: what nobody counts could vanish from training unseen."""
+        if not self.config.trainer.use_v1:
+            return
+        try:
+            await WORKER.report(Entry.of(trace))
+        except Exception:  # verl's boundary; without its ledger the trainer stops at the end of the batch
+            log.exception("trajectory could not be reported", trajectory=trace.id, uid=trace.origin.uid)
+
+    async def _play(self, runtime: Runtime, trace: Trace, sampling_params: dict[str, Any], row: dict[str, Any]) -> None:
+        """Fill the trajectory's trace; it is on disk then, whatever became of the trajectory."""
         try:
             task = Task.from_row(row)
-            trace = Trace.begin(trace.id, task, trace.origin)
+            trace.take(task)
             running = await runtime.environment(task.environment)
             tools = selected_tools(running.tools, task)
         except (ConfigError, GatewayError) as error:
             log.warning("trajectory could not begin", trajectory=trace.id, kind=error.kind, error=str(error))
             trace.fail(error.kind, str(error))
             runtime.store.append(trace)
-            return trace
+            return
         # v0 does not say which sibling this is, and siblings with one seed would all say the same.
         seed_key = runtime.settings.sampling_seed_key if "session_id" in row else None
-        return await self._roll_out(runtime, running, trace, tools, sampling_params, seed_key)
+        await self._roll_out(runtime, running, trace, tools, sampling_params, seed_key)
 
     async def _roll_out(
         self,
@@ -94,7 +104,7 @@ class MCPAgentLoop(AgentLoopBase):
         tools: list[dict[str, Any]] | None,
         sampling_params: dict[str, Any],
         seed_key: str | None,
-    ) -> Trace:
+    ) -> None:
         tokens = runtime.tokens(self.continuous_token_builder, self.tokenizer)
 
         images = DecodedImages(trace.messages)
@@ -111,7 +121,7 @@ class MCPAgentLoop(AgentLoopBase):
                 end_ids=self._end_ids,
             )
 
-        return await roll_out(
+        await roll_out(
             trace,
             environment=running.environment,
             gateway=running.gateway,

@@ -60,7 +60,8 @@ class VerlPolicy:
             raise EngineError("the engine returned a logprob that is not finite")
         return Completion(
             ids=list(output.token_ids),
-            logprobs=list(output.log_probs) if output.log_probs else None,
+            # Nothing sampled lacks no logprob, whether the engine says so with an empty list or with none.
+            logprobs=list(output.log_probs or ()) if output.log_probs is not None or not output.token_ids else None,
             finish_reason=self._finish_reason(output, max_tokens),
             weights_version=(
                 output.extra_fields.get("min_global_steps"),

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -26,8 +26,11 @@ from rollout.startup import opened
 from rollout.task import Task
 from rollout.trace.store import TraceStore
 from rollout.verl.combinations import check_thinking
-from rollout.verl.settings import Settings
+from rollout.verl.settings import Settings, context_tokens
 from rollout.verl.stock_session import gateway_config
+
+if TYPE_CHECKING:
+    from rollout.verl.tokens import ContinuousTokens
 
 AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 
@@ -62,8 +65,18 @@ class Lock:
     entries: Sequence[LockEntry]
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the policy meets in an environment."""
+
+    schemas: list[dict[str, Any]]
+    """Of the tools that its prompts carry."""
+    has_user: bool
+    """Whether a user answers it."""
+
+
 async def preflight(config: DictConfig) -> None:
-    """Check settings, rows, environments, lock and prompt lengths.
+    """Check settings, rows, environments, lock, prompt lengths, and what the chat template renders behind a prompt.
 
     Raises:
         ConfigError: the first thing that is wrong, with file, key and remedy.
@@ -75,11 +88,13 @@ async def preflight(config: DictConfig) -> None:
     rows = [row for path in _files(config) for row in _rows(config, path)]
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
-    schemas = {name: await _check_environment(name, config, settings, lock, rows) for name in names}
+    shown = {name: await _check_environment(name, config, settings, lock, rows) for name in names}
     if any(_has_stock_rows(config, path) for path in _files(config)):
         await _check_stock_lock(lock, checked=names)
     if rows:
-        _check_prompts(config, rows, schemas)
+        tokens = _tokens(config)
+        _check_prompts(config, tokens, rows, shown)
+        _check_turns(tokens, rows, shown)
 
 
 def _check_given(config: DictConfig) -> None:
@@ -138,8 +153,8 @@ def _lock(config: DictConfig) -> Lock:
 
 async def _check_environment(
     name: str, config: DictConfig, settings: Settings, lock: Lock, rows: Sequence[Row]
-) -> list[dict[str, Any]]:
-    """Start the environment once, and return the schemas that its prompts carry."""
+) -> Shown:
+    """Start the environment once, and return what a policy is shown of it."""
     own = [row for row in rows if row.task.environment == name]
     try:
         environment = settings.apply(load_environment(name, settings.environments_dir))
@@ -156,17 +171,16 @@ async def _check_environment(
     for row in own:
         for fault in row_faults(row.task, environment, schemas.keys(), where=row.where):
             raise fault
-    return list(schemas.values())
+    return Shown(list(schemas.values()), environment.user is not None)
 
 
-def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str, list[dict[str, Any]]]) -> None:
-    """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
-    from rollout.verl.lengths import prompt_length
+def _tokens(config: DictConfig) -> ContinuousTokens:
+    """The model's tokenizer and template, as the trainer will use them."""
     from rollout.verl.tokens import load_tokens
 
     model = config.actor_rollout_ref.model
     template_kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
-    tokens = load_tokens(
+    return load_tokens(
         str(model.path),
         tokenizer_path=model.get("tokenizer_path"),
         trust_remote_code=bool(model.get("trust_remote_code")),
@@ -175,11 +189,19 @@ def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str
         tool_format=str(config.actor_rollout_ref.rollout.multi_turn.format),
         key="actor_rollout_ref.model.path",
     )
+
+
+def _check_prompts(
+    config: DictConfig, tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]
+) -> None:
+    """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
+    from rollout.verl.lengths import prompt_length
+
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
     lengths: list[int] = []
     for row in rows:
         try:
-            lengths.append(prompt_length(tokens, row.task, selected(schemas[row.task.environment], row.task)))
+            lengths.append(prompt_length(tokens, row.task, selected(shown[row.task.environment].schemas, row.task)))
         except ConfigError as error:
             raise ConfigError(error.problem, file=row.where) from error
     longest = max(lengths)
@@ -191,3 +213,23 @@ def _check_prompts(config: DictConfig, rows: Sequence[Row], schemas: Mapping[str
             key="data.max_prompt_length",
             remedy=f"raise it to at least {longest}, or give the rows fewer tools",
         )
+    room = context_tokens(config.actor_rollout_ref.rollout)
+    if room is not None and longest >= room:
+        raise ConfigError(
+            f"the prompt has {longest} tokens, and the engine's sequences at most {room}",
+            file=rows[lengths.index(longest)].where,
+            key="actor_rollout_ref.rollout.max_model_len",
+            remedy="make it at least the sum of data.max_prompt_length and data.max_response_length",
+        )
+
+
+def _check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
+    """The template renders what comes behind a prompt, tried on one row of each environment."""
+    from rollout.verl.rendering import check_turns
+
+    for row in {row.task.environment: row for row in rows}.values():
+        own = shown[row.task.environment]
+        try:
+            check_turns(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=own.has_user)
+        except ConfigError as error:
+            raise ConfigError(error.problem, file=row.where, key=error.key, remedy=error.remedy) from error

@@ -149,11 +149,21 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+def context_tokens(rollout: DictConfig) -> int | None:
+    """Most tokens that the engine puts into one sequence; None where the model decides.
+
+    verl's SGLang server keeps one free, and gives an empty completion where another would need it.
+    """
+    longest = OmegaConf.select(rollout, "max_model_len")
+    return None if longest is None else longest - (rollout.name == "sglang")
+
+
 def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
     """Bounds of one trajectory: the environment's, else verl's `multi_turn.max_*_turns`, else 15 assistant turns."""
     return Limits.of(
         environment.limits,
         prompt_tokens=rollout.prompt_length,
+        context_tokens=context_tokens(rollout),
         response_tokens=rollout.response_length,
         assistant_turns=rollout.multi_turn.max_assistant_turns,
         user_turns=rollout.multi_turn.max_user_turns,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,8 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from gateway.errors import ConfigError
 from rollout.formats.known import FORMATS
-from rollout.types import Edit, Message, Parsed
+from rollout.formats.spelling import token_ranges
+from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 from rollout.verl.images import image_urls, read_image, with_images
 from rollout.verl.window import TAIL, can_narrow, edit_of, merge, narrow, wide
 
@@ -42,6 +42,10 @@ class ContinuousTokens:
         self._whole = self._ends.union(*self._closing)
         self._opened = False
         self.narrow_view = can_narrow(builder, sorted(self._whole)) if narrow_view is None else narrow_view
+
+    @property
+    def thought(self) -> ThoughtMarkers | None:
+        return self._format.thought
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -92,7 +96,8 @@ class ContinuousTokens:
         return Parsed(
             content=reading.content,
             thinking=reading.thinking,
-            thinking_tokens=self._tokens_of(ids, text[: reading.thinking_end]),
+            thoughts=token_ranges(ids, text, reading.thoughts, decode=self.decode, token_of=self._token_of),
+            in_thought=reading.in_thought,
             calls=reading.calls,
         )
 
@@ -109,17 +114,8 @@ class ContinuousTokens:
             end -= 1
         return ids[:end]
 
-    def _tokens_of(self, ids: list[int], thought: str) -> int:
-        """How many ids spell the thought, which ends in a marker or with them.
-
-        The marker may be one token or several, alone or merged with its neighbours: in the end the text decides.
-        """
-        if not thought:
-            return 0
-        for token in self._ids([thought[thought.rfind("<") :]]):
-            if token in ids and self.decode(ids[: ids.index(token) + 1]) == thought:
-                return ids.index(token) + 1
-        return bisect_left(range(len(ids)), True, key=lambda n: self.decode(ids[:n]).startswith(thought))
+    def _token_of(self, marker: str) -> int | None:
+        return next(iter(self._ids([marker])), None)
 
     def _ids(self, tokens: Sequence[str]) -> list[int]:
         """The ids of those tokens that the vocabulary has."""

@@ -12,6 +12,7 @@ from worlds import REWARD, ROLE, play, saying, task
 
 from rollout import hermes
 from rollout.components import same_answer
+from rollout.evaluation.summary import summarise
 from rollout.limits import Limits
 from rollout.reward_config import RewardConfig
 from rollout.trace.record import StopReason
@@ -57,6 +58,19 @@ async def test_a_reward_is_the_score_and_what_the_turns_earned_unless_weights_sa
     trace = await reward_of(tmp_path / "b", look(), EASY, weights=weights)
     assert trace.reward.score == pytest.approx(0.2 + 0.25 + 0.5)
     assert trace.reward.turns == [pytest.approx(0.2), 0.0]
+
+
+async def test_a_perfect_trajectory_scores_one_whatever_its_reward_is_made_of(tmp_path: Path) -> None:
+    weights = {"score": 0.0, "turns": 0.0, "depth": 0.6, "format": 0.3, "valid_calls": 0.1}
+    trace = await reward_of(tmp_path / "a", look(), EASY, weights=weights)
+    assert trace.reward.score == 1.0 > 0.6 + 0.3 + 0.1
+    tenths = [look(page) for page in range(10)]
+    trace = await reward_of(tmp_path / "b", *tenths, EASY, weights={"score": 0.0})
+    assert trace.reward.score == 1.0 > sum([0.1] * 10)
+    trace.reward.score = 1.0 - 3e-16
+    assert trace.reward.reaches(1.0) and not trace.reward.reaches(1.0 + 1e-6)
+    found = summarise([trace], resumed=0, samples=1, success_at=1.0)
+    assert found.pass_at_k[1].value == 1.0
 
 
 @pytest.mark.parametrize(

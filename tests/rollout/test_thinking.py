@@ -7,18 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thinking_game import SCRIPT, check, play
+from thinking_game import SCRIPT, check, play, servers
+from worlds import environment
 
+from gateway.errors import ConfigError
 from rollout import hermes
+from rollout.config import FiltersConfig
+from rollout.filters import Filters
+from rollout.formats.known import FORMATS
 from rollout.limits import Limits
-from rollout.thinking import without_thinking
+from rollout.thinking import check_thoughts, without_thinking
 from rollout.tokens import IM_END, ByteTokens
 from rollout.trace.record import SpanKind, StopReason, Trace
 from rollout.trace.segment import Segment, Span
-from rollout.types import Call
+from rollout.types import Call, Completion
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()
+ONE_TURN = Limits(response_tokens=20_000, assistant_turns=1)
 
 
 async def played(directory: Path, **options: Any) -> tuple[Trace, list[dict[str, Any]]]:
@@ -104,6 +110,66 @@ async def test_where_no_token_fits_behind_the_marker_the_turn_ends_in_mid_though
     assert len(log) == 1 and trace.stop_reason is StopReason.TOKEN_LIMIT
     assert [str(mark.kind) for mark in trace.turns[0].marks] == ["void"]
     assert len(trace.response_ids) == 10
+
+
+LATE = hermes.write(thinking="Hm. Which of them?", content="That one.") + IM_END
+
+
+def spans_of(trace: Trace) -> list[tuple[str, str, bool]]:
+    return [
+        (str(span.kind), TOKENS.decode(trace.response_ids[span.start : span.end]), trace.loss_mask[span.start] == 1)
+        for span in trace.spans
+        if span.kind is not SpanKind.CONTEXT
+    ]
+
+
+async def test_a_thought_is_one_wherever_in_the_turn_it_stands(tmp_path: Path) -> None:
+    script = [f"Ok. {LATE.removesuffix(IM_END)} <think>Sure?</think>Yes."]
+    trace, _ = await played(tmp_path, thinking={"loss": "mask"}, script=script, limits=ONE_TURN)
+    assert spans_of(trace) == [
+        ("completion", "Ok. ", True),
+        ("thinking", "<think>\nHm. Which of them?\n</think>", False),
+        ("completion", "\n\nThat one. ", True),
+        ("thinking", "<think>Sure?</think>", False),
+        ("completion", f"Yes.{IM_END}", True),
+    ]
+    assert (trace.turns[0].thinking, trace.turns[0].content) == ("Hm. Which of them?\nSure?", "Ok. \n\nThat one. Yes.")
+
+
+async def test_a_word_before_the_thought_evades_neither_budget_nor_dropping_nor_filter(tmp_path: Path) -> None:
+    script = [f"Ok. {LATE.removesuffix(IM_END)}", "Bye."]
+    closed, _ = await played(tmp_path / "a", thinking={"tokens_per_turn": 9}, script=script, limits=ONE_TURN)
+    assert spans_of(closed)[:3] == [
+        ("completion", "Ok. ", True),
+        ("thinking", "<think>\nHm.", True),
+        ("forced", "\n</think>\n\n", False),
+    ]
+    dropped, log = await played(tmp_path / "b", thinking={"context": "drop_previous"}, script=script)
+    assert TOKENS.decode(log[1]["prompt_ids"]).partition("assistant\n")[2].startswith(f"Ok. That one.{IM_END}")
+    assert dropped.segments[0].turns_sampled == [0]
+    judged = Filters(FiltersConfig.model_validate({"long_thinking": {"tokens": 9}}))
+    ids = TOKENS.encode(f"Ok. {LATE}")
+    parsed = await TOKENS.parse(ids, ())
+    judged.judge(closed, Completion(ids=ids), parsed)
+    assert [str(mark.kind) for mark in closed.turns[0].marks][-1] == "long_thinking"
+
+
+def test_no_thinking_is_dropped_of_a_format_that_thinks_in_messages() -> None:
+    class Harmony(ByteTokens):
+        thought = None
+
+    with pytest.raises(ConfigError, match="no markers"):
+        without_thinking(Segment(prompt_ids=[1]), Harmony())
+
+
+@pytest.mark.parametrize("thinking", [{"context": "drop_previous"}, {"tokens_per_turn": 5}])
+def test_a_thinking_policy_that_a_format_cannot_have_is_refused(thinking: dict[str, Any]) -> None:
+    made = environment(servers(), thinking=thinking)
+    with pytest.raises(ConfigError, match=r"thinking\.(context|tokens_per_turn).*'gpt-oss'"):
+        check_thoughts(made, "gpt-oss")
+    for name in FORMATS.keys() - {"gpt-oss"}:
+        check_thoughts(made, name)
+    check_thoughts(environment(servers(), thinking={"loss": "mask"}), "gpt-oss")
 
 
 def test_a_thought_that_the_template_opened_goes_with_its_opening() -> None:

@@ -205,12 +205,41 @@ async def test_a_straggler_keeps_its_whole_turns_and_is_scored(tmp_path: Path) -
         return ""
 
     limits = Limits(response_tokens=20_000, wall_clock_s=1.0)
-    policy = saying(calling(("bump", {"by": 3})), calling(("hang", {})))
-    trace = await play({"counter": server}, policy, tmp_path, limits=limits, **SCORED)
+    policy = saying(calling(("bump", {"by": 3})), calling(("bump", {"by": 1}), ("hang", {}), ("hang", {})))
+    row = task(prompt=({"role": "system", "content": "Count."}, {"role": "user", "content": "Begin."}))
+    trace = await play({"counter": server}, policy, tmp_path, limits=limits, row=row, **SCORED)
     assert trace.stop_reason is StopReason.TIME_LIMIT
     assert trace.turns[0].tools[0].text == "3"
-    assert "No answer" in trace.turns[1].tools[0].text  # it may have taken effect, so it is on record
-    assert trace.reward is not None and trace.reward.score == 0.3
+    assert ["No answer" in event.text for event in trace.turns[1].tools] == [False, True, True]
+    assert trace.reward is not None and trace.reward.score == 0.4
+    # What may have taken effect is on record, as an event and as a message, and the opening is the opening.
+    roles = ["system", "user", "assistant", "tool", "assistant", "tool", "tool", "tool"]
+    assert [message["role"] for message in trace.messages] == roles and trace.opening == 2
+    assert trace.messages[-1]["content"] == trace.turns[1].tools[-1].text
+    assert read_traces(tmp_path).__next__() == trace
+
+
+async def test_what_a_tool_said_is_on_record_where_the_template_cannot_render_it(tmp_path: Path) -> None:
+    class Refusing(ByteTokens):
+        def messages(self, *_: Any) -> Any:
+            raise ValueError("no tool messages here")
+
+    servers = {"counter": counter_server()}
+    made = environment(servers)
+    trace = Trace.begin("t", task(), Origin())
+    async with opened(made, servers) as gateway:
+        with pytest.raises(ValueError, match="no tool messages"):
+            await roll_out(
+                trace,
+                environment=made,
+                gateway=gateway,
+                policy_for=saying(calling(("bump", {"by": 3}))),
+                tokens=Refusing(),
+                limits=Limits(response_tokens=20_000),
+                store=TraceStore(tmp_path),
+            )
+    assert trace.opening == 1 and trace.messages[-1]["content"] == "3"
+    assert trace.failure is not None and trace.failure.kind == "internal_error"
 
 
 async def test_an_overlong_prompt_fails_the_trajectory_and_is_never_cut(tmp_path: Path) -> None:

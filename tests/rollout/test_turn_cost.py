@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from worlds import environment, opened, task
+from worlds import ROLE, environment, opened, task
 
 from rollout import hermes
 from rollout.limits import Limits
@@ -77,6 +77,14 @@ class Counted(list[Any]):
     __hash__ = None  # type: ignore[assignment]
 
 
+def count(trace: Trace) -> None:
+    """Let the trace's lists count what is touched from now on."""
+    for name in ("context", "prompt_ids", "response_ids", "loss_mask", "logprobs", "spans", "turns", "messages"):
+        if not isinstance(getattr(trace, name), Counted):
+            setattr(trace, name, Counted(getattr(trace, name)))
+    Counted.touched = 0
+
+
 async def test_turn_60_touches_at_most_half_as_many_elements_more_than_turn_5(tmp_path: Path) -> None:
     server = MCPServer("world", log_level="ERROR")
     server.add_tool(lambda n: f"Number {n}.", name="number", description="Says a number.")
@@ -87,9 +95,7 @@ async def test_turn_60_touches_at_most_half_as_many_elements_more_than_turn_5(tm
         async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
             if turn:
                 own.append(Counted.touched - len(ids))  # the one copy, which the engine gets
-            for name in ("context", "response_ids", "loss_mask", "logprobs", "spans", "turns", "messages"):
-                if not isinstance(getattr(trace, name), Counted):
-                    setattr(trace, name, Counted(getattr(trace, name)))
+            count(trace)
             call = Call(name="number", arguments={"n": 100 + turn})
             sampled = ByteTokens().encode(hermes.write(thinking="So.", calls=[call]) + IM_END)
             Counted.touched = 0
@@ -112,3 +118,37 @@ async def test_turn_60_touches_at_most_half_as_many_elements_more_than_turn_5(tm
     assert len(own) == TURNS and trace.failure is None
     assert own[4] > 100, own
     assert own[TURNS - 1] <= 1.5 * own[4], own
+
+
+async def test_dropping_thoughts_touches_each_token_of_the_context_a_few_times_and_no_more(tmp_path: Path) -> None:
+    """What it costs grows with the context, as what the engine reads anew does; it may not grow faster."""
+    user = MCPServer("user", log_level="ERROR")
+    user.add_tool(lambda: {"message": "Say a number."}, name="start", meta={ROLE: "start"})
+    user.add_tool(lambda seq, message: {"message": "More.", "done": False}, name="reply", meta={ROLE: "reply"})
+    trace = Trace.begin("t", task(), Origin())
+    shares: list[float] = []
+
+    class Watching:
+        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+            if turn:
+                shares.append(Counted.touched / len(ids))
+            sampled = ByteTokens().encode(hermes.write(thinking="So.", content=f"Number {turn}.") + IM_END)
+            count(trace)
+            return Completion(ids=sampled, logprobs=[0.0] * len(sampled))
+
+    async def policy_for(_: object) -> Policy:
+        return Watching()
+
+    made = environment({"user": user}, user={"server": "user"}, thinking={"context": "drop_previous"})
+    async with opened(made, {"user": user}) as gateway:
+        await roll_out(
+            trace,
+            environment=made,
+            gateway=gateway,
+            policy_for=policy_for,
+            tokens=ByteTokens(),
+            limits=Limits(response_tokens=10**6, assistant_turns=TURNS + 1, user_turns=1000),
+            store=TraceStore(tmp_path),
+        )
+    assert len(trace.earlier) == len(shares) == TURNS and trace.failure is None
+    assert max(shares) < 3, shares

@@ -82,9 +82,7 @@ def pick(
 def begins(claimed: list[int], generation: dict[str, Any], stands_in: frozenset[int]) -> bool:
     """Whether the conversation went on from this generation; what stood in for the next message may be another's."""
     said: list[int] = generation["prompt_ids"] + generation["token_ids"]
-    if said[-1] in stands_in and len(said) < len(claimed):
-        said = said[:-1]
-    return claimed[: len(said)] == said
+    return claimed[: len(said)] == said or (said[-1] in stands_in and claimed[: len(said) - 1] == said[:-1])
 
 
 def read_generations(path: Path) -> list[dict[str, Any]]:

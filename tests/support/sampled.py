@@ -15,21 +15,25 @@ class Sampler:
     """Says `script`, turn by turn, each entry a text and whether the engine cuts it there for its length.
 
     The ids are seldom those that the tokenizer would choose: a policy samples what it samples. What turns a text back
-    into ids anywhere is found out.
+    into ids anywhere is found out. A turn that is asked for again goes on.
     """
 
     tokenizer: Any
     script: Sequence[tuple[str, bool]]
     seed: int = 0
     log: list[dict[str, Any]] = field(default_factory=list)
+    _turn: int = -1
+    _left: list[int] = field(default_factory=list)
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         chance = random.Random(self.seed * 1000 + turn)
         text, cut = self.script[turn]
-        sampled = respelled(self.tokenizer, text, chance)[:max_tokens]
+        if turn != self._turn:
+            self._turn, self._left = turn, respelled(self.tokenizer, text, chance)
+        sampled, self._left = self._left[:max_tokens], self._left[max_tokens:]
         logprobs = [-chance.random() for _ in sampled]
         self.log.append({"prompt_ids": list(ids), "token_ids": list(sampled), "log_probs": list(logprobs)})
-        reason = FinishReason.LENGTH if cut else FinishReason.STOP
+        reason = FinishReason.LENGTH if cut or self._left else FinishReason.STOP
         return Completion(ids=sampled, logprobs=logprobs, finish_reason=reason)
 
 

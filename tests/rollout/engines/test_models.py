@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from worlds import ROLE, environment, opened, task
 
 from gateway.errors import ConfigError
 from gateway.session import Session
+from rollout.cli.run import RunOptions, run_environments
 from rollout.engines.engine import Engine
 from rollout.engines.opening import EngineOptions, opened_engine
 from rollout.engines.parameters import SamplingParameters, Waits
@@ -180,6 +181,27 @@ async def test_a_server_that_serves_no_generation_at_the_start_is_refused_in_tim
         async with listening(server.app) as address:
             said = await refused(address, tokenizer=str(model), waits=NO_PAUSE)
             assert "does not generate" in said and "503" in said
+
+
+def test_a_thinking_policy_that_the_models_format_cannot_have_is_refused_before_a_row_is_played(
+    model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "e.yaml").write_text("servers: {s: {command: none}}\nthinking: {tokens_per_turn: 9}\n")
+    given = {field.name: None for field in fields(RunOptions)} | {
+        "engine": str(model),
+        "out": tmp_path / "out",
+        "resume": False,
+        "concurrency": 1,
+        "tool_format": "gpt-oss",
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "seed": 0,
+        "connect_timeout": 1.0,
+        "generate_timeout": 1.0,
+    }
+    with pytest.raises(ConfigError, match=r"e\.yaml: thinking\.tokens_per_turn: .*'gpt-oss'"):
+        run_environments([str(tmp_path / "e.yaml")], tmp_path, RunOptions(**given), as_json=True)  # type: ignore[arg-type]
 
 
 async def test_weights_are_named_by_the_trainers_step_where_the_server_knows_it(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.types import Content, ContentKind, ToolResult
+from gateway.types import Content, ContentKind, Fault, ToolResult
 from rollout.task import Origin, Task
 from rollout.trace.export import Exported, export_preferences, export_sft, sft_row
 from rollout.trace.record import Reward, StopReason, Trace, UserEvent
@@ -23,11 +23,15 @@ PROMPT = (
 )
 
 
-def played(score: float = 1.0, *, name: str = "look", tools: tuple[str, ...] | None = None) -> Trace:
+def played(
+    score: float = 1.0, *, tools: tuple[str, ...] | None = None, problem: str | None = None, name: str = "look"
+) -> Trace:
     trace = Trace.begin("t", Task(environment="shop", task="a", seed=3, tools=tools, prompt=PROMPT), Origin())
-    call = Call(name=name, arguments={"what": "thé", "n": [1, None]}, id="c1")
+    call = Call(name=name, arguments={"what": "thé", "n": [1, None]}, id="c1", problem=problem)
     say(trace, Parsed(content="", thinking="Look first.", calls=(call,)))
     result = ToolResult(content=(Content(kind=ContentKind.TEXT, text="tea"),))
+    if problem is not None:
+        result = ToolResult.error(problem, fault=Fault.UNREADABLE)
     trace.messages += trace.add_calls([call], [result])
     say(trace, Parsed(content="There is tea."))
     trace.turns[-1].user = UserEvent(seq=1, message="Bye", done=True)
@@ -77,11 +81,21 @@ def test_only_what_is_worth_imitating_is_exported(tmp_path: Path) -> None:
     withdrawn.fail("server_died", "gone")
     unscored = played()
     unscored.reward = None
-    unreadable = played(name="")
-    traces = [played(0.8), played(0.79), withdrawn, unscored, unreadable]
+    # A call that names a tool is no better for it: what was read of it is not what was written.
+    unreadable = [played(name="", problem="no name"), played(problem="the arguments are no object")]
+    traces = [played(0.8), played(0.79), withdrawn, unscored, *unreadable]
     done = export_sft(traces, tmp_path / "sft.jsonl", tools=TOOLS, min_reward=0.8)
-    assert done == Exported(rows=1, left_out=4)
+    assert done == Exported(rows=1, left_out=5)
     assert [row["reward"] for row in exported(tmp_path / "sft.jsonl")] == [0.8]
+
+
+def test_what_adding_rounds_off_keeps_nothing_out(tmp_path: Path) -> None:
+    short = 0.1 + 0.2 + 0.7 - 1e-16 * 3
+    assert short < 1.0
+    done = export_sft([played(short)], tmp_path / "sft.jsonl", tools=TOOLS, min_reward=1.0)
+    assert done.rows == 1
+    pair = [played(short), played(0.5)]
+    assert export_preferences(pair, tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5).rows == 1
 
 
 def test_a_row_shows_the_tools_that_its_trajectory_had() -> None:
@@ -116,7 +130,7 @@ def test_only_trajectories_of_the_same_row_and_tools_are_paired(tmp_path: Path) 
         replace(worse, task=worse.task.model_copy(update={"seed": 4})),
         replace(worse, task=worse.task.model_copy(update={"task": "b"})),
         played(0.0, tools=("look",)),
-        played(0.0, name=""),
+        played(0.0, problem="half a call"),
         replace(worse, messages=[{"role": "system", "content": "Sell more."}, *worse.messages[1:]]),
     ]
     done = export_preferences([better, *others], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)

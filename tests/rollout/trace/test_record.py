@@ -17,7 +17,7 @@ def new_trace() -> Trace:
 
 def complete(trace: Trace, ids: list[int], *, thinking: int = 0, mask_thinking: bool = False) -> None:
     completion = Completion(ids=ids, logprobs=[-float(token) - 1 for token in ids])
-    parsed = Parsed(content="", thinking_tokens=thinking)
+    parsed = Parsed(content="", thoughts=((0, thinking),))
     trace.add_completion(completion, parsed, Edit(appended=ids), mask_thinking=mask_thinking)
 
 

@@ -19,7 +19,7 @@ def played(*turns: tuple[int, int], prompt: int = 3, score: float = 1.0) -> Trac
     trace.prompt_ids = [0] * prompt
     for sampled, told in turns:
         ids = [1] * sampled
-        parsed = Parsed(content="", thinking_tokens=sampled // 2)
+        parsed = Parsed(content="", thoughts=((0, sampled // 2),))
         trace.add_completion(Completion(ids=ids), parsed, Edit(appended=ids), mask_thinking=False)
         trace.add_context(Edit(appended=[2] * told))
     trace.reward, trace.stop_reason = Reward(score=score), StopReason.USER_DONE

@@ -23,7 +23,7 @@ def recorded_trace(name: str = "a") -> Trace:
         ids=[3, 4], logprobs=[-0.5, -1.5], finish_reason=FinishReason.LENGTH, weights_version=(6, 7)
     )
     call = Call(name="x", arguments={"k": [1, None]}, id="c1")
-    parsed = Parsed(content="hi", thinking="hm", thinking_tokens=1, calls=(call,))
+    parsed = Parsed(content="hi", thinking="hm", thoughts=((0, 1),), calls=(call,))
     trace.add_completion(completion, parsed, Edit(appended=[3, 4]), mask_thinking=False)
     trace.add_calls([call], [ToolResult(content=(Content(kind=ContentKind.TEXT, text="ok"),), reward=0.25)])
     trace.turns[0].user = UserEvent(seq=1, message="bye", done=True, reward=0.5)

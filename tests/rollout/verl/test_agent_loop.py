@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
+from structlog.testing import capture_logs
 from transformers import AutoTokenizer
 
 from rollout import hermes
@@ -118,13 +119,17 @@ def _servers() -> list[psutil.Process]:
     return [child for child in children if str(SERVER) in child.cmdline()]
 
 
-async def run(config: DictConfig, model: Path, texts: list[str], **row: Any) -> Any:
+REFUSES_TOOLS = "{%- for m in messages if m.role == 'tool' -%}{{ raise_exception('no tools here') }}{%- endfor -%}"
+
+
+async def run(config: DictConfig, model: Path, texts: list[str], *, template: str = "", **row: Any) -> Any:
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
     from rollout.verl.agent_loop import MCPAgentLoop
 
     tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = template + tokenizer.chat_template
     loop = MCPAgentLoop(
         trainer_config=DictConfigWrap(config),
         server_manager=ScriptedClient(tokenizer, texts),
@@ -232,6 +237,25 @@ async def test_what_was_withdrawn_reaches_the_ledger(config: DictConfig, model: 
     check_failures(summary, 0.5)
     with pytest.raises(TooManyFailures, match=r"1 of 2 trajectories .*\n  1 x .*the engine is gone"):
         check_failures(summary, 0.4)
+
+
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_a_defect_is_counted_with_what_was_played_and_what_went_well_is_trained_on(
+    config: DictConfig, model: Path
+) -> None:
+    import ray
+
+    from rollout.verl.ledger import start_ledger
+
+    with capture_logs() as logged:
+        assert await run(config, model, [SHOUT, "PLUM"], template=REFUSES_TOOLS) == []
+        said = await run(config, model, ["I would rather not."], template=REFUSES_TOOLS)
+    assert (logged[0]["event"], logged[0]["log_level"]) == ("trajectory could not be played", "error")
+    summary = ray.get(start_ledger().drain.remote(False))
+    assert said.reward_score > 0 and (summary.trajectories, summary.failed_share) == (2, 0.5)
+    assert next(iter(summary.failures)).startswith("internal_error: ") and summary.tool_calls == 1
+    (first, _) = traces(config)
+    assert first.failure is not None and first.messages[-1]["content"] == "PLUM"
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)

@@ -24,7 +24,7 @@ def played(*turns: tuple[int, float], score: float, thinking: int = 0, mask_thin
             trace.add_context(Edit(appended=[7, 7]))
         ids = list(range(10, 10 + sampled))
         completion = Completion(ids=ids, logprobs=[-1.0] * sampled)
-        parsed = Parsed(content="", thinking_tokens=thinking)
+        parsed = Parsed(content="", thoughts=((0, thinking),))
         trace.add_completion(completion, parsed, Edit(appended=ids), mask_thinking=mask_thinking)
     trace.stop_reason = StopReason.ANSWERED
     trace.reward = Reward(score=score, turns=[earned for _, earned in turns])

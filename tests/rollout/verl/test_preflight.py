@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
     [
         (DROPS, ["trainer.use_v1=False"], ["echo.yaml", "thinking.context", "v0 trainer takes one"]),
         (DROPS, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.context", "gpt-oss"]),
-        (CLOSES, ["actor_rollout_ref.rollout.multi_turn.format=seed"], ["thinking.tokens_per_turn", "'seed'"]),
+        (CLOSES, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.tokens_per_turn", "gpt-oss"]),
         (
             ENVIRONMENT,
             ["actor_rollout_ref.rollout.custom.mcp.thinking.context=drop_previous", "trainer.use_v1=False"],
@@ -155,6 +156,10 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
         ("data.train_files=/nowhere.parquet", ["/nowhere.parquet", "no such file"]),
         ("actor_rollout_ref.model.path=null", ["actor_rollout_ref.model.path"]),
         ("actor_rollout_ref.model.path=/nowhere", ["actor_rollout_ref.model.path", "/nowhere"]),
+        (
+            "actor_rollout_ref.rollout.max_model_len=100",
+            ["rollout.max_model_len", "at most 100", "row 1", "the sum of"],
+        ),
         ("actor_rollout_ref.rollout.custom.mcp.max_failed_share=2", ["custom.mcp.max_failed_share"]),
         ("+actor_rollout_ref.rollout.custom.mcp.trace_dirr=x", ["custom.mcp.trace_dirr", "did you mean 'trace_dir'"]),
         ("actor_rollout_ref.rollout.custom.mcp.trace_dir=/proc/traces", ["/proc/traces", "trace_dir"]),
@@ -164,6 +169,24 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
 def test_what_is_wrong_with_the_configuration_is_said(preflight: Preflight, override: str, said: list[str]) -> None:
     message = preflight(override)
     assert message.startswith("error: ") and all(part in message for part in said), message
+
+
+USER = ENVIRONMENT | {
+    "servers": {"echo": SERVER | {"roles": {"score": "judge", "start": "say_hello", "reply": "answer"}}},
+    "user": {"server": "echo"},
+}
+
+
+def test_a_template_that_does_not_render_what_comes_behind_the_prompt_is_refused(
+    preflight: Preflight, model: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(model, tmp_path / "model")
+    template = (own / "chat_template.jinja").read_text()
+    refusal = "{%- if messages|length > 1 and messages[-1].role == 'user' -%}{{ raise_exception('not here') }}"
+    (own / "chat_template.jinja").write_text(refusal + "{%- endif -%}" + template)
+    message = preflight(f"actor_rollout_ref.model.path={own}", environment=USER)
+    said = ["rows.parquet: row 1", "custom_chat_template", "does not render a user's message: TemplateError: not here"]
+    assert [part for part in said if part not in message] == [], message
 
 
 def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,22 @@ def test_what_is_not_given_stays_as_the_environment_has_it() -> None:
         assert made.limits.tell_budget is False
 
 
+@pytest.mark.parametrize(
+    ("engine", "longest", "expected"), [("vllm", 300, 300), ("sglang", 300, 299), ("sglang", None, None)]
+)
+def test_the_engines_context_is_a_limit_of_the_trajectory(
+    engine: str, longest: int | None, expected: int | None
+) -> None:
+    from omegaconf import OmegaConf
+
+    from rollout.verl.settings import limits_for
+
+    turns = {"max_assistant_turns": None, "max_user_turns": None}
+    rollout = {"prompt_length": 200, "response_length": 200, "max_model_len": longest, "multi_turn": turns}
+    limits = limits_for(applied(), OmegaConf.create(rollout | {"name": engine}))
+    assert (limits.context_tokens, limits.prompt_tokens, limits.response_tokens) == (expected, 200, 200)
+
+
 def test_what_is_given_counts() -> None:
     filters = {"void": {"penalty": 2.0}, "long_thinking": {"tokens": 4, "action": "mask"}}
     made = applied(thinking={"context": "drop_previous"}, filters=filters, tell_budget=True)

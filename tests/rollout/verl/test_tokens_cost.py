@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sampled import Counting
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 
+from gateway.errors import ConfigError
 from rollout.trace.record import assistant_message
 from rollout.types import Call, Edit, Message
 
@@ -87,6 +88,40 @@ def test_neither_tools_nor_what_was_sampled_is_rendered_again(name: str) -> None
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_public_template_lets_what_is_new_be_rendered_alone(name: str) -> None:
     assert Talk(name, narrow_view=None).tokens.narrow_view
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> None:
+    from rollout.verl.rendering import check_turns
+
+    for tools in (TOOLS, []):
+        check_turns(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True)
+
+
+@pytest.mark.parametrize(
+    ("refused", "what"),
+    [
+        ("m.role == 'tool'", "a tool's answer"),
+        ("m.role == 'tool' and loop.previtem is defined and loop.previtem.role == 'tool'", "two tools' answers"),
+        ("m.role == 'user' and not loop.last", None),
+    ],
+)
+def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: str, what: str | None) -> None:
+    from rollout.verl.rendering import check_turns
+
+    tokenizer: Any = Talk("hermes").counting.tokenizer
+    template = tokenizer.chat_template
+    refusal = f"{{%- for m in messages -%}}{{%- if {refused} -%}}{{{{ raise_exception('not here') }}}}{{%- endif -%}}"
+    prompt: list[Message] = [{"role": "user", "content": "Begin."}]
+    try:
+        tokenizer.chat_template = f"{refusal}{{%- endfor -%}}{template}"
+        if what is None:  # a template that refuses what no trajectory needs is no worse for it
+            check_turns(Talk("hermes").tokens, prompt, [], has_user=False)
+            return
+        with pytest.raises(ConfigError, match=f"does not render {what}.*: TemplateError: not here"):
+            check_turns(Talk("hermes").tokens, prompt, TOOLS, has_user=False)
+    finally:
+        tokenizer.chat_template = template
 
 
 WORDS = st.text('abcxyz 0123.,\n\u4e2d\U0001f351{}"<>', max_size=12)

@@ -110,9 +110,18 @@ def test_a_broken_completion_loses_no_call(name: str, data: st.DataObject) -> No
     text = text[:start] + "".join(data.draw(st.lists(st.sampled_from(pieces(name)), max_size=3))) + text[end:]
     reading = ours(name, text)
     whole = [(call.name, call.arguments) for call in reading.calls if call.problem is None]
-    problems = [call for call in reading.calls if call.problem is not None]
-    for call in verl_reads(name, text):
-        assert call in whole or problems or call[0] in reading.thinking, text
+    problems = [call.name for call in reading.calls if call.problem is not None]
+    # What verl reads and ours does not is one of ours with a problem, of that name or of none, each for one call.
+    for called, arguments in verl_reads(name, text):
+        if (called, arguments) in whole:
+            whole.remove((called, arguments))
+        elif called not in reading.thinking:
+            own = [problem for problem in (called, "") if problem in problems]
+            # verl guesses which tool a name that it does not know may mean under kimi.
+            own += [*problems, *(unknown for unknown, _ in whole if unknown not in NAMES)] if name == "kimi" else []
+            assert own, text
+            if own[0] in problems:
+                problems.remove(own[0])
     opening = "to=functions" if name == "gpt-oss" else FORMATS[name].call[0]  # type: ignore[attr-defined]
     if opening in text:
         assert reading.calls or opening in reading.thinking + reading.content, text
