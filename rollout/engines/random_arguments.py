@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rollout.engines.patterned import fits, matching
+
 MAX_ITEMS = 3
 MAX_DEPTH = 6
 
@@ -35,14 +37,15 @@ class _Draw:
 def random_arguments(schema: Schema, rng: random.Random) -> dict[str, Any]:
     """Arguments for a tool with this input schema: all required ones, each optional one with even odds.
 
-    Understands types, enum, const, bounds, common formats, `anyOf`/`oneOf`/`allOf` and local `$ref`; not patterns.
+    Understands types, enum, const, bounds, common formats, patterns of ordinary size, `anyOf`/`oneOf`/`allOf` and local
+    `$ref`.
     """
     return _object(schema, schema, _Draw(rng), 0)
 
 
 def plain_arguments(schema: Schema, word: str) -> dict[str, Any]:
     """The same arguments every time, required ones only: `default` and `examples` where there are any, else the
-    smallest value, and `word` for free text."""
+    smallest value, and `word` for free text, unless a pattern forbids it."""
     return _object(schema, schema, _Draw(random.Random(0), word), 0)
 
 
@@ -89,10 +92,19 @@ def _text(schema: Schema, draw: _Draw) -> str:
     if schema.get("format") in FORMATS:
         return FORMATS[schema["format"]]
     low = int(schema.get("minLength", 1))
-    high = int(schema.get("maxLength", low + 8))
-    if draw.word is not None:
-        return draw.word.ljust(low, "x")[: int(schema.get("maxLength", max(low, len(draw.word))))]
-    return "".join(draw.rng.choices(string.ascii_lowercase, k=draw.rng.randint(low, max(low, min(high, low + 8)))))
+    most = None if schema.get("maxLength") is None else int(schema["maxLength"])
+    word = (
+        None if draw.word is None else draw.word.ljust(low, "x")[: max(low, len(draw.word)) if most is None else most]
+    )
+    pattern = schema.get("pattern")
+    if pattern is not None and (word is None or not fits(word, pattern)):
+        made = matching(pattern, draw.rng, low=int(schema.get("minLength", 0)), high=most)
+        if made is not None:
+            return made
+    if word is not None:
+        return word
+    high = low + 8 if most is None else min(most, low + 8)
+    return "".join(draw.rng.choices(string.ascii_lowercase, k=draw.rng.randint(low, max(low, high))))
 
 
 def _one(choices: list[Any], draw: _Draw) -> Any:
