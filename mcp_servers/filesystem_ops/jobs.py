@@ -5,12 +5,13 @@ The calls are those of @modelcontextprotocol/server-filesystem.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from random import Random
 
-from mcp_servers.filesystem_ops.office import SETTINGS, Office
+from mcp_servers.filesystem_ops.office import COMMON, Office
 from mcp_servers.filesystem_ops.tree import Tree
 from mcp_servers.kit.answers import Call
 
@@ -31,7 +32,12 @@ Kind = Callable[[Random, Office], Job]
 
 
 def archive(rng: Random, office: Office) -> Job:
-    year = rng.choice(sorted({report.year for report in office.reports}))
+    """Of at most half of the reports, so that moving all of them is not nearly right."""
+    count = Counter(report.year for report in office.reports)
+    rarest = min(count.values())
+    year = rng.choice(
+        [year for year in sorted(count) if 2 * count[year] <= len(office.reports) or count[year] == rarest]
+    )
     moves = {
         report.path: f"archive/{year}/{PurePosixPath(report.path).name}"
         for report in office.reports
@@ -65,11 +71,12 @@ def rename(rng: Random, office: Office) -> Job:
 
 
 def edit(rng: Random, office: Office) -> Job:
-    key = rng.choice(sorted({key for setting in office.settings for key in setting.values}))
+    """In at most half of the files that have the key, so that editing all of them is not nearly right."""
+    keys = Counter(key for setting in office.settings for key in setting.values)
+    key = rng.choice(sorted(key for key, files in keys.items() if files >= COMMON))
     value = rng.randint(100, 400)
-    low = rng.randint(*SETTINGS[key])
     old = {setting.path: setting.values[key] for setting in office.settings if key in setting.values}
-    bound = min(low, max(old.values()))  # at least one file is to be changed
+    bound = sorted(old.values(), reverse=True)[rng.randrange(len(old) // 2)]
     lines = {path: (f"{key} = {was}\n", f"{key} = {value}\n") for path, was in old.items() if was >= bound}
 
     def apply(tree: Tree) -> None:

@@ -19,6 +19,7 @@ REMARKS = (
     "The heating was repaired.",
 )
 YEARS = (2021, 2022, 2023, 2024)
+COMMON = 3
 SETTINGS = {"timeout": (10, 90), "retries": (2, 9), "width": (60, 99), "threads": (2, 32), "depth": (3, 20)}
 
 
@@ -105,10 +106,13 @@ def _notes(rng: Random, tree: Tree) -> tuple[Note, ...]:
 
 
 def _settings(rng: Random, tree: Tree) -> tuple[Setting, ...]:
+    """No two files give a key the same value, and some key is in `COMMON` files or more: 4 times 3 keys of 5."""
+    names = sorted(rng.sample(["backup", "mail", "printer", "scanner", "search", "web"], rng.randint(4, 6)))
+    values = {key: rng.sample(range(low, high + 1), len(names)) for key, (low, high) in SETTINGS.items()}
     made: list[Setting] = []
-    for name in sorted(rng.sample(["backup", "mail", "printer", "scanner", "search", "web"], rng.randint(3, 5))):
-        keys = sorted(rng.sample(list(SETTINGS), rng.randint(2, 4)))
-        setting = Setting(f"settings/{name}.ini", {key: rng.randint(*SETTINGS[key]) for key in keys})
+    for number, name in enumerate(names):
+        keys = sorted(rng.sample(list(SETTINGS), rng.randint(3, 4)))
+        setting = Setting(f"settings/{name}.ini", {key: values[key][number] for key in keys})
         lines = "".join(f"{key} = {value}\n" for key, value in setting.values.items())
         tree[setting.path] = f"[{name}]\n{lines}"
         made.append(setting)

@@ -6,10 +6,12 @@ With the third-party server that does the work it is played in test_every_enviro
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from mcp_servers.filesystem_ops.expert import expert
 from mcp_servers.filesystem_ops.jobs import KINDS
 from mcp_servers.filesystem_ops.score import score
 from mcp_servers.filesystem_ops.tasks import TASKS, make_assignment
-from mcp_servers.filesystem_ops.tree import lay_out, look, same
+from mcp_servers.filesystem_ops.tree import Tree, lay_out, look, same
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -70,12 +72,36 @@ def test_a_copy_that_leaves_the_original_is_half_a_move():
 
 
 def test_what_was_not_asked_for_costs():
-    others = len([p for p in ASSIGNMENT.before if ASSIGNMENT.before[p] == ASSIGNMENT.goal.get(p)])
+    due = len([p for p in ASSIGNMENT.before | ASSIGNMENT.goal if ASSIGNMENT.before.get(p) != ASSIGNMENT.goal.get(p)])
     spoilt = ASSIGNMENT.goal | {"README.txt": "x"}
-    assert score(ASSIGNMENT, spoilt).score == pytest.approx((others - 1) / others)
-    added = ASSIGNMENT.goal | {f"extra{n}": "" for n in range(others)}
-    assert score(ASSIGNMENT, added).score == pytest.approx(0.5)
+    assert score(ASSIGNMENT, spoilt).score == pytest.approx((due - 1) / due)
+    added = ASSIGNMENT.goal | {f"extra{n}": "" for n in range(due)}
+    assert score(ASSIGNMENT, added).score == 0.0
     assert score(ASSIGNMENT, {}).score == 0.0
+
+
+@pytest.mark.parametrize(("words", "attack"), [("Move all reports", "move"), ("set ", "edit")])
+def test_doing_to_all_files_what_was_to_be_done_to_some_earns_little(words: str, attack: str):
+    """Without opening one of them: `move` takes every report into the archive, `edit` ignores the condition."""
+    scores: dict[int, list[float]] = {1: [], 2: [], 3: []}
+    for task in [*TASKS.names("train"), *TASKS.names("test")]:
+        made = make_assignment(task, TASKS.seed(task))
+        job = next((job for job in made.jobs if words in job.words), None)
+        if job is not None:
+            now = moved_all(made.before, job.words) if attack == "move" else edited_all(made.before, job.words)
+            scores[len(made.jobs)].append(score(made, now).score)
+    assert len(scores[1]) >= 10 and max(scores[1]) == 0.0
+    assert fmean([*scores[2], *scores[3]]) <= 0.1
+
+
+def moved_all(tree: Tree, words: str) -> Tree:
+    year = re.findall(r"archive/(\d{4})/", words)[0]
+    return {path.replace("reports/", f"archive/{year}/"): text for path, text in tree.items()}
+
+
+def edited_all(tree: Tree, words: str) -> Tree:
+    key, value = re.findall(r"set (\w+) to (\d+)", words)[0]
+    return {path: re.sub(rf"(?m)^{key} = \d+$", f"{key} = {value}", text) for path, text in tree.items()}
 
 
 def test_a_tree_that_is_written_anew_everywhere_earns_nothing():
