@@ -46,7 +46,12 @@ function put(id, world, replies) {
 const wanted = (wish) => `${wish.count} ${wish.item}`;
 const priced = (order) => Object.entries(order).reduce((sum, [item, count]) => sum + count * PRICES[item], 0);
 const opening = (world) => `Hello! I would like ${wanted(world.wishes[0])}, please. What does it cost?`;
-const tells = (message, price) => new RegExp(`(?<!\\d)${price}(?!\\d)`).test(message);
+
+// Who names several numbers has told none: "1, 2, 3, 4" would be right about everything.
+function tells(message, price) {
+  const numbers = message.match(/\d+(\.\d+)?/g) ?? [];
+  return numbers.length === 1 && Number(numbers[0]) === price;
+}
 
 function nextReply(world, message) {
   const [first, second] = world.wishes;
@@ -160,7 +165,8 @@ function call({ name, arguments: given = {}, _meta = {} }) {
   }
 }
 
-const INSTRUCTIONS = "You serve at a bar. Book what the guest asks for with `add`, and tell what all of it costs.";
+const INSTRUCTIONS =
+  "You serve at a bar. Book what the guest asks for with `add`, and tell what all of it costs: that number and no other.";
 const VERSIONS = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 const methods = {
   initialize: ({ protocolVersion }) => ({

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 
@@ -125,7 +125,7 @@ def players_of() -> Seats:
     """`async with players_of(server) as player:` for a server that is world and, where it has `reply`, user."""
 
     @asynccontextmanager
-    async def seats(server: MCPServer) -> AsyncIterator[Callable[[str], Player]]:
+    async def seats(server: MCPServer | StdioServerParameters) -> AsyncIterator[Callable[[str], Player]]:
         async with Client(server) as world:
             names = {tool.name for tool in (await world.list_tools()).tools}
             user = world if "reply" in names else None
