@@ -10,7 +10,7 @@ from typing import Literal
 from mcp_servers.kit.answers import Split
 from mcp_servers.kit.splits import Splits
 
-SIZES: dict[Split, int] = {"train": 60, "test": 30}
+SIZES: dict[Split, int] = {"train": 80, "test": 40}
 """Number of tasks per split."""
 TASKS = Splits("calculator", SIZES)
 

@@ -18,7 +18,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from playing import Stage, Watched, read_environment, score_of, staged
 
-from mcp_servers import gsm8k_tools, research, retail, sandbox, user_simulator
+from mcp_servers import calculator, gsm8k_tools, research, retail, sandbox, user_simulator
 from mcp_servers.kit.state import TrajectoryState
 from mcp_servers.retail.users import scenario
 from rollout.contract import Clause, Options, Outcome, check_environment
@@ -30,12 +30,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 Servers = Callable[[], dict[str, MCPServer]]
 IN_PROCESS: dict[str, Servers] = {
     "retail": lambda: {"retail": retail.create_server(), "customer": user_simulator.create_server(scenario)},
+    "calculator": lambda: {"calculator": calculator.create_server()},
     "gsm8k_tools": lambda: {"gsm8k": gsm8k_tools.create_server()},
     "research": lambda: {"library": research.create_server()},
     "sandbox": lambda: {"sandbox": sandbox.create_server()},
 }
 """The servers of an environment, where they can be had without a process."""
-SLICE = {"retail": 8, "gsm8k_tools": 12, "research": 12, "sandbox": 2, "filesystem_ops": 1}
+SLICE = {"retail": 8, "calculator": 12, "gsm8k_tools": 12, "research": 12, "sandbox": 2, "filesystem_ops": 1}
 """Tasks that are played by default."""
 ROUNDS = {True: 1000, False: 50}
 FULL = [pytest.param(False, id="slice"), pytest.param(True, id="all", marks=[pytest.mark.full])]
@@ -78,7 +79,7 @@ async def test_the_expert_earns_all_there_is(stage: Stage, full: bool) -> None:
 
 
 @pytest.mark.parametrize("full", FULL)
-@pytest.mark.parametrize("engine", ["random", "none"])
+@pytest.mark.parametrize("engine", ["random", "chatter", "none"])
 async def test_who_does_anything_or_nothing_earns_little(stage: Stage, engine: str, full: bool) -> None:
     assert await stage.mean(engine, await chosen(stage, full=full)) <= 0.2
 

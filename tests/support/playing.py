@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +17,9 @@ from mcp.server.mcpserver import MCPServer
 
 from gateway.gateway import Gateway
 from gateway.session import Session
+from rollout import hermes
 from rollout.config import Environment, load_environment
+from rollout.engines.random_arguments import random_arguments
 from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
 from rollout.limits import Limits
 from rollout.rows import environment_tasks
@@ -24,7 +28,7 @@ from rollout.tokens import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 from rollout.trajectory import PolicyFor, roll_out
-from rollout.types import Completion, Policy
+from rollout.types import Call, Completion, Policy
 
 ENVIRONMENTS = Path(__file__).parents[2] / "configs" / "environments"
 
@@ -66,12 +70,14 @@ class Stage:
         return [text.replace(directory, "DIRECTORY") if directory else text for text in texts]
 
     def engine(self, name: str, task: Task) -> PolicyFor:
-        """`expert`, `random` or `none`, as `mcp-rollout run --engine` has them."""
+        """`expert`, `random` or `none`, as `mcp-rollout run --engine` has them, or `chatter`."""
 
         async def policy_for(session: Session) -> Policy:
             encode = ByteTokens().encode
             if name == "random":
                 return RandomPolicy(session, encode, stop=IM_END, seed=task.seed * 1000)
+            if name == "chatter":
+                return Chatter(session, seed=task.seed * 1000)
             assert self.environment.tasks is not None
             script = await expert_script(session, task, self.environment.tasks.server) if name == "expert" else []
             return ScriptedPolicy(script, encode, stop=IM_END)
@@ -81,6 +87,31 @@ class Stage:
     async def mean(self, engine: str, tasks: Sequence[Task]) -> float:
         scores = [score_of(await self.play(task, self.engine(engine, task))) for task in tasks]
         return sum(scores) / len(scores)
+
+
+class Chatter:
+    """Every other turn it calls a random tool, mostly with words that it has read for text, and else it speaks to the
+    user: words and values that it has read, at times in the form of an answer."""
+
+    def __init__(self, session: Session, *, seed: int) -> None:
+        self._random = Random(seed)
+        self._tools = sorted(session.tools.values(), key=lambda tool: tool.exposed_name)
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        rng, read = self._random, re.findall(r"[\w@.:#$/-]+", ByteTokens().decode(ids)) or ["Hello"]
+        if rng.random() < 0.5 or not self._tools:
+            many = " ".join(rng.choice(read) for _ in range(rng.randint(1, 40)))
+            text = f"Answer: {rng.choice(read)}" if rng.random() < 0.2 else many
+        else:
+            tool = rng.choice(self._tools)
+            arguments = random_arguments(tool.input_schema, rng)
+            for key, value in arguments.items():
+                if isinstance(value, str) and rng.random() < 0.7:
+                    arguments |= {key: rng.choice(read)}
+            text = hermes.write(calls=[Call(name=tool.exposed_name, arguments=arguments)])
+        return await ScriptedPolicy([text], ByteTokens().encode, stop=IM_END).generate(
+            ids, max_tokens=max_tokens, turn=0
+        )
 
 
 class Watched:
