@@ -8,7 +8,7 @@ from typing import Literal
 
 from mcp_servers.kit import Call
 from mcp_servers.retail.desk import Outcome
-from mcp_servers.retail.parts import Beat, Look, Part, Say, Write, call
+from mcp_servers.retail.parts import Beat, Look, Part, Say, Telling, Write, call
 from mcp_servers.retail.world import User, World
 
 
@@ -51,6 +51,10 @@ class Case:
         """By the expert's assistant turns: up to 5, up to 10, more."""
         turns = len(self.beats())
         return "easy" if turns <= 5 else "medium" if turns <= 10 else "hard"
+
+    @property
+    def tellings(self) -> tuple[Telling, ...]:
+        return tuple(telling for part in self.parts for telling in part.tellings)
 
     def required(self) -> tuple[Write, ...]:
         return tuple(beat for part in self.parts for beat in part.beats if isinstance(beat, Write))

@@ -3,7 +3,7 @@
 What can be done hangs on the order's state alone, which only a look at it tells: a pending order can be cancelled, a
 shipped one tracked, a delivered one returned. The customer names all three. In the slice `any` they are content with
 whichever the agent tries, a refusal included, and the expert picks one blindly; in the slice `fitting` they want the
-one that is possible.
+one that is possible. In both, an agent that tries a second step earns nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcp_servers.kit import Call, Split
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.desk import Desk
 from mcp_servers.retail.generate import make_world
-from mcp_servers.retail.parts import CANNOT, Look, Part, Say, Telling, Write, call, told
+from mcp_servers.retail.parts import CANNOT, Look, Part, Say, Telling, Write, by_any, call, told
 from mcp_servers.retail.story import Story
 from mcp_servers.retail.world import RETURN_DAYS, TODAY, Order, OrderStatus
 
@@ -159,10 +159,13 @@ def _answer(story: Story, order: Order, step: Step) -> _Answer:
         case "track":
             assert order.shipment is not None
             day = order.shipment.expected_on
-            return _Answer(f"Your order will arrive on {day}.", told(day, source="track_shipment"))
+            said = told(day, by_any(order.order_id, "track_shipment"))
+            return _Answer(f"Your order will arrive on {day}.", said)
         case "return":
             day = Desk(world=story.world).return_window(order).last_day
-            return _Answer(f"You can return your order until {day}.", told(day, source="check_return_window"))
+            return _Answer(
+                f"You can return your order until {day}.", told(day, by_any(order.order_id, "check_return_window"))
+            )
 
 
 def _parse(task: str) -> tuple[CounterSlice, Split, int]:

@@ -14,6 +14,11 @@ from mcp_servers.retail.world import RETURN_DAYS, TODAY, Order, PaymentMethod, P
 Outcome = Literal["resolved", "refused", "transferred"]
 
 
+def lookup(tool: str, subject: str) -> str:
+    """How it is noted that this tool answered about this order or product."""
+    return f"{tool} {subject}"
+
+
 class ReturnWindow(Record):
     order_id: str
     returnable: bool
@@ -30,8 +35,13 @@ class Desk:
     seed: int = 0
     outcome: Outcome | None = None
     answered: set[str] = field(default_factory=set[str])
-    """Tools that told the agent about the one thing that was asked: which of them did counts for short tasks."""
+    """What the agent was shown, as `lookup` writes it: what it tells counts only if it can know it."""
+    tried: set[str] = field(default_factory=set[str])
+    """The counter's steps that were tried, whatever came of them."""
     _customer: User | None = field(default=None)
+
+    def show(self, tool: str, subject: str) -> None:
+        self.answered.add(lookup(tool, subject))
 
     def identify(self, found: User | None) -> User:
         """The conversation is with this user from now on; there is one customer per conversation."""

@@ -67,14 +67,20 @@ def add_read_tools(server: MCPServer, harness: Harness[Desk]) -> None:
     @server.tool(annotations=READ)
     async def get_order(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, Order]:
         """One order of the customer: state, items with SKUs and prices, total, address, payment, shipment."""
-        return result(harness.world(ctx).order(order_id))
+        desk = harness.world(ctx)
+        order = desk.order(order_id)
+        desk.show("get_order", order.order_id)
+        return result(order)
 
     @server.tool(annotations=READ)
     async def get_product(
         product_id: Annotated[str, Field(description="For example P123")], ctx: Context
     ) -> Annotated[CallToolResult, Product]:
         """One product with all its variants, their prices and what is in stock."""
-        return result(harness.world(ctx).product(product_id))
+        desk = harness.world(ctx)
+        product = desk.product(product_id)
+        desk.show("get_product", product.product_id)
+        return result(product)
 
     @server.tool(annotations=READ)
     async def search_products(
@@ -84,9 +90,9 @@ def add_read_tools(server: MCPServer, harness: Harness[Desk]) -> None:
         in_stock_only: Annotated[bool, Field(description="Leave out variants that are sold out")] = False,
     ) -> Annotated[CallToolResult, ProductList]:
         """Find products and their variants. Needs no authentication."""
-        wanted = query.strip().lower()
+        desk, wanted = harness.world(ctx), query.strip().lower()
         found: list[Product] = []
-        for product in harness.world(ctx).world.products.values():
+        for product in desk.world.products.values():
             if wanted not in product.name.lower() and wanted != product.category:
                 continue
             variants = [variant for variant in product.variants if variant.stock or not in_stock_only]
@@ -94,14 +100,17 @@ def add_read_tools(server: MCPServer, harness: Harness[Desk]) -> None:
                 found.append(product.model_copy(update={"variants": variants}))
         if not found:
             raise ToolError(f"nothing matches {query!r}; try one word of the product's name")
+        for product in found[:MAX_FOUND]:
+            desk.show("search_products", product.product_id)
         return result(ProductList(products=found[:MAX_FOUND]))
 
     @server.tool(annotations=READ)
     async def check_return_window(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, ReturnWindow]:
         """Whether an order can still be returned or exchanged, until which day, and why not."""
         desk = harness.world(ctx)
+        desk.tried.add("check_return_window")
         window = desk.return_window(desk.order(order_id))
-        desk.answered.add("check_return_window")
+        desk.show("check_return_window", window.order_id)
         return result(window)
 
     @server.tool(annotations=READ)
@@ -117,10 +126,11 @@ def add_read_tools(server: MCPServer, harness: Harness[Desk]) -> None:
     async def track_shipment(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, Tracking]:
         """Carrier, tracking code and expected day of a shipped order."""
         desk = harness.world(ctx)
+        desk.tried.add("track_shipment")
         order = desk.order(order_id)
         if order.shipment is None:
             raise ToolError(f"order {order.order_id} is {order.status}: only shipped orders can be tracked")
-        desk.answered.add("track_shipment")
+        desk.show("track_shipment", order.order_id)
         return result(Tracking(order_id=order.order_id, status=order.status, shipment=order.shipment))
 
 
@@ -128,28 +138,33 @@ def add_write_tools(server: MCPServer, harness: Harness[Desk]) -> None:
     @server.tool(annotations=CHANGE)
     async def cancel_order(order_id: OrderId, reason: CancelReason, ctx: Context) -> Annotated[CallToolResult, Order]:
         """Cancel a pending order and refund its total to the method that paid. Needs the customer's yes."""
-        return result(changes.cancel(harness.world(ctx), order_id, reason))
+        desk = harness.world(ctx)
+        desk.tried.add("cancel_order")
+        return _made(desk, "cancel_order", changes.cancel(desk, order_id, reason))
 
     @server.tool(annotations=SET)
     async def modify_order_address(
         order_id: OrderId, address: Address, ctx: Context
     ) -> Annotated[CallToolResult, Order]:
         """Send a pending order to another address. Needs the customer's yes."""
-        return result(changes.set_order_address(harness.world(ctx), order_id, address))
+        desk = harness.world(ctx)
+        return _made(desk, "modify_order_address", changes.set_order_address(desk, order_id, address))
 
     @server.tool(annotations=CHANGE)
     async def modify_order_items(
         order_id: OrderId, items: Replacements, payment_method_id: PaymentMethodId, ctx: Context
     ) -> Annotated[CallToolResult, Order]:
         """Swap items of a pending order for other variants, once; the method bears the difference. Needs a yes."""
-        return result(changes.modify_items(harness.world(ctx), order_id, items, payment_method_id))
+        desk = harness.world(ctx)
+        return _made(desk, "modify_order_items", changes.modify_items(desk, order_id, items, payment_method_id))
 
     @server.tool(annotations=SET)
     async def change_payment(
         order_id: OrderId, payment_method_id: PaymentMethodId, ctx: Context
     ) -> Annotated[CallToolResult, Order]:
         """Let another payment method pay a pending order. Needs the customer's yes."""
-        return result(changes.set_payment(harness.world(ctx), order_id, payment_method_id))
+        desk = harness.world(ctx)
+        return _made(desk, "change_payment", changes.set_payment(desk, order_id, payment_method_id))
 
     @server.tool(annotations=CHANGE)
     async def return_items(
@@ -159,14 +174,16 @@ def add_write_tools(server: MCPServer, harness: Harness[Desk]) -> None:
         ctx: Context,
     ) -> Annotated[CallToolResult, Order]:
         """Request the return of delivered items, once per order. Needs the customer's yes."""
-        return result(changes.return_items(harness.world(ctx), order_id, skus, refund_to))
+        desk = harness.world(ctx)
+        return _made(desk, "return_items", changes.return_items(desk, order_id, skus, refund_to))
 
     @server.tool(annotations=CHANGE)
     async def exchange_items(
         order_id: OrderId, items: Replacements, payment_method_id: PaymentMethodId, ctx: Context
     ) -> Annotated[CallToolResult, Order]:
         """Request the exchange of delivered items for other variants, once per order. Needs the customer's yes."""
-        return result(changes.exchange_items(harness.world(ctx), order_id, items, payment_method_id))
+        desk = harness.world(ctx)
+        return _made(desk, "exchange_items", changes.exchange_items(desk, order_id, items, payment_method_id))
 
     @server.tool(annotations=SET)
     async def update_user_address(address: Address, ctx: Context) -> Annotated[CallToolResult, User]:
@@ -182,3 +199,9 @@ def add_write_tools(server: MCPServer, harness: Harness[Desk]) -> None:
         """Record how the customer's requests ended, before you tell them. A later call replaces an earlier one."""
         changes.record_outcome(harness.world(ctx), outcome)
         return result(Recorded(outcome=outcome))
+
+
+def _made(desk: Desk, tool: str, order: Order) -> CallToolResult:
+    """The order as the change left it, which the agent has seen now."""
+    desk.show(tool, order.order_id)
+    return result(order)

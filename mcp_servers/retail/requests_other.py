@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcp_servers.retail.desk import Desk
-from mcp_servers.retail.parts import CANNOT, COLLEAGUE, Look, Part, Say, Telling, call, dollars, exactly, told
+from mcp_servers.retail.parts import CANNOT, COLLEAGUE, Look, Part, Say, Telling, by_any, call, dollars, exactly, told
 from mcp_servers.retail.story import Story, described
 from mcp_servers.retail.world import RETURN_DAYS, Replacement
 
@@ -18,7 +18,7 @@ def where_is_it(story: Story) -> Part:
         story.say(f"When will order #{number} arrive?", f"I am waiting for order #{number}. Which day will it come?"),
         Look(thinking="The shipment knows.", calls=(call("track_shipment", order_id=number),)),
         f"Order #{number} is on its way with {order.shipment.carrier} and should arrive on {day}.",
-        day,
+        told(day, by_any(number, "track_shipment", "get_order")),
     )
 
 
@@ -36,7 +36,8 @@ def price_of(story: Story) -> Part:
             needs_customer=False,
         ),
         f"The {product.name} with {described(variant.options)} costs {dollars(variant.price)} and is in stock.",
-        variant.price,
+        # Variants differ in price, so to name the prices of several is no answer.
+        told(variant.price, by_any(product.product_id, "search_products", "get_product"), beside=1),
     )
 
 
@@ -50,7 +51,7 @@ def until_when(story: Story) -> Part:
         ),
         Look(thinking="I check its window.", calls=(call("check_return_window", order_id=order.order_id),)),
         f"Order #{order.order_id} can be returned until {last_day}.",
-        last_day,
+        told(last_day, by_any(order.order_id, "check_return_window", "get_order")),
     )
 
 
@@ -67,7 +68,7 @@ def how_much(story: Story) -> Part:
             calls=(call("get_order", order_id=one), call("get_order", order_id=two)),
         ),
         f"Orders #{one} and #{two} come to {dollars(total)} together.",
-        total,
+        told(total, by_any(one, "get_order"), by_any(two, "get_order")),
     )
 
 
@@ -94,7 +95,7 @@ def return_late(story: Story, *, insists: bool = False) -> Part:
         f"I am sorry, order #{number} cannot be returned: its {RETURN_DAYS} days ended on {window.last_day}.",
         number,
         "It is only a little late. Can you not make an exception?" if insists else "",
-        tellings=(told(window.last_day),),
+        tellings=(told(window.last_day, by_any(number, "check_return_window", "get_order")),),
     )
 
 
@@ -168,14 +169,14 @@ def transfer(story: Story) -> Part:
     )
 
 
-def _question(request: str, look: Look, answer: str, value: object) -> Part:
+def _question(request: str, look: Look, answer: str, telling: Telling) -> Part:
     say = Say(
         thinking="Now I can answer.",
         text=answer,
-        cues=(exactly(value),),
+        cues=telling.patterns,
         hint=f"That does not answer my question. {request}",
     )
-    return Part(kind="question", request=request, beats=(look, say), tellings=(told(value),))
+    return Part(kind="question", request=request, beats=(look, say), tellings=(telling,))
 
 
 def _refusal(

@@ -8,18 +8,30 @@ from random import Random
 from typing import Literal
 
 from mcp_servers.kit import Split
-from mcp_servers.retail import requests_change, requests_other
+from mcp_servers.retail import requests_change, requests_items, requests_other
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.counter import counter_seed, is_counter_task, make_counter_case
 from mcp_servers.retail.generate import make_world
-from mcp_servers.retail.parts import Part
+from mcp_servers.retail.parts import Change, Part
+from mcp_servers.retail.requests_reconsider import CHANGES_OF_MIND, OTHER_WAYS, WITHDRAWALS
 from mcp_servers.retail.story import Story
 
-SIZES: dict[Split, int] = {"train": 120, "test": 45}
+SIZES: dict[Split, int] = {"train": 120, "test": 60}
 """Number of tasks per split."""
 
 Request = Callable[[Story], Part]
-Slot = Literal["change", "asks address", "question", "price", "refusal", "insists", "transfer"]
+Slot = Literal[
+    "change",
+    "asks address",
+    "withdrawn",
+    "other way",
+    "changed mind",
+    "question",
+    "price",
+    "refusal",
+    "insists",
+    "transfer",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +48,33 @@ SHAPES: tuple[Shape, ...] = (
     Shape("told", ("question",)),
     Shape("told", ("change",)),
     Shape("told", ("price",)),
+    Shape("told", ("changed mind",)),
     Shape("asked", ("change", "question")),
     Shape("told", ("refusal",)),
+    Shape("told", ("withdrawn",)),
     Shape("asked", ("change", "question", "change", "question")),
     Shape("asked", ("question",)),
     Shape("told", ("insists", "question")),
-    Shape("told", ("change", "change", "refusal")),
     Shape("told", ("transfer",)),
+    Shape("told", ("change", "change", "refusal")),
+    Shape("asked", ("other way", "question")),
     Shape("told", ("asks address", "question")),
+    Shape("told", ("changed mind", "change", "insists")),
     Shape("asked", ("refusal", "change")),
     Shape("told", ("change", "insists", "change", "question")),
+    Shape("told", ("withdrawn", "other way")),
     Shape("told", ("change", "change")),
 )
 """Taken in turn by a split's tasks, so that each beginning of the list has short and long ones. The first needs the
 full 15 assistant turns."""
 
-CHANGES: tuple[Request, ...] = (
+CHANGES: tuple[Callable[[Story], Change], ...] = (
     requests_change.cancel,
     requests_change.order_address,
-    requests_change.modify_items,
+    requests_items.modify_items,
     requests_change.payment,
-    requests_change.return_some,
-    requests_change.exchange,
+    requests_items.return_some,
+    requests_items.exchange,
     requests_change.account_address,
 )
 QUESTIONS: tuple[Request, ...] = (
@@ -99,7 +116,7 @@ def make_case(task: str, seed: int) -> Case:
         return make_counter_case(task, seed)
     _, index = _parse(task)
     shape = SHAPES[index % len(SHAPES)]
-    requests = _requests(shape, Random(f"{task}/requests"))
+    requests = _requests(shape, Random(f"{task}/requests"), sum(divmod(index, len(SHAPES))))
     rng = Random(f"{task}/{seed}")
     world = make_world(rng)
     story = Story(rng=rng, world=world, customer=rng.choice(list(world.users.values())))
@@ -117,16 +134,24 @@ def make_case(task: str, seed: int) -> Case:
     )
 
 
-def _requests(shape: Shape, rng: Random) -> list[Request]:
+def _requests(shape: Shape, rng: Random, turn: int) -> list[Request]:
+    """`turn`: which kind of reconsidering it is, so that even the three rounds of the test split have most of them."""
     changes = rng.sample(CHANGES, len(CHANGES))
     questions = rng.sample(QUESTIONS, len(QUESTIONS))
 
     def pick(slot: Slot) -> Request:
         match slot:
             case "change":
-                return changes.pop()
+                change = changes.pop()
+                return lambda story: change(story).part()
             case "asks address":
-                return lambda story: requests_change.order_address(story, withheld=True)
+                return requests_change.order_address_when_asked
+            case "withdrawn":
+                return WITHDRAWALS[turn % len(WITHDRAWALS)]
+            case "other way":
+                return OTHER_WAYS[turn % len(OTHER_WAYS)]
+            case "changed mind":
+                return CHANGES_OF_MIND[turn % len(CHANGES_OF_MIND)]
             case "question":
                 return questions.pop()
             case "price":

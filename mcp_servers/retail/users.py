@@ -18,16 +18,21 @@ def scenario(task: str, seed: int) -> Scenario:
     """
     case = make_case(task, seed)
     says = [beat for beat in case.beats() if isinstance(beat, Say)]
-    steps = {
-        f"{index}": _step(
-            f"{index}", say, f"{index + 1}" if index < len(says) else END, case.who, patience=0 if case.express else 3
-        )
-        for index, say in enumerate(says, 1)
-    }
+    patience = 0 if case.express else 3
+    steps = {f"{index}": _step(index, says, case.who, patience=patience) for index in range(1, len(says) + 1)}
     return Scenario(opening=case.opening, first="1", steps=steps)
 
 
-def _step(name: str, say: Say, to: str, who: str, *, patience: int) -> Step:
-    onwards = Cue(when=say.cues, says=say.answer, to=to)
-    asked = Cue(when=(ASKED_WHO,), says=who, to=name)
-    return Step(cues=(onwards, asked), otherwise=(say.hint, VAGUE), patience=patience)
+def _step(index: int, says: list[Say], who: str, *, patience: int) -> Step:
+    """The step, by its number from 1, in which the customer waits for that one of the expert's messages."""
+    say = says[index - 1]
+    onwards = [_cue(index, says)]
+    if say.sooner:
+        onwards.insert(0, _cue(index + 1, says))
+    asked = Cue(when=(ASKED_WHO,), says=who, to=f"{index}")
+    return Step(cues=(*onwards, asked), otherwise=(say.hint, VAGUE), patience=patience)
+
+
+def _cue(index: int, says: list[Say]) -> Cue:
+    say = says[index - 1]
+    return Cue(when=say.cues, says=say.answer, to=f"{index + 1}" if index < len(says) else END)

@@ -13,18 +13,23 @@ from typing import Any
 
 import pytest
 
+from mcp_servers.retail.case import Case
+from mcp_servers.retail.parts import Say
 from mcp_servers.retail.tasks import default_seed, make_case, task_names
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 
-CANCEL = next(
-    task
-    for task in task_names("train")
-    if [write.call.name for write in make_case(task, default_seed(task)).required()] == ["cancel_order"]
-    and len(make_case(task, default_seed(task)).parts) == 1
-)
+
+def _is_one_plain_change(case: Case) -> bool:
+    return len(case.parts) == 1 and len(case.parts[0].beats) == 4 and case.outcome == "resolved" and bool(case.tellings)
+
+
+CHANGE = next(task for task in task_names("train") if _is_one_plain_change(make_case(task, default_seed(task))))
+"""A task with one change, asked for once and agreed to, and an amount to be told."""
 TEST_TASKS = task_names("test")
+NOT_TOLD = pytest.approx((0 + 1 / 2 + 1) / 3)
+"""Of that task's communication: nothing told, the outcome for half of what was to be achieved, and asked before."""
 
 
 async def test_doing_nothing_scores_zero_on_every_task(retail_players: Seats):
@@ -66,7 +71,7 @@ async def test_part_of_the_required_changes_earns_part_of_the_database_score(ret
 
 async def test_one_change_too_many_voids_the_database_score(retail_players: Seats):
     async with retail_players() as player:
-        one, case = player("a"), make_case(CANCEL, default_seed(CANCEL))
+        one, case = player("a"), make_case(CHANGE, default_seed(CHANGE))
         await one.play_expert(case.task, case.seed)
         address = {"street": "1 Other Street", "city": "Elsewhere", "state": "OR", "zip_code": "97100"}
         await one.call("update_user_address", address=address)
@@ -77,39 +82,37 @@ async def test_one_change_too_many_voids_the_database_score(retail_players: Seat
 async def test_a_fact_that_only_a_tool_result_has_was_not_told(retail_players: Seats):
     async with retail_players() as player:
         one = player("a")
-        await one.play_expert(CANCEL, default_seed(CANCEL))
+        await one.play_expert(CHANGE, default_seed(CHANGE))
         one.messages = [
             m for m in one.messages if m["role"] != "assistant" or m.get("tool_calls") or "?" in m["content"]
         ]
         result = await one.score()
-    assert result["parts"]["database"] == 1.0
-    assert result["parts"]["communication"] == pytest.approx(2 / 3)
+    assert result["parts"] == {"database": 1.0, "communication": NOT_TOLD}
 
 
 async def test_text_beside_tool_calls_was_not_told(retail_players: Seats):
     async with retail_players() as player:
         one = player("a")
-        await one.play_expert(CANCEL, default_seed(CANCEL))
+        await one.play_expert(CHANGE, default_seed(CHANGE))
         *_, told, _goodbye = one.messages
         told["tool_calls"] = [{"type": "function", "function": {"name": "list_orders", "arguments": "{}"}}]
-        assert (await one.score())["parts"]["communication"] == pytest.approx(2 / 3)
+        assert (await one.score())["parts"]["communication"] == NOT_TOLD
 
 
 async def test_a_record_read_out_as_it_came_tells_nothing(retail_players: Seats):
     async with retail_players() as player:
-        one, case = player("a"), make_case(CANCEL, default_seed(CANCEL))
-        await one.play_expert(CANCEL, case.seed)
+        one, case = player("a"), make_case(CHANGE, default_seed(CHANGE))
+        await one.play_expert(CHANGE, case.seed)
         number = case.required()[0].call.arguments["order_id"]
-        one.messages[-2]["content"] = next(
-            m["content"] for m in one.messages if m["role"] == "tool" and f'"{number}"' in m["content"]
-        )
-        assert (await one.score())["parts"]["communication"] == pytest.approx(2 / 3)
+        records = [m["content"] for m in one.messages if m["role"] == "tool" and f'"{number}"' in m["content"]]
+        one.messages[-2]["content"] = records[-1]
+        assert (await one.score())["parts"]["communication"] == NOT_TOLD
 
 
 async def test_telling_every_amount_there_is_counts_little(retail_players: Seats):
     async with retail_players() as player:
         one = player("a")
-        await one.play_expert(CANCEL, default_seed(CANCEL))
+        await one.play_expert(CHANGE, default_seed(CHANGE))
         honest = (await one.score())["parts"]["communication"]
         dump = " ".join(f"{cents / 100:.2f}" for cents in range(100, 20000, 100))
         one.messages.append({"role": "assistant", "content": dump[:1400]})
@@ -119,23 +122,21 @@ async def test_telling_every_amount_there_is_counts_little(retail_players: Seats
 
 async def test_changing_before_asking_costs_communication(retail_players: Seats):
     async with retail_players() as player:
-        one, case = player("a"), make_case(CANCEL, default_seed(CANCEL))
-        await one.begin(CANCEL, case.seed)
+        one, case = player("a"), make_case(CHANGE, default_seed(CHANGE))
+        await one.begin(CHANGE, case.seed)
         await one.call("find_user_by_email", email=case.customer.email)
-        write = case.required()[0].call
+        write, report = case.required()[0].call, case.beats()[-1]
         await one.call(write.name, **write.arguments)
-        await one.call("record_outcome", outcome="resolved", summary="Cancelled.")
-        total = next(
-            order for order in case.world.orders.values() if order.order_id == write.arguments["order_id"]
-        ).total
-        await one.say(f"Order {write.arguments['order_id']} is cancelled; ${total} comes back.")
+        await one.call("record_outcome", outcome="resolved", summary="Done.")
+        assert isinstance(report, Say)
+        await one.say(report.text)
         assert (await one.score())["parts"] == {"database": 1.0, "communication": pytest.approx(2 / 3)}
 
 
 async def test_tool_calls_may_carry_prefixed_names_and_arguments_as_text(retail_players: Seats):
     async with retail_players() as player:
         one = player("a")
-        await one.play_expert(CANCEL, default_seed(CANCEL))
+        await one.play_expert(CHANGE, default_seed(CHANGE))
         for message in one.messages:
             for call in message.get("tool_calls", []):
                 function = call["function"]
