@@ -1,10 +1,10 @@
 """The gateway: any MCP server as tools for a rollout, each trajectory with a world of its own."""
 
-from gateway.config import GatewayConfig, ServerConfig
+from gateway.config.models import GatewayConfig, ServerConfig
+from gateway.config.servers_file import load_servers
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
-from gateway.servers_file import load_servers
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
 
 __all__ = [

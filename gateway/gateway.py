@@ -11,18 +11,18 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from gateway.answering import check_elicitation
-from gateway.catalogue import select_tools
-from gateway.config import GatewayConfig
-from gateway.connection import Connection
+from gateway.catalogue.hidden_text import Finding, find_hidden, find_hidden_in_tool, plain
+from gateway.catalogue.names import expose
+from gateway.catalogue.offers import made_tool, offered_tools
+from gateway.catalogue.shown import select_tools
+from gateway.config.models import GatewayConfig
+from gateway.connection.answering import check_elicitation
+from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
-from gateway.hidden_text import Finding, find_hidden, find_hidden_in_tool, plain
-from gateway.leasing import Leases
-from gateway.names import expose
-from gateway.offers import made_tool, offered_tools
-from gateway.opening import Openings
-from gateway.session import Session
-from gateway.target import Connect
+from gateway.leases.leasing import Leases
+from gateway.leases.opening import Openings
+from gateway.leases.session import Session
+from gateway.transport.target import Connect
 from gateway.types import Audience, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
@@ -140,7 +140,7 @@ class Gateway:
         """A server's instructions, or a resource or prompt of its, in a lease of its own that resets nothing.
 
         Args:
-            name: One of the names in `gateway.offers`.
+            name: One of the names in `gateway.catalogue.offers`.
 
         Raises:
             ConfigError: there is no such server.

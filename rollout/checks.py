@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from gateway.catalogue.tool_config import LockEntry, check_lock
 from gateway.errors import ConfigError, LockMismatch
 from gateway.gateway import Gateway
-from gateway.session import Session
-from gateway.tool_config import LockEntry, check_lock
+from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.config import Environment
 from rollout.reward_config import Component

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gateway.config import (
+from gateway.config.models import (
     ElicitationConfig,
     GatewayConfig,
     LeaseDirConfig,
@@ -20,8 +20,8 @@ from gateway.config import (
     read_mapping,
     validate,
 )
+from gateway.config.servers_file import check_template, expand_sampling, parse_servers
 from gateway.errors import ConfigError
-from gateway.servers_file import check_template, expand_sampling, parse_servers
 from rollout.reward_config import RewardConfig
 
 DEFAULT_ASSISTANT_TURNS = 15

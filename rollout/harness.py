@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import HarnessError
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
 
 Answer = TypeVar("Answer", bound=BaseModel)

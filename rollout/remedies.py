@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from gateway.config import ServerConfig
+from gateway.config.models import ServerConfig
 from gateway.errors import ConnectTimeout, GatewayError
 
 _INSTALLS = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, Field
 
 from gateway.errors import HarnessError
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Role
 from rollout import hermes
 from rollout.components import components

@@ -7,10 +7,10 @@ from uuid import uuid4
 import structlog
 from pydantic import BaseModel
 
+from gateway.catalogue.hidden_text import find_hidden
+from gateway.catalogue.offers import GET_PROMPT, READ_RESOURCE
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from gateway.hidden_text import find_hidden
-from gateway.offers import GET_PROMPT, READ_RESOURCE
 from gateway.types import Role
 from rollout.config import Environment, SystemPart
 from rollout.harness import ask

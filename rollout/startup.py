@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gateway.config import GatewayConfig
+from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, raise_all
 from gateway.gateway import Gateway
 from rollout.remedies import diagnose

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from gateway.config import validate
+from gateway.config.models import validate
 from gateway.errors import ConfigError
 from rollout.types import Message
 

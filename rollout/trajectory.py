@@ -12,7 +12,7 @@ import structlog
 
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Fault, ToolResult
 from rollout.config import Environment, ThinkingLoss
 from rollout.context import Context

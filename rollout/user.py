@@ -6,7 +6,7 @@ import time
 
 from pydantic import BaseModel, Field
 
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.harness import ask
 from rollout.trace.record import UserEvent

@@ -13,25 +13,13 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom to the top: a module may import what stands in its own row or below.
 GATEWAY = (
-    {"errors", "types", "subschemas", "patterns", "shortened", "address", "backoff", "delivery", "unread", "aside"},
-    {"effort", "projection"},
-    {"compiled"},
-    {"faults", "mapping_file", "variables"},
-    {"config", "foreign", "servers_file", "schema", "link", "names", "guard", "selection", "catalogue", "differences"}
-    | {"hidden_text", "offers"}
-    | {"sweeper", "places", "tls", "exchange", "fixed"},
-    {"coerce", "wire", "process_limits", "lease_dir", "janitor", "secrets", "sampling", "oauth", "tap"} | {"mcp_logs"},
-    {"lines", "streams", "call_guard"},
-    {"stdio", "http", "listening", "listing", "fetch", "requests"},
-    {"sse", "rounds"},
-    {"target"},
-    {"cleaning"},
-    {"calls"},
+    {"errors", "types", "shortened"},
+    {"config"},
+    {"schemas"},
+    {"catalogue", "transport"},
     {"connection"},
-    {"pool", "watch", "answering"},
-    {"session", "opening"},
-    {"leasing"},
-    {"gateway", "tool_config"},
+    {"leases"},
+    {"gateway"},
     {"__init__"},
 )
 ROLLOUT = (
@@ -104,25 +92,7 @@ def test_heavy_packages_are_imported_by_the_adapters_alone() -> None:
 
 
 def test_only_the_wire_touches_mcp() -> None:
-    allowed = {
-        "wire",
-        "connection",
-        "aside",
-        "stdio",
-        "lines",
-        "streams",
-        "http",
-        "sse",
-        "tap",
-        "oauth",
-        "requests",
-        "listening",
-        "listing",
-        "rounds",
-        "target",
-        "calls",
-        "fetch",
-    }
+    allowed = {"transport", "connection"}
     found = {
         name("gateway", path)
         for path in modules("gateway")

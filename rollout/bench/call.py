@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 from mcp import Client, StdioServerParameters
 
-from gateway.config import GatewayConfig
+from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.types import SEED_META, TRAJECTORY_META
 from rollout.bench.echo_server import create_server

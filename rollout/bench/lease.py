@@ -6,7 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from gateway.config import GatewayConfig
+from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.types import Role
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import anyio
 import typer
 
-from gateway.config import GatewayConfig
+from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, one_error
 from gateway.gateway import Gateway
 from gateway.types import Audience

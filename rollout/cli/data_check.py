@@ -16,9 +16,9 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
-from gateway.tool_config import LockEntry, read_lock
 from rollout.checks import locked_tools, missing_roles, row_faults, selected
 from rollout.config import Environment, load_environment
 from rollout.parquet import read_rows

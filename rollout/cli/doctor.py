@@ -15,10 +15,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from gateway.config import GatewayConfig
+from gateway.catalogue.hidden_text import find_hidden_in_tool
+from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, faults_of
 from gateway.gateway import Gateway
-from gateway.hidden_text import find_hidden_in_tool
 from rollout.cli.counter import load_counter
 from rollout.cli.doctor_table import print_reports
 from rollout.cli.target import Target, load_target

@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from gateway.catalogue.hidden_text import Finding, plain
+from gateway.catalogue.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.errors import ConfigError, LockMismatch, raise_all
-from gateway.hidden_text import Finding, plain
-from gateway.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.types import Audience, ToolDefinition
 from rollout.cli.counter import load_counter
 from rollout.cli.target import Target, load_target

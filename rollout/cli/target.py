@@ -11,10 +11,10 @@ from typing import Any
 
 import structlog
 
-from gateway.config import GatewayConfig, read_mapping
+from gateway.config.mapping_file import JSON_SUFFIXES
+from gateway.config.models import GatewayConfig, read_mapping
+from gateway.config.servers_file import read_servers
 from gateway.errors import ConfigError, raise_all
-from gateway.mapping_file import JSON_SUFFIXES
-from gateway.servers_file import read_servers
 from rollout.config import Environment, load_environment
 
 

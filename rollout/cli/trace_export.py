@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import typer
 
+from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError
-from gateway.tool_config import read_lock
 from rollout.config import Environment, load_environment
 from rollout.startup import opened
 from rollout.trace.export import export_preferences, export_sft

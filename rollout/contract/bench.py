@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from gateway.gateway import Gateway
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.config import Environment
 from rollout.contract.answers import Opening, Reply, Score, Script, TaskItem, TaskList, Turn

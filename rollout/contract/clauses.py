@@ -8,7 +8,7 @@ import anyio
 
 from gateway.errors import HarnessError
 from gateway.gateway import Gateway
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.checks import missing_roles
 from rollout.contract.answers import Elicited, Reply, Score, Silent, Snapshot

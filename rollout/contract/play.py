@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
 from rollout.config import Environment
 from rollout.contract.answers import Call, Opening, Reply, Score, Snapshot, TaskItem, Turn

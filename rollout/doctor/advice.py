@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gateway.config import ServerConfig
-from gateway.lease_dir import LEASE_DIR, names_lease_dir
+from gateway.config.models import ServerConfig
+from gateway.leases.lease_dir import LEASE_DIR, names_lease_dir
 from gateway.types import Scope
 from rollout.doctor.report import Advice, Finding, Isolation
 

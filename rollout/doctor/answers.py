@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError
-from gateway.lease_dir import LEASE_DIR
-from gateway.session import Session
+from gateway.leases.lease_dir import LEASE_DIR
+from gateway.leases.session import Session
 from gateway.types import canonical_json
 from rollout.doctor.plan import ProbeCall
 

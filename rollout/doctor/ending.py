@@ -12,7 +12,7 @@ import signal
 import anyio
 import anyio.lowlevel
 
-from gateway.connection import Connection
+from gateway.connection.connection import Connection
 from gateway.errors import CallTimeout, GatewayError
 from rollout.doctor.report import Behaviour
 

@@ -11,11 +11,11 @@ from uuid import uuid4
 import anyio
 from pydantic import BaseModel
 
-from gateway.config import GatewayConfig, Kind
+from gateway.config.models import GatewayConfig, Kind
 from gateway.errors import HarnessError
 from gateway.gateway import Gateway
-from gateway.lease_dir import names_lease_dir
-from gateway.session import Session
+from gateway.leases.lease_dir import names_lease_dir
+from gateway.leases.session import Session
 from gateway.types import Role, Scope, ToolDefinition
 from rollout.doctor import ending
 from rollout.doctor.advice import advise, finding_under, own_scope, unproven

@@ -6,7 +6,7 @@ import time
 
 import anyio
 
-from gateway.config import GatewayConfig
+from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
 from rollout.doctor.examination import Examination, Options, Told
 from rollout.doctor.report import ServerReport

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from gateway.schema import schema_fault
-from gateway.tool_config import lock_entries, read_lock, write_lock
+from gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
+from gateway.schemas.check import schema_fault
 from gateway.types import Audience, ToolDefinition, canonical_json
 from rollout.doctor.report import ToolReport
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import canonical_json
 from rollout.doctor.answers import Answer, ask, differ
 from rollout.doctor.plan import Plan, ProbeCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gateway.config import GatewayConfig
+from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, raise_all
 from gateway.types import ToolDefinition
 from rollout.doctor.plan import NamedCall, argument_faults

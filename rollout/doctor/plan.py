@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from gateway.coerce import coerce
-from gateway.schema import check_arguments
+from gateway.schemas.check import check_arguments
+from gateway.schemas.coerce import coerce
 from gateway.types import ToolDefinition
 from rollout.engines.random_arguments import plain_arguments
 

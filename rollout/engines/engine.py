@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.config import Environment
 from rollout.task import Origin, Task
 from rollout.types import Policy, TokenBuilder

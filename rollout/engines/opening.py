@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from gateway.errors import ConfigError
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.config import Environment
 from rollout.engines.engine import Engine
 from rollout.engines.http import EngineHttp

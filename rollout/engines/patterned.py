@@ -11,7 +11,7 @@ from typing import TypeVar
 from jsonschema_rs import Validator, validator_for
 from rstr import Rstr
 
-from gateway.patterns import compiled_size, options, states
+from gateway.schemas.patterns import compiled_size, options, states
 
 MAX_REPEATS = 8
 """Of what may be repeated without end."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel
 
-from gateway.session import Session
+from gateway.leases.session import Session
 from gateway.types import Role
 from rollout import hermes
 from rollout.engines.random_arguments import random_arguments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.errors import ConfigError
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.config import Environment
 from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
 from rollout.task import Origin, Task

@@ -9,7 +9,7 @@ from uuid import uuid4
 import anyio
 
 from gateway.gateway import Gateway
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.config import Environment
 from rollout.engines.engine import Engine
 from rollout.limits import Limits

@@ -9,7 +9,7 @@ import structlog
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap
 
 from gateway.errors import ConfigError, GatewayError
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.errors import RolloutError
 from rollout.task import Origin, Task
 from rollout.trace.record import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.config import GatewayConfig
+from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError
-from gateway.tool_config import LockEntry, read_lock
 from rollout.checks import locked_tools, missing_roles, refuse_differences, row_faults, selected
 from rollout.config import load_environment
 from rollout.parquet import read_rows

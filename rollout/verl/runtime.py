@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 from omegaconf import DictConfig
 
+from gateway.catalogue.tool_config import LockEntry
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from gateway.tool_config import LockEntry
 from rollout.checks import locked_tools
 from rollout.config import Environment, environment_names, load_environment
 from rollout.limits import Limits

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
 from verl.utils.import_utils import resolve_config_path
 
-from gateway.config import GatewayConfig, ServerConfig, validate
+from gateway.config.models import GatewayConfig, ServerConfig, validate
 from gateway.errors import ConfigError
 from rollout.config import Environment, FilterAction, FiltersConfig, ThinkingContext, ThinkingLoss, ThinkingReward
 from rollout.limits import Limits

@@ -15,11 +15,11 @@ import ray
 import ray.util
 from verl.experimental.agent_loop.tool_agent_loop import AgentData
 
-from gateway.config import GatewayConfig
+from gateway.catalogue.tool_config import LockEntry
+from gateway.config.models import GatewayConfig
+from gateway.config.servers_file import load_servers
 from gateway.gateway import Gateway
-from gateway.servers_file import load_servers
-from gateway.session import Session
-from gateway.tool_config import LockEntry
+from gateway.leases.session import Session
 from rollout.checks import refuse_differences
 from rollout.config import load_environment
 from rollout.verl.gateways import Gateways

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-from gateway.tool_config import LockEntry, lock_entry
+from gateway.catalogue.tool_config import LockEntry, lock_entry
 from gateway.types import ContentKind
 from rollout.verl.images import read_image
 from rollout.verl.runtime import WORKER

@@ -19,13 +19,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gateway.address import Address
-from gateway.config import SamplingConfig, ServerConfig
-from gateway.exchange import Question
-from gateway.http import open_client
-from gateway.oauth import Authority, AuthorizationFailed
-from gateway.sampling import Sampler
-from gateway.secrets import Secrets
+from gateway.config.models import SamplingConfig, ServerConfig
+from gateway.connection.exchange import Question
+from gateway.connection.sampling import Sampler
+from gateway.connection.secrets import Secrets
+from gateway.transport.address import Address
+from gateway.transport.http import open_client
+from gateway.transport.oauth import Authority, AuthorizationFailed
 
 pytestmark = pytest.mark.anyio
 CALLERS = 64

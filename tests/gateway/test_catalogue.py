@@ -11,10 +11,10 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
 from gateway import ConfigError, Gateway, GatewayConfig, Role, ToolDefinition, load_servers
-from gateway.catalogue import select_tools
-from gateway.config import ServerConfig
-from gateway.fixed import without
-from gateway.names import expose
+from gateway.catalogue.names import expose
+from gateway.catalogue.shown import select_tools
+from gateway.config.models import ServerConfig
+from gateway.schemas.fixed import without
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

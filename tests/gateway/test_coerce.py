@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.coerce import coerce
-from gateway.schema import check_arguments
+from gateway.schemas.check import check_arguments
+from gateway.schemas.coerce import coerce
 from gateway.types import ToolDefinition, canonical_json
 
 SCHEMA: dict[str, Any] = {

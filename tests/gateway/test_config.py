@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway import ConfigError, Scope, ServerConfig, load_servers
-from gateway.config import Kind, child_env, expand, validate
+from gateway.config.models import Kind, child_env, expand, validate
 
 
 def written(tmp_path: Path, data: Any, name: str = "servers.json") -> Path:

@@ -10,11 +10,11 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from gateway import ConfigError, Gateway, GatewayConfig, ToolDefinition
-from gateway.catalogue import select_tools
-from gateway.coerce import coerce
-from gateway.config import ServerConfig
-from gateway.fixed import without
-from gateway.schema import check_arguments, check_value
+from gateway.catalogue.shown import select_tools
+from gateway.config.models import ServerConfig
+from gateway.schemas.check import check_arguments, check_value
+from gateway.schemas.coerce import coerce
+from gateway.schemas.fixed import without
 from gateway.types import canonical_json
 
 Config = Callable[..., GatewayConfig]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcp.server.mcpserver import MCPServer
 
 from gateway import Gateway, GatewayConfig, ToolDefinition
-from gateway.hidden_text import HiddenKind, find_hidden, find_hidden_in_tool
+from gateway.catalogue.hidden_text import HiddenKind, find_hidden, find_hidden_in_tool
 
 
 def tags(text: str) -> str:

@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from gateway import Gateway, GatewayConfig
-from gateway.config import LeaseDirConfig
+from gateway.config.models import LeaseDirConfig
 from gateway.errors import ConnectTimeout, ServerUnavailable
-from gateway.janitor import Janitor
-from gateway.pool import Bundle, BundlePool
+from gateway.leases.janitor import Janitor
+from gateway.leases.pool import Bundle, BundlePool
 
 pytestmark = pytest.mark.anyio
 

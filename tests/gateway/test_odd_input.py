@@ -9,12 +9,12 @@ import mcp_types as mcp
 import pytest
 from anyio.abc import TaskGroup
 
-from gateway.config import ServerConfig
-from gateway.requests import Exchanges
-from gateway.secrets import Secrets
+from gateway.config.models import ServerConfig
+from gateway.connection.requests import Exchanges
+from gateway.connection.secrets import Secrets
+from gateway.leases.watch import ToolWatch
+from gateway.transport.wire import read_tools
 from gateway.types import ToolDefinition
-from gateway.watch import ToolWatch
-from gateway.wire import read_tools
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
 
 from gateway import ConfigError, Gateway, GatewayConfig
-from gateway.tool_config import check_lock, lock_entries, read_lock, write_lock
+from gateway.catalogue.tool_config import check_lock, lock_entries, read_lock, write_lock
 from gateway.types import ContentKind
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway.backoff import LONGEST_PAUSE_S, Backoff
 from gateway.errors import ServerUnavailable
-from gateway.pool import Bundle, BundlePool
+from gateway.leases.backoff import LONGEST_PAUSE_S, Backoff
+from gateway.leases.pool import Bundle, BundlePool
 
 pytestmark = pytest.mark.anyio
 

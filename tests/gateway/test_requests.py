@@ -16,9 +16,9 @@ from serving import Model, listening, serving
 from starlette.responses import Response
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session
-from gateway.config import SamplingConfig
+from gateway.config.models import SamplingConfig
+from gateway.connection.sampling import result
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
-from gateway.sampling import result
 from gateway.types import Heard, NotificationKind, RequestKind
 
 pytestmark = [

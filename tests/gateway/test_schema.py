@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.projection import verl_parameters
-from gateway.schema import check_arguments, check_output
+from gateway.schemas.check import check_arguments, check_output
+from gateway.schemas.projection import verl_parameters
 from gateway.types import ToolDefinition
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gateway.compiled import MOST_EFFORT, MOST_WORDED, Program, Programs, TooMuch, Unchecked
-from gateway.effort import measure
-from gateway.patterns import compiled_size, states
-from gateway.projection import verl_parameters
-from gateway.schema import check_arguments, check_output, check_value, schema_fault
+from gateway.schemas.check import check_arguments, check_output, check_value, schema_fault
+from gateway.schemas.compiled import MOST_EFFORT, MOST_WORDED, Program, Programs, TooMuch, Unchecked
+from gateway.schemas.effort import measure
+from gateway.schemas.patterns import compiled_size, states
+from gateway.schemas.projection import verl_parameters
 from gateway.types import ToolDefinition
 
 DOUBLING: dict[str, Any] = {
@@ -203,7 +203,7 @@ HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
 from test_schema_bounds import DOUBLING, chain, check_arguments, check_output, nested, tool, verl_parameters
-from gateway.coerce import coerce
+from gateway.schemas.coerce import coerce
 
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 again = {"properties": {"a": {"$ref": "#"}}}

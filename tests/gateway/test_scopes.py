@@ -16,7 +16,7 @@ import pytest
 
 from gateway import ConfigError, Gateway, GatewayConfig
 from gateway.errors import DeliveryUnknown, LeaseTimeout
-from gateway.places import Places
+from gateway.leases.places import Places
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

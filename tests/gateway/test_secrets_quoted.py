@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway import Gateway, GatewayConfig, GatewayError
-from gateway.config import ServerConfig
+from gateway.config.models import ServerConfig
+from gateway.connection.secrets import Secrets, is_secret_name
 from gateway.errors import ToolsChanged
-from gateway.secrets import Secrets, is_secret_name
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

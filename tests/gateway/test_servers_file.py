@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway import ConfigError, load_servers
+from gateway.config.servers_file import read_servers
 from gateway.errors import faults_of
-from gateway.servers_file import read_servers
 
 FROM_AN_EDITOR = """\ufeff{
   // what the editor asks for

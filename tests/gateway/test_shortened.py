@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.exchange import Answerer, Exchange, Question
+from gateway.connection.exchange import Answerer, Exchange, Question
 from gateway.shortened import shortened
 from gateway.types import Heard, RequestKind
 

@@ -14,7 +14,7 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 
 from gateway import Gateway, GatewayConfig
 from gateway.errors import ProtocolError
-from gateway.lines import LineSplitter, Oversize, parse_line
+from gateway.transport.lines import LineSplitter, Oversize, parse_line
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

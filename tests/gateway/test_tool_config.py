@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import ConfigError, Role, ToolDefinition
-from gateway.tool_config import CLASS_NAME, check_lock, escape, lock_entries, read_lock, unescape, write_lock
+from gateway.catalogue.tool_config import CLASS_NAME, check_lock, escape, lock_entries, read_lock, unescape, write_lock
 from gateway.types import canonical_json
 
 NASTY = ["${HOME}", r"\${x}", "a\\\\${b}\\", "${", "???", "null", "1e5", "0o7", "2001-01-01", "yes", "~", "", " x: y"]

@@ -23,9 +23,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session, load_servers
-from gateway.config import ServerConfig
+from gateway.config.models import ServerConfig
+from gateway.connection.secrets import Secrets, is_secret_name
 from gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
-from gateway.secrets import Secrets, is_secret_name
 
 pytestmark = pytest.mark.anyio
 

@@ -15,10 +15,10 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
 from gateway import Gateway, GatewayConfig, Session, ToolDefinition
-from gateway.config import ServerConfig
-from gateway.connection import Connection
+from gateway.config.models import ServerConfig
+from gateway.connection.connection import Connection
 from gateway.errors import ToolsChanged
-from gateway.watch import ToolWatch
+from gateway.leases.watch import ToolWatch
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

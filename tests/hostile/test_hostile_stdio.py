@@ -14,8 +14,8 @@ from memory import peak_growth
 from neighbour import Neighbour, attempt, beside, good
 
 from gateway import Gateway, GatewayConfig, GatewayError, Session, ToolResult
+from gateway.catalogue.tool_config import lock_entries
 from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError, ToolsChanged
-from gateway.tool_config import lock_entries
 
 pytestmark = pytest.mark.anyio
 

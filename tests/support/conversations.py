@@ -12,7 +12,7 @@ from sampled import Sampler
 from tool_formats import DIALECTS, Dialect, builder_for, tokenizer_for
 from worlds import ROLE, environment, opened, task
 
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.limits import Limits
 from rollout.task import Origin
 from rollout.trace.record import Trace

@@ -16,7 +16,7 @@ import third_party
 from mcp.server.mcpserver import MCPServer
 
 from gateway.gateway import Gateway
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout import hermes
 from rollout.config import Environment, load_environment
 from rollout.engines.random_arguments import random_arguments

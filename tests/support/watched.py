@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.config import Environment
 from rollout.engines.engine import Engine
 from rollout.task import Origin, Task

@@ -9,9 +9,9 @@ from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 
-from gateway.config import ServerConfig
+from gateway.config.models import ServerConfig
 from gateway.gateway import Gateway
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.config import Environment
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.limits import Limits

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError, faults_of
-from gateway.tool_config import read_lock
 from rollout.cli.call import call_tool
 from rollout.cli.servers import list_tools, write_tool_config
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.tool_config import lock_entries, write_lock
+from gateway.catalogue.tool_config import lock_entries, write_lock
 from gateway.types import ToolDefinition
 
 ROOT = Path(__file__).parents[3]

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from gateway.catalogue.tool_config import lock_entries, write_lock
 from gateway.errors import ConfigError
-from gateway.tool_config import lock_entries, write_lock
 from gateway.types import ToolDefinition
 from rollout.cli.app import app
 from rollout.cli.data_check import MOST_SHOWN, CheckOptions, check_rows

@@ -17,7 +17,7 @@ from watched import Watched
 from worlds import ROLE, environment, opened, task
 
 from gateway.errors import ConfigError
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout.cli.run import RunOptions, run_environments
 from rollout.engines.engine import Engine
 from rollout.engines.opening import EngineOptions, opened_engine

@@ -18,7 +18,7 @@ from engine_log import read_records
 from taught_model import teach
 from verl_run import logged, train
 
-from gateway.tool_config import read_lock
+from gateway.catalogue.tool_config import read_lock
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
 

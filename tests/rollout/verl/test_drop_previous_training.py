@@ -20,7 +20,7 @@ from taught_model import teach
 from transformers import AutoTokenizer
 from verl_run import logged, train
 
-from gateway.tool_config import read_lock
+from gateway.catalogue.tool_config import read_lock
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
 

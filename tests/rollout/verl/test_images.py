@@ -10,7 +10,7 @@ import pytest
 from galleries import gallery, png
 from worlds import environment, opened, task
 
-from gateway.session import Session
+from gateway.leases.session import Session
 from rollout import hermes
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.limits import Limits
@@ -165,7 +165,7 @@ async def test_stock_tool_agent_gets_images_where_the_lock_says_so(tmp_path: Pat
     from verl.tools.tool_registry import initialize_tools_from_config
 
     from gateway import Gateway, load_servers
-    from gateway.tool_config import lock_entries, write_lock
+    from gateway.catalogue.tool_config import lock_entries, write_lock
     from rollout.verl.runtime import WORKER
 
     source, lock = tmp_path / "servers.json", tmp_path / "tools.yaml"

@@ -197,7 +197,7 @@ def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight, mo
 def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(
     preflight: Preflight, tmp_path: Path
 ) -> None:
-    from gateway.tool_config import lock_entries, write_lock
+    from gateway.catalogue.tool_config import lock_entries, write_lock
     from gateway.types import ToolDefinition
 
     changed = ToolDefinition(
@@ -210,7 +210,7 @@ def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(
 
 
 def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight, tmp_path: Path) -> None:
-    from gateway.tool_config import lock_entries, write_lock
+    from gateway.catalogue.tool_config import lock_entries, write_lock
     from gateway.types import ToolDefinition
 
     fields: dict[str, Any] = {"exposed_name": "shout", "description": "Whisper it.", "input_schema": {"type": "object"}}

@@ -16,8 +16,8 @@ import pytest
 from keeping import RELEASED
 
 from gateway import Gateway, load_servers
+from gateway.catalogue.tool_config import lock_entries, write_lock
 from gateway.errors import LockMismatch, ServerUnavailable
-from gateway.tool_config import lock_entries, write_lock
 from gateway.types import ToolDefinition
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]

@@ -1,0 +1,122 @@
+"""A server's tools as its entry wants them shown: chosen, renamed, with arguments filled in by the gateway left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import structlog
+
+from gateway.config.models import ServerConfig
+from gateway.config.selection import ToolChange, fill, is_glob, matches
+from gateway.errors import ConfigError
+from gateway.schemas.fixed import CannotHide, fits_alone, without
+from gateway.types import Role, ToolDefinition
+
+log = structlog.get_logger(__name__)
+
+
+def select_tools(server: str, config: ServerConfig, tools: Sequence[ToolDefinition]) -> tuple[ToolDefinition, ...]:
+    """Apply an entry's `tools` and check its `roles`; the order is the server's.
+
+    Raises:
+        ConfigError: a name or glob matches no tool of the server, a fixed argument is none of its tool's, does not
+            fit it or cannot be hidden, or two tools have the same role.
+    """
+    _check_patterns(server, config, {tool.name for tool in tools})
+    _check_roles(server, tools)
+    shown = [tool for tool in tools if tool.role is not None or config.tools.shows(tool.name)]
+    changed = tuple(_changed(server, config.tools.change, tool) for tool in shown)
+    _check_fixed_somewhere(server, config.tools.change, changed)
+    return changed
+
+
+def _check_patterns(server: str, config: ServerConfig, names: Collection[str]) -> None:
+    selection = config.tools
+    wanted: dict[str, Collection[str]] = {
+        "tools": selection.allow or (),
+        "tools.deny": selection.deny,
+        "tools.change": selection.change,
+        "roles": config.roles.values(),
+    }
+    for key, patterns in wanted.items():
+        for pattern in patterns:
+            if any(pattern == name if key == "roles" else matches(pattern, name) for name in names):
+                continue
+            if key == "tools.deny" and is_glob(pattern):
+                # A guard against tools that may come one day is no mistake.
+                log.warning("config.deny_matches_nothing", server=server, pattern=pattern)
+                continue
+            what = "no tool that matches" if key != "roles" and is_glob(pattern) else "no tool"
+            raise ConfigError(
+                f"the server has {what} {pattern!r}",
+                key=f"servers.{server}.{key}",
+                remedy=f"its tools: {', '.join(sorted(names)) or 'none'}",
+            )
+
+
+def _check_roles(server: str, tools: Sequence[ToolDefinition]) -> None:
+    counts: Counter[Role] = Counter(tool.role for tool in tools if tool.role is not None)
+    for role, count in counts.items():
+        if count > 1:
+            raise ConfigError(
+                f"the server has {count} tools with the role {role}",
+                key=f"servers.{server}.roles",
+                remedy=f"name the one to use: roles: {{{role}: TOOL}}",
+            )
+
+
+def _changed(server: str, changes: Mapping[str, ToolChange], tool: ToolDefinition) -> ToolDefinition:
+    for pattern, change in changes.items():
+        if not matches(pattern, tool.name):
+            continue
+        if change.name is not None:
+            tool = replace(tool, exposed_name=change.name)
+        if change.description is not None:
+            tool = replace(tool, description=change.description)
+        known = _properties(tool.full_schema or tool.input_schema).keys()
+        fixed = {name: value for name, value in change.fixed.items() if name in known or not is_glob(pattern)}
+        if fixed:
+            tool = _with_fixed(tool, fixed, key=f"servers.{server}.tools.change.{pattern}.fixed")
+    return tool
+
+
+def _with_fixed(tool: ToolDefinition, fixed: Mapping[str, Any], *, key: str) -> ToolDefinition:
+    full = tool.full_schema or tool.input_schema
+    known = _properties(full)
+    for name, value in fixed.items():
+        if name not in known:
+            remedy = f"its arguments: {', '.join(known) or 'none'}"
+            raise ConfigError(f"{tool.name} has no argument {name!r}", key=key, remedy=remedy)
+        if not fits_alone(full, name, fill(value, trajectory="trajectory", seed=0)):
+            # The value itself may be a secret.
+            remedy = "give a value that fits"
+            raise ConfigError(f"{tool.name}'s schema refuses the value of {name!r}", key=key, remedy=remedy)
+    fixed = {**tool.fixed, **fixed}
+    try:
+        shown = without(full, fixed)
+    except CannotHide as problem:
+        raise ConfigError(
+            f"{tool.name}'s argument {problem.name!r} cannot be hidden: {problem}",
+            key=key,
+            remedy="leave it to the policy, or keep the tool from it with tools.deny",
+        ) from None
+    return replace(tool, input_schema=shown, full_schema=full, fixed=fixed)
+
+
+def _check_fixed_somewhere(server: str, changes: Mapping[str, ToolChange], tools: Collection[ToolDefinition]) -> None:
+    for pattern, change in changes.items():
+        for name in change.fixed:
+            if not any(name in tool.fixed for tool in tools if matches(pattern, tool.name)):
+                raise ConfigError(
+                    f"no tool that it stands for has an argument {name!r}",
+                    key=f"servers.{server}.tools.change.{pattern}.fixed",
+                    remedy="look at their schemas with `mcp-rollout tools --json`",
+                )
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    return cast("Mapping[str, Any]", properties) if isinstance(properties, Mapping) else {}

@@ -1,0 +1,1 @@
+"""What users write: server entries, their files, variables and selections, and what is wrong with them."""

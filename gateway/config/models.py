@@ -1,0 +1,278 @@
+"""The typed configuration: which servers there are, how they are started, and every bound in seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from gateway.config.faults import Fault, validate
+from gateway.config.mapping_file import read_mapping
+from gateway.config.selection import ToolSelection
+from gateway.config.variables import expand
+from gateway.types import Role, Scope
+
+__all__ = [
+    "ClientCredentialsConfig",
+    "ElicitationConfig",
+    "GatewayConfig",
+    "Kind",
+    "LeaseDirConfig",
+    "SamplingConfig",
+    "Seconds",
+    "ServerConfig",
+    "child_env",
+    "expand",
+    "read_mapping",
+    "validate",
+]
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+INHERITED_ENV = frozenset(
+    "PATH HOME USER LOGNAME SHELL TERM LANG LANGUAGE TZ TMPDIR TMP TEMP "
+    "VIRTUAL_ENV PYTHONPATH LD_LIBRARY_PATH XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME "
+    "SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS "
+    "SYSTEMROOT SYSTEMDRIVE COMSPEC PATHEXT WINDIR USERPROFILE APPDATA LOCALAPPDATA PROGRAMFILES".split()
+)
+"""Variables a server process inherits, besides `LC_*` and what its entry names. Everything else, tokens and proxy
+addresses with credentials among it, stays with the trainer."""
+
+TRANSPORTS = {
+    **dict.fromkeys(("stdio", "local"), "command"),
+    **dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http", "remote", "sse"), "url"),
+    "in_process": "factory",
+}
+"""What clients write as `type` or `transport`, and the key that it goes with."""
+_NEEDS = {"args": "command", "env": "command", "cwd": "command", "headers": "url", "client_credentials": "url"}
+
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+
+class Kind(StrEnum):
+    """How a server is reached."""
+
+    STDIO = "stdio"
+    HTTP = "http"
+    SSE = "sse"
+    IN_PROCESS = "in_process"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
+
+
+def _url(value: str, key: str) -> str:
+    """The same. Raises ValueError where it is none that can be connected to; what it says may be secret."""
+    try:
+        found = urlsplit(value)
+        if found.scheme in ("http", "https") and found.hostname and found.port != 0 and " " not in value:
+            return value
+    except ValueError:  # a port that is none, half an IPv6 address
+        pass
+    raise ValueError(f"{key} must begin with http:// or https:// and name a host")
+
+
+class ElicitationConfig(_Model):
+    """Who answers what servers ask the user within a call."""
+
+    server: str
+    """The server whose tool with the role `elicit` answers."""
+    timeout_s: Seconds = 60
+
+
+class SamplingConfig(_Model):
+    """Which model answers servers that ask for a completion: an OpenAI-compatible endpoint."""
+
+    url: str
+    """The base, as in `https://api.example.com/v1`; `/chat/completions` is added."""
+    model: str
+    api_key: SecretStr | None = None
+    timeout_s: Seconds = 60
+    max_tokens: int = Field(default=4096, ge=1)
+    """The most tokens a server may ask for at a time."""
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        return _url(value, "url").rstrip("/")
+
+
+class ClientCredentialsConfig(_Model):
+    """OAuth client credentials for a server behind a url."""
+
+    issuer: str
+    """The authorization server; credentials go nowhere else."""
+    client_id: str
+    client_secret: SecretStr
+    scope: str | None = None
+    """Space-separated scopes."""
+    method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+
+    @field_validator("issuer")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        return _url(value, "issuer")
+
+
+class ServerConfig(_Model):
+    """One server: exactly one of `command`, `url` and `factory`, and what holds for all three."""
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default={}, repr=False)
+    """Added to the inherited allow-list; the only way for a secret to reach the server."""
+    cwd: str | None = None
+
+    url: str | None = None
+    headers: dict[str, str] = Field(default={}, repr=False)
+    client_credentials: ClientCredentialsConfig | None = None
+    transport: str | None = Field(default=None, validation_alias=AliasChoices("transport", "type"))
+    """As other clients write it; only `sse` changes anything, the rest follows from `command` or `url`."""
+
+    factory: str | None = None
+    """`package.module:function`, called without arguments in this process; returns what `mcp.Client` accepts."""
+
+    scope: Scope = Scope.SHARED
+    tools: ToolSelection = ToolSelection()
+    """Which tools the policy sees, and how; a list is short for `{allow: [...]}`."""
+    roles: dict[Role, str] = {}
+    """Roles for tools of a server that does not mark them itself."""
+    trusted: bool = False
+    """Whether per-turn rewards in this server's results count."""
+    required: bool = False
+    """Whether the gateway refuses to start without it."""
+
+    start_timeout_s: Seconds = 30
+    """Process start, handshake and tool listing together."""
+    call_timeout_s: Seconds = 60
+    close_timeout_s: Seconds = 5
+    """Closing politely; after it the process group is killed."""
+    max_message_bytes: int = Field(default=8 << 20, ge=1024)
+    min_ready: int = Field(default=0, ge=0)
+    """Warm processes kept ready under scope `process`."""
+    max_processes: int | None = Field(default=None, ge=1)
+    """Processes at a time under scope `process`, warm and closing ones included; a lease waits for its turn."""
+    leases_per_process: int = Field(default=1, ge=1)
+    """After how many leases a process is replaced; above 1 the server's reset tool makes it fresh in between."""
+    max_memory_mb: int | None = Field(default=None, ge=16)
+    """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
+    max_cpu_s: int | None = Field(default=None, ge=1)
+    """Seconds of CPU time for each process of the server, over its whole life (RLIMIT_CPU)."""
+
+    log_level: LogLevel = "info"
+    """The server's log messages from this level on are kept in the trace."""
+
+    @property
+    def kind(self) -> Kind:
+        if self.command is not None:
+            return Kind.STDIO
+        if self.factory is not None:
+            return Kind.IN_PROCESS
+        return Kind.SSE if self.transport == "sse" else Kind.HTTP
+
+    @property
+    def label(self) -> str:
+        """What a message may say about where the server is: the command or the bare address, never arguments."""
+        if self.command is not None:
+            program, *more = self.command.split()
+            # Where a whole command line stands in it, what follows may be secret.
+            return f"{program} …" if more and not Path(self.cwd or ".", self.command).exists() else self.command
+        return self.factory or (self.url or "").split("?", 1)[0].rpartition("@")[2]
+
+    @field_validator("transport")
+    @classmethod
+    def _known_transport(cls, value: str | None) -> str | None:
+        if value is not None and value not in TRANSPORTS:
+            raise ValueError(f"unknown transport {value!r}; one of {', '.join(TRANSPORTS)}")
+        return value
+
+    @field_validator("factory")
+    @classmethod
+    def _factory_names_a_function(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[\w.]+:\w+", value):
+            raise ValueError(f"{value!r} is not of the form package.module:function")
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [key for key in ("command", "url", "factory") if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) if given else "none"
+            remedy = "keep one of them" if given else "add a command, or a url"
+            raise Fault(f"a server needs exactly one of command, url and factory; found {found}", remedy)
+        if self.url is not None:
+            _url(self.url, "url")
+        if self.command is not None and not self.command.strip():
+            raise Fault("command is empty", "name the program")
+        if self.transport is not None and TRANSPORTS[self.transport] != given[0]:
+            needed = TRANSPORTS[self.transport]
+            raise Fault(f"type {self.transport} needs a {needed}, and the entry has a {given[0]}", "remove type")
+        for key, needed in _NEEDS.items():
+            if getattr(self, key) and needed != given[0]:
+                raise Fault(f"{key} needs a {needed}, and the entry has a {given[0]}", f"remove {key}")
+        for key in ("min_ready", "max_processes", "leases_per_process"):
+            if key in self.model_fields_set and self.scope is not Scope.PROCESS:
+                raise ValueError(f"{key} needs scope: process")
+        if self.max_processes is not None and self.min_ready > self.max_processes:
+            raise ValueError("min_ready is more than max_processes")
+        if (self.max_memory_mb or self.max_cpu_s) and self.command is None:
+            raise ValueError("max_memory_mb and max_cpu_s need a command; nothing else has a process of its own")
+        if self.scope is Scope.PROCESS and self.url is not None:
+            raise ValueError("scope: process needs a command or a factory; a url has no process of ours")
+        return self
+
+
+class LeaseDirConfig(_Model):
+    """The directory of a lease, which servers name as `${lease.dir}`: made anew for each lease, removed after it."""
+
+    template: str | None = None
+    """A directory whose contents each lease begins with; None begins with nothing."""
+    parent: str | None = None
+    """Where the directories are made; None takes the system's place for temporary files."""
+
+    @field_validator("template", "parent")
+    @classmethod
+    def _expanded(cls, value: str | None) -> str | None:
+        return None if value is None else expand(value)
+
+
+class GatewayConfig(_Model):
+    """All servers of one gateway, and the bounds that are not one server's."""
+
+    servers: dict[str, ServerConfig]
+    max_sessions: int = Field(default=64, ge=1)
+    """Sessions at a time; there is no limit over connections, so no session can hold one and starve for another."""
+    lease_timeout_s: Seconds = 1800
+    """Waiting for a place and for connections."""
+    reset_timeout_s: Seconds = 30
+    release_timeout_s: Seconds = 10
+    lease_dir: LeaseDirConfig = LeaseDirConfig()
+
+    elicitation: ElicitationConfig | None = None
+    sampling: SamplingConfig | None = None
+    max_requests_per_call: int = Field(default=10, ge=1)
+    """How often a server may ask for elicitation or sampling within one call."""
+
+    @model_validator(mode="after")
+    def _elicitation_names_a_server(self) -> Self:
+        if self.elicitation is not None and self.elicitation.server not in self.servers:
+            problem = f"elicitation.server names {self.elicitation.server!r}, which is not one of the servers"
+            raise Fault(problem, f"servers: {', '.join(self.servers) or 'none'}")
+        return self
+
+
+def child_env(entry: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server process: the allow-list (see `INHERITED_ENV`) and what its entry names."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper() in INHERITED_ENV or name.upper().startswith("LC_")
+    }
+    return inherited | dict(entry)

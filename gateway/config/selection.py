@@ -1,0 +1,100 @@
+"""What a server's entry says about its tools: which of them the policy sees, under which names, with what filled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Self, cast
+
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from gateway.config.faults import Fault
+from gateway.types import Offer
+
+
+class ToolChange(BaseModel):
+    """How one tool, or all that a glob names, differs for the policy from what its server says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = None
+    description: str | None = None
+    fixed: dict[str, Any] = {}
+    """Arguments that the gateway sends and the policy never sees; `${trajectory.id}` and `${trajectory.seed}` in
+    their strings are filled in for each trajectory."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_one(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            raise Fault("a tool's name has 1 to 64 letters, digits and _ . -", "choose another")
+        return name
+
+
+class ToolSelection(BaseModel):
+    """The `tools` of a server's entry; a bare list is what `allow` says.
+
+    Patterns are names or globs (`*`, `?`, `[...]`) over the server's own names, case and all. Harness tools are never
+    shown and need no entry.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    allow: tuple[str, ...] | None = None
+    """None means all."""
+    deny: tuple[str, ...] = ()
+    """Wins over `allow`."""
+    prefix: bool = False
+    """Whether these tools are always `server__tool`; otherwise only where two servers share a name."""
+    change: dict[str, ToolChange] = {}
+    """By name or glob; where several fit a tool, the later ones win."""
+    offer: frozenset[Offer] = frozenset()
+    """What is offered as tools of the gateway's own making, always with the prefix."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_is_allow(cls, data: Any) -> Any:
+        if data is None:
+            return {}
+        named = isinstance(data, Mapping | cls)
+        return cast("Any", data) if named else {"allow": data}
+
+    @model_validator(mode="after")
+    def _names_are_for_one(self) -> Self:
+        for pattern, change in self.change.items():
+            if is_glob(pattern) and (change.name or change.description is not None):
+                raise ValueError(f"change.{pattern}: only `fixed` can be given for several tools at once")
+        return self
+
+    def shows(self, name: str) -> bool:
+        """Whether the policy may see the server's tool of this name."""
+        allowed = self.allow is None or any(matches(pattern, name) for pattern in self.allow)
+        return allowed and not any(matches(pattern, name) for pattern in self.deny)
+
+
+def is_glob(pattern: str) -> bool:
+    return any(mark in pattern for mark in "*?[")
+
+
+def matches(pattern: str, name: str) -> bool:
+    return pattern == name or fnmatchcase(name, pattern)
+
+
+TRAJECTORY_VARIABLES = frozenset({"trajectory.id", "trajectory.seed"})
+_VARIABLE = re.compile(r"\$\{(trajectory\.(?:id|seed))\}")
+
+
+def fill(value: Any, *, trajectory: str, seed: int) -> Any:
+    """What a fixed argument is in one trajectory; `${trajectory.seed}` alone becomes the number itself."""
+    if isinstance(value, str):
+        if value == "${trajectory.seed}":
+            return seed
+        known = {"trajectory.id": trajectory, "trajectory.seed": str(seed)}
+        return _VARIABLE.sub(lambda match: known[match.group(1)], value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return {name: fill(inner, trajectory=trajectory, seed=seed) for name, inner in items}
+    if isinstance(value, list):
+        return [fill(inner, trajectory=trajectory, seed=seed) for inner in cast("list[Any]", value)]
+    return value

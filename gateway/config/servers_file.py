@@ -1,0 +1,192 @@
+"""A file of servers: `mcpServers` as Claude Desktop and Cursor write it, `servers` and `mcp.servers` as VS Code does,
+and our own YAML.
+
+Whatever is wrong is a `ConfigError` that names the file, the key as the file spells it, and the remedy; values that may
+be secret (`env`, `headers`, `args`, `url`) never appear in it. One wrong entry hides no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from gateway.config.faults import validate
+from gateway.config.foreign import translated
+from gateway.config.mapping_file import read_mapping
+from gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
+from gateway.config.selection import TRAJECTORY_VARIABLES
+from gateway.config.variables import Editor, expand
+from gateway.errors import ConfigError, raise_all
+
+log = structlog.get_logger(__name__)
+
+_EXPECTED = 'expected {"mcpServers": {NAME: {"command": ...}}}'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entries:
+    """The servers of a file: those that are right, and what is wrong with the others."""
+
+    servers: dict[str, ServerConfig]
+    faults: dict[str, ConfigError]
+    """By name; not one of `servers`."""
+    disabled: tuple[str, ...]
+    key: str
+    """Under what the file has them: `mcpServers`, `servers` or `mcp.servers`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServersFile:
+    """A file of servers as it was read."""
+
+    config: GatewayConfig
+    """With the entries that are right."""
+    entries: Entries
+
+
+def load_servers(path: str | Path) -> GatewayConfig:
+    """Read a file of servers.
+
+    Raises:
+        ConfigError: the file is missing or unreadable, or anything in it is wrong: `ConfigErrors`, where it is more
+            than one thing.
+    """
+    found = read_servers(path)
+    raise_all(list(found.entries.faults.values()))
+    return found.config
+
+
+def read_servers(path: str | Path) -> ServersFile:
+    """Read a file of servers, in which an entry may be wrong without costing the others.
+
+    Raises:
+        ConfigError: the file is missing or unreadable, has no servers, or is wrong besides its entries.
+    """
+    data = read_mapping(path)
+    raw, key, inputs, data = _servers_in(data, path)
+    entries = read_entries(raw, file=path, key=key, editor=Editor.of(path, inputs))
+    if not entries.servers and not entries.faults:
+        problem = "every server is disabled" if entries.disabled else "no servers here"
+        raise ConfigError(problem, file=path, key=key, remedy="enable one" if entries.disabled else _EXPECTED)
+    data = expand_sampling(data, file=path)
+    answers: Any = data.get("elicitation")
+    if isinstance(answers, Mapping):
+        answering = str(cast("Mapping[str, Any]", answers).get("server"))
+        if answering in entries.faults:
+            raise entries.faults[answering]
+    config = validate(GatewayConfig, {**data, "servers": entries.servers}, file=path)
+    check_template(config.lease_dir, file=path)
+    return ServersFile(config=config, entries=entries)
+
+
+def _servers_in(data: dict[str, Any], path: str | Path) -> tuple[object, str, Any, dict[str, Any]]:
+    """The mapping of servers, its key, an editor's `inputs`, and those of the file's other keys that are ours."""
+    if "mcpServers" in data and "servers" in data:
+        remedy = "move all of them under one"
+        raise ConfigError("both mcpServers and servers are here", file=path, key="servers", remedy=remedy)
+    if "mcpServers" in data:
+        # A desktop client's whole settings file is fine here.
+        ours = {name: value for name, value in data.items() if name in GatewayConfig.model_fields}
+        return data["mcpServers"], "mcpServers", data.get("inputs"), ours
+    if "servers" in data:
+        # In a file of our own an unknown key is a mistake.
+        ours = {name: value for name, value in data.items() if name not in ("servers", "inputs", "$schema")}
+        return data["servers"], "servers", data.get("inputs"), ours
+    section: Any = data.get("mcp")
+    if isinstance(section, Mapping) and "servers" in section:
+        settings = cast("Mapping[str, Any]", section)
+        return settings["servers"], "mcp.servers", settings.get("inputs"), {}
+    raise ConfigError("no servers here", file=path, key="mcpServers", remedy=_EXPECTED)
+
+
+def parse_servers(raw: object, *, file: str | Path | None = None, key: str = "servers") -> dict[str, ServerConfig]:
+    """The entries of a mapping of servers, variables expanded, disabled ones left out.
+
+    Raises:
+        ConfigError: an entry is wrong or names a variable that is not set; `ConfigErrors` for several.
+    """
+    entries = read_entries(raw, file=file, key=key)
+    raise_all(list(entries.faults.values()))
+    return entries.servers
+
+
+def read_entries(
+    raw: object, *, file: str | Path | None = None, key: str = "servers", editor: Editor | None = None
+) -> Entries:
+    """`parse_servers`, with what is wrong with an entry beside the others. Raises ConfigError where `raw` is none."""
+    if not isinstance(raw, Mapping):
+        raise ConfigError(
+            "not a mapping of names to servers", file=file, key=key, remedy="expected NAME: {command: ...}"
+        )
+    if editor is None and file is not None:
+        editor = Editor.of(file)
+    servers: dict[str, ServerConfig] = {}
+    faults: dict[str, ConfigError] = {}
+    disabled: list[str] = []
+    for given, entry in cast("Mapping[Any, Any]", raw).items():
+        name = str(given)
+        try:
+            found = _entry(name, entry, file, f"{key}.{name}", editor)
+        except ConfigError as error:
+            faults[name] = error
+            continue
+        if found is None:
+            disabled.append(name)
+        else:
+            servers[name] = found
+    return Entries(servers=servers, faults=faults, disabled=tuple(disabled), key=key)
+
+
+def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Editor | None) -> ServerConfig | None:
+    """One entry; None where it is disabled, whatever else is wrong with it then."""
+    if not name.strip():
+        raise ConfigError("a server without a name", file=file, key=at, remedy="give it one")
+    if not isinstance(entry, Mapping):
+        raise ConfigError("not a mapping", file=file, key=at, remedy="expected {command: ...} or {url: ...}")
+    fields = dict(cast("Mapping[str, Any]", entry))
+    for switch, off in (("disabled", True), ("enabled", False)):
+        if switch in fields:
+            value = fields.pop(switch)
+            if not isinstance(value, bool):
+                raise ConfigError("must be true or false", file=file, key=f"{at}.{switch}", remedy="correct the value")
+            if value is off:
+                return None
+    fields = translated(fields, file=file, key=at, editor=editor)
+    for field in ("command", "args", "env", "cwd", "url", "headers", "client_credentials"):
+        if field in fields:
+            fields[field] = expand(fields[field], file=file, key=f"{at}.{field}", editor=editor)
+    fields = _expand_fixed(fields, file=file, key=f"{at}.tools.change")
+    return validate(ServerConfig, fields, file=file, key=at)
+
+
+def check_template(lease_dir: LeaseDirConfig, *, file: str | Path | None) -> None:
+    """Raises `ConfigError` where what leases begin with is not there, though no server may name it yet."""
+    if lease_dir.template is not None and not Path(lease_dir.template).is_dir():
+        problem = f"no such directory: {lease_dir.template}"
+        raise ConfigError(problem, file=file, key="lease_dir.template", remedy="make it, or correct the path")
+
+
+def expand_sampling(data: Mapping[str, Any], *, file: str | Path | None) -> dict[str, Any]:
+    """A file's top level with the variables in `sampling` replaced. Raises `ConfigError` for one that is not set."""
+    if "sampling" not in data:
+        return dict(data)
+    return {**data, "sampling": expand(data["sampling"], file=file, key="sampling")}
+
+
+def _expand_fixed(fields: dict[str, Any], *, file: str | Path | None, key: str) -> dict[str, Any]:
+    """The entry with the variables in its `tools.change.*.fixed` expanded; what is no mapping is left to validation."""
+    tools: Any = fields.get("tools")
+    changes: Any = cast("Mapping[str, Any]", tools).get("change") if isinstance(tools, Mapping) else None
+    if not isinstance(changes, Mapping):
+        return fields
+    expanded: dict[str, Any] = {}
+    for name, change in cast("Mapping[str, Any]", changes).items():
+        expanded[name] = change
+        if isinstance(change, Mapping) and "fixed" in change:
+            fixed = expand(change["fixed"], file=file, key=f"{key}.{name}.fixed", keep=TRAJECTORY_VARIABLES)
+            expanded[name] = {**cast("Mapping[str, Any]", change), "fixed": fixed}
+    return {**fields, "tools": {**cast("Mapping[str, Any]", tools), "change": expanded}}

@@ -1,0 +1,126 @@
+"""Completions for servers that ask for one: an OpenAI-compatible chat endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import httpx2
+
+from gateway.config.models import SamplingConfig
+from gateway.connection.exchange import Question
+from gateway.errors import RequestRefused
+from gateway.transport.address import Address, Addressed
+from gateway.transport.tls import certificates
+
+_MAX_ANSWER_BYTES = 8 << 20
+_STOPS = {"stop": "endTurn", "length": "maxTokens"}
+
+
+class Sampler:
+    """Answers `sampling/createMessage` with the configured model."""
+
+    def __init__(self, config: SamplingConfig) -> None:
+        self._config = config
+        # The rest of the url may hold a password.
+        self._host = config.url.split("://", 1)[1].split("/", 1)[0].rpartition("@")[2]
+
+    async def answer(self, question: Question) -> dict[str, Any]:
+        """A `CreateMessageResult`.
+
+        Raises:
+            RequestRefused: the endpoint cannot be reached, says no or answers off its protocol; or the request has
+                content that chat endpoints do not take. For whom, and in which call, its caller knows.
+        """
+        try:
+            body = chat_request(question.params, self._config)
+            reply = await self._post(body)
+            return result(reply, self._config)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            problem = f"nothing answers at {self._host} ({type(error).__name__}): start the endpoint, or correct url"
+            raise RequestRefused(problem) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise RequestRefused(f"{type(error).__name__} at {self._host}") from error
+        except ValueError as error:
+            raise RequestRefused(str(error)) from error
+
+    async def _post(self, body: Mapping[str, Any]) -> Any:
+        config = self._config
+        headers = {"authorization": f"Bearer {config.api_key.get_secret_value()}"} if config.api_key else {}
+        address = Address(f"{config.url}/chat/completions")
+        transport = Addressed(httpx2.AsyncHTTPTransport(verify=certificates()), address)
+        async with (
+            httpx2.AsyncClient(transport=transport, headers=headers, timeout=config.timeout_s) as client,
+            client.stream("POST", address.url, json=body) as response,
+        ):
+            data = bytearray()
+            async for chunk in response.aiter_bytes():
+                data += chunk
+                if len(data) > _MAX_ANSWER_BYTES:
+                    raise ValueError(f"the endpoint answered with more than {_MAX_ANSWER_BYTES} bytes")
+        if response.status_code != 200:
+            raise ValueError(f"the endpoint answered HTTP {response.status_code}")
+        return json.loads(data)
+
+
+def chat_request(params: Mapping[str, Any], config: SamplingConfig) -> dict[str, Any]:
+    """The body for `/chat/completions`. Raises ValueError for content that it has no place for."""
+    if params.get("tools"):
+        raise ValueError("a request with tools is not supported")
+    messages: list[dict[str, Any]] = []
+    if system := params.get("systemPrompt"):
+        messages.append({"role": "system", "content": system})
+    messages += [_message(message) for message in params["messages"]]
+    body: dict[str, Any] = {
+        "model": config.model,
+        "messages": messages,
+        "max_tokens": min(int(params["maxTokens"]), config.max_tokens),
+    }
+    if params.get("temperature") is not None:
+        body["temperature"] = params["temperature"]
+    if params.get("stopSequences"):
+        body["stop"] = params["stopSequences"]
+    return body
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    blocks = cast("list[Mapping[str, Any]]", content if isinstance(content, list) else [content])
+    parts = [_part(block) for block in blocks]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return {"role": message["role"], "content": parts[0]["text"]}
+    return {"role": message["role"], "content": parts}
+
+
+def _part(block: Mapping[str, Any]) -> dict[str, Any]:
+    match block["type"]:
+        case "text":
+            return {"type": "text", "text": block["text"]}
+        case "image":
+            return {"type": "image_url", "image_url": {"url": f"data:{block['mimeType']};base64,{block['data']}"}}
+        case "audio":
+            form = str(block["mimeType"]).rpartition("/")[2].removeprefix("x-")
+            return {"type": "input_audio", "input_audio": {"data": block["data"], "format": form}}
+        case kind:
+            raise ValueError(f"a request with {kind} content is not supported")
+
+
+def result(reply: Any, config: SamplingConfig) -> dict[str, Any]:
+    """A chat completion as a `CreateMessageResult`. Raises ValueError where it is none."""
+    try:
+        choice = reply["choices"][0]
+        text = choice["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        raise ValueError("the endpoint's answer is no chat completion") from None
+    if not isinstance(text, str):
+        raise ValueError("the endpoint's answer has no text")
+    stop = choice.get("finish_reason")
+    if stop is not None and not isinstance(stop, str):
+        raise ValueError("the endpoint's finish_reason is no text")
+    return {
+        "role": "assistant",
+        "content": {"type": "text", "text": text},
+        "model": str(reply.get("model") or config.model),
+        "stopReason": _STOPS.get(stop, stop) if stop else "endTurn",
+    }

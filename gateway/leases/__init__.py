@@ -1,0 +1,1 @@
+"""Worlds for trajectories: places, pools, sessions, and nothing left behind."""

@@ -1,0 +1,161 @@
+"""The worker's side of the sweeper: marks for server processes, directories for leases, and both gone when they end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+import anyio
+import structlog
+
+from gateway.config.models import LeaseDirConfig
+from gateway.errors import ConfigError
+
+log = structlog.get_logger(__name__)
+
+OWNER = "MCP_ROLLOUT_OWNER"
+"""Environment variable that marks a server process and, by inheritance, everything it starts."""
+_SWEEPER = Path(__file__).with_name("sweeper.py")
+_PREFIX = "mcp-rollout-lease-"
+_LAST_SWEEP_S = 5.0
+"""How long the last sweep may take before the gateway goes on without it."""
+
+
+class Janitor:
+    """Enter it before the first server starts, leave it after the last one ended.
+
+    Args:
+        lease_dir: Where directories of leases are made, and from what; None where no server names one.
+
+    Raises, on entry:
+        ConfigError: the template is no directory, or nothing can be made in `parent`.
+    """
+
+    def __init__(self, lease_dir: LeaseDirConfig | None) -> None:
+        self._config = lease_dir
+        self._token = uuid4().hex
+        self._marks = self._made = 0
+        self._root: Path | None = None
+        self._lock = -1
+        self._unsent = b""
+        self._gone = False
+
+    async def __aenter__(self) -> Self:
+        if self._config is not None:
+            self._root, self._lock = await anyio.to_thread.run_sync(_make_root, self._config)
+        argv = [sys.executable, "-I", "-S", str(_SWEEPER), str(os.getpid()), self._token]
+        self._process = await anyio.to_thread.run_sync(_start, [*argv, str(self._root)] if self._root else argv)
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin.fileno()
+        os.set_blocking(self._pipe, False)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        with anyio.CancelScope(shield=True):
+            try:
+                await anyio.to_thread.run_sync(partial(self._process.wait, _LAST_SWEEP_S))
+            except subprocess.TimeoutExpired:
+                log.warning("janitor.slow", waited_s=_LAST_SWEEP_S, directory=str(self._root or ""))
+        if self._lock >= 0:
+            os.close(self._lock)
+
+    def mark(self) -> str:
+        """A value for `OWNER` that no other process has."""
+        self._marks += 1
+        return f"{self._token}.{self._marks}"
+
+    async def directory(self) -> Path:
+        """A fresh directory for one lease, a copy of the template. Raises `OSError`, and leaves nothing behind then."""
+        assert self._root is not None and self._config is not None
+        self._made += 1
+        made = self._root / f"lease-{self._made}"
+        made.mkdir(mode=0o700)
+        if self._config.template is not None:
+            fill = partial(shutil.copytree, self._config.template, made, symlinks=True, dirs_exist_ok=True)
+            try:
+                await anyio.to_thread.run_sync(fill)
+            except BaseException:
+                self.emptied(made)
+                raise
+        return made
+
+    def ended(self, mark: str) -> None:
+        """The process that carries `mark` has ended: whatever it left running goes, too. Does not wait."""
+        self._send(mark)
+
+    def emptied(self, directory: Path) -> None:
+        """Nobody uses `directory` any more: it goes, once what was reported as ended is gone. Does not wait."""
+        self._send(f"{self._token}.none\t{directory}")
+
+    def _send(self, line: str) -> None:
+        self._unsent += os.fsencode(line) + b"\n"
+        try:
+            self._unsent = self._unsent[os.write(self._pipe, self._unsent) :]
+        except BlockingIOError:
+            pass  # it goes along with the next line; the last sweep covers everything
+        except OSError as error:
+            self._unsent = b""
+            if not self._gone:
+                self._gone = True
+                log.warning("janitor.gone", problem=str(error), remedy="servers still end, their children may not")
+
+
+def _start(argv: list[str]) -> subprocess.Popen[bytes]:
+    # A session of its own, so that what ends the worker's whole process group leaves it alone.
+    silent = subprocess.DEVNULL
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=silent, stderr=silent, env={}, start_new_session=True)
+
+
+def _make_root(config: LeaseDirConfig) -> tuple[Path, int]:
+    """A directory of this gateway's own, and the lock that says that its owner lives."""
+    if config.template is not None and not Path(config.template).is_dir():
+        raise ConfigError(
+            f"no such directory: {config.template}", key="lease_dir.template", remedy="name one, or leave the key out"
+        )
+    parent = Path(config.parent or tempfile.gettempdir()).absolute()
+    try:
+        _remove_stale(parent.glob(f"{_PREFIX}*"))
+        root = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        # It appears under its name only when it is locked: nobody can take it for one whose owner has died.
+        unnamed = root / ".locking"
+        lock = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        unnamed.rename(root / ".lock")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make directories in {parent}: {error.strerror}", key="lease_dir.parent", remedy="name another"
+        ) from error
+    return root, lock
+
+
+def _remove_stale(roots: Iterable[Path]) -> None:
+    """Remove what a worker left behind that was killed together with its sweeper."""
+    for root in roots:
+        try:
+            lock = os.open(root / ".lock", os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            continue  # somebody else's, or not finished
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
+            shutil.rmtree(root, ignore_errors=True)
+        finally:
+            os.close(lock)

@@ -1,0 +1,248 @@
+"""Worlds for trajectories: a place, connections, every server reset; and all of it given back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import anyio
+import structlog
+
+from gateway.config.models import GatewayConfig
+from gateway.connection.answering import sampling_answerer
+from gateway.connection.connection import Connection
+from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.leases.opening import Openings
+from gateway.leases.places import Places
+from gateway.leases.pool import Bundle, BundlePool, SharedConnection
+from gateway.leases.session import Session, keeps_state
+from gateway.types import Role, Scope, ToolDefinition
+
+_SESSIONS = ""
+"""The key of the gateway's own places; the others are names of servers."""
+
+
+class Leases:
+    """Given out from the connections that are open at the start, and from those that the pools open in their place.
+
+    Args:
+        opened: By server.
+        directory: The one that the bundled servers among them share.
+        log: Bound to the gateway's name.
+
+    Raises:
+        ConfigError: a server's processes are to be leased again and nothing makes them fresh.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        catalogue: Mapping[str, tuple[ToolDefinition, ...]],
+        openings: Openings,
+        opened: Mapping[str, Connection],
+        directory: Path | None,
+        *,
+        log: structlog.stdlib.BoundLogger,
+    ) -> None:
+        self._config, self._catalogue, self._log = config, catalogue, log
+        self._openings, self._watch = openings, openings.watch
+        self._shared: dict[str, SharedConnection] = {}
+        self._pools: dict[str, BundlePool] = {}
+        """By server; servers that share a directory share a pool."""
+        self._warned: set[str] = set()
+        self._sampling = sampling_answerer(config)
+        self._pool(opened, directory)
+
+    def close(self) -> None:
+        """The gateway is closing: start nothing more."""
+        for pool in self._pools.values():
+            pool.close()
+
+    def _pool(self, opened: Mapping[str, Connection], directory: Path | None) -> None:
+        """Turn the first connections into pools, and limit how many sessions may have one at a time."""
+        together = tuple(server for server in self._openings.bundled if server in opened)
+        for server, connection in opened.items():
+            if self._config.servers[server].scope is Scope.SHARED:
+                self._shared[server] = SharedConnection(partial(self._openings.open, server), connection)
+            elif server not in together:
+                self._pools[server] = self._bundle_pool((server,), Bundle({server: connection}))
+        if together:
+            first = Bundle({server: opened[server] for server in together}, directory)
+            self._pools |= dict.fromkeys(together, self._bundle_pool(together, first))
+        elif directory is not None:  # none of its servers has started
+            self._openings.tasks.start_soon(self._openings.discard, Bundle(directory=directory))
+        limits = {pool.name: pool.most for pool in self._pools.values() if pool.most is not None}
+        self._places = Places({_SESSIONS: self._config.max_sessions, **limits})
+
+    def _bundle_pool(self, servers: tuple[str, ...], first: Bundle) -> BundlePool:
+        entries = [self._config.servers[server] for server in servers]
+        for server, entry in zip(servers, entries, strict=True):
+            if entry.leases_per_process > 1 and all(tool.role is not Role.RESET for tool in self._catalogue[server]):
+                raise ConfigError(
+                    "a process that is leased again needs a reset tool, and the server has none",
+                    key=f"servers.{server}.leases_per_process",
+                    remedy="name one: roles: {reset: TOOL}; or leave it at 1",
+                )
+        return BundlePool(
+            servers,
+            open_bundle=partial(self._openings.open_bundle, servers),
+            discard=self._openings.discard,
+            first=first,
+            tasks=self._openings.tasks,
+            min_ready=max(entry.min_ready for entry in entries),
+            most=min((entry.max_processes for entry in entries if entry.max_processes is not None), default=None),
+            leases_each=min(entry.leases_per_process for entry in entries),
+        )
+
+    @asynccontextmanager
+    async def lease(
+        self, trajectory: str, task: str | None, seed: int, tools: Mapping[str, ToolDefinition]
+    ) -> AsyncGenerator[Session]:
+        """As `Gateway.lease`; `tools` by exposed name."""
+        # No cancel scope stays open over the yield: the block may be left in another task than entered it.
+        asked, needed = anyio.current_time(), self._needed(tools)
+        deadline = asked + self._config.lease_timeout_s
+        pools = {self._pools[server].name: self._pools[server] for server in needed if server in self._pools}
+        places = frozenset({_SESSIONS, *pools})
+        with anyio.CancelScope(deadline=deadline) as waiting:
+            await self._places.acquire(places)
+        if waiting.cancelled_caught:
+            raise LeaseTimeout(self._in_use(places))
+        bundles: dict[str, Bundle] = {}
+        session: Session | None = None
+        try:
+            self._refuse_changed(needed)
+            taken = await self._take(needed, pools, bundles, deadline, reset=task is not None)
+            self._refuse_changed(needed)  # a connection that was opened just now may have brought it to light
+            session = self._session(trajectory, seed, tools, taken, bundles, anyio.current_time() - asked)
+            try:
+                if task is not None:
+                    await session.reset(task)
+                yield session
+            finally:
+                try:
+                    await self._release(session)
+                finally:
+                    session.end()
+        finally:
+            for name, bundle in bundles.items():
+                pools[name].give_back(bundle, sound=session is not None and session.sound(bundle.connections))
+            self._places.release(places)
+
+    def _in_use(self, places: frozenset[str]) -> str:
+        full = self._places.full(places)
+        if not full or _SESSIONS in full:
+            what = f"all {self._config.max_sessions} sessions were"
+        else:
+            what = " and ".join(f"all processes of {name} (max_processes)" for name in full) + " were"
+        return f"{what} in use for {self._config.lease_timeout_s:g} s"
+
+    def _session(
+        self,
+        trajectory: str,
+        seed: int,
+        tools: Mapping[str, ToolDefinition],
+        taken: Mapping[str, Connection],
+        bundles: Mapping[str, Bundle],
+        lease_wait_s: float,
+    ) -> Session:
+        reopen: dict[str, Callable[[], Any]] = {
+            server: self._shared[server].take
+            for server in taken
+            if not keeps_state(self._config.servers[server], self._catalogue[server])
+        }
+        # Nobody else had a part in what these processes did: what they used up, this trajectory used up.
+        alone = frozenset(
+            server
+            for bundle in bundles.values()
+            for server in bundle.connections
+            if bundle.leases == 1 and self._config.servers[server].scope is Scope.PROCESS
+        )
+        harness = {
+            (tool.role, server): tool for server in taken for tool in self._catalogue[server] if tool.role is not None
+        }
+        return Session(
+            trajectory=trajectory,
+            seed=seed,
+            tools=MappingProxyType(dict(tools)),
+            lease_wait_s=lease_wait_s,
+            _config=self._config,
+            _harness=harness,
+            _connections=dict(taken),
+            _reopen=reopen,
+            _changed=self._watch.changed,
+            _settle=self._watch.settle,
+            _warned=self._warned,
+            _sampling=self._sampling,
+            lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
+            _alone=alone,
+        )
+
+    def _needed(self, tools: Mapping[str, ToolDefinition]) -> list[str]:
+        """Servers with a tool that the policy may use, or with a part in the harness."""
+        used = {tool.server for tool in tools.values()}
+        return [
+            server
+            for server, definitions in self._catalogue.items()
+            if server in used or any(tool.role is not None for tool in definitions)
+        ]
+
+    def _refuse_changed(self, servers: Collection[str]) -> None:
+        for server in servers:
+            if server in self._watch.changed:
+                raise self._watch.changed[server].again()
+
+    async def _take(
+        self,
+        needed: Collection[str],
+        pools: Mapping[str, BundlePool],
+        bundles: dict[str, Bundle],
+        deadline: float,
+        *,
+        reset: bool,
+    ) -> dict[str, Connection]:
+        """A connection to each server of `needed`; what is taken from `pools` stands in `bundles`, come what may."""
+        taken: dict[str, Connection] = {}
+        errors: list[GatewayError] = []
+
+        async def take(server: str) -> None:
+            try:
+                taken[server] = await self._shared[server].take()
+            except GatewayError as error:
+                errors.append(error)
+
+        async def take_bundle(name: str) -> None:
+            try:
+                bundles[name] = await pools[name].take(reset=reset)
+            except GatewayError as error:
+                errors.append(error)
+
+        with anyio.CancelScope(deadline=deadline) as waiting:
+            async with anyio.create_task_group() as tasks:
+                for server in needed:
+                    if server in self._shared:
+                        tasks.start_soon(take, server)
+                for name in pools:
+                    tasks.start_soon(take_bundle, name)
+        if errors:
+            raise errors[0]
+        for bundle in bundles.values():
+            taken |= {server: bundle.connections[server] for server in needed if server in bundle.connections}
+        if waiting.cancelled_caught:
+            missing = ", ".join(server for server in needed if server not in taken)
+            raise LeaseTimeout(f"no connection to {missing} within {self._config.lease_timeout_s:g} s")
+        return taken
+
+    async def _release(self, session: Session) -> None:
+        with anyio.move_on_after(self._config.release_timeout_s, shield=True) as bound:
+            try:
+                await session.release()
+            except GatewayError as error:
+                # The trajectory is over and its result stands; what the server failed to tidy up is the server's.
+                self._log.warning("lease.release_failed", trajectory=session.trajectory, problem=str(error))
+        if bound.cancelled_caught:
+            self._log.warning("lease.release_timed_out", trajectory=session.trajectory)

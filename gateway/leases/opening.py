@@ -1,0 +1,144 @@
+"""Connections as a gateway opens them: each with its owner task, with a directory and a mark where it needs them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from gateway.config.models import GatewayConfig, Kind, ServerConfig
+from gateway.connection.answering import requests_answered
+from gateway.connection.cleaning import Cleaning
+from gateway.connection.connection import Connection
+from gateway.errors import GatewayError, ServerUnavailable
+from gateway.leases.janitor import OWNER, Janitor
+from gateway.leases.lease_dir import bundled, placed
+from gateway.leases.pool import Bundle
+from gateway.leases.watch import ToolWatch
+from gateway.transport.target import Connect, Era
+
+_CLOSING_SPARE_S = 5.0
+"""Beyond the longest `close_timeout_s`: what killing and reaping may take."""
+
+
+class Openings:
+    """Entered and left by one task; what it opens lives in tasks of its own until it is left.
+
+    Raises, on entry:
+        ConfigError: directories of leases cannot be made, or are asked for where they cannot be.
+    """
+
+    def __init__(self, config: GatewayConfig, connect: Connect | None) -> None:
+        self._config, self._connect = config, connect
+        self.eras = {server: Era() for server in config.servers}
+        self._cleaning = {server: Cleaning(config.servers[server], era) for server, era in self.eras.items()}
+        self.connections: set[Connection] = set()
+        """All that have not ended."""
+        self._janitor: Janitor | None = None
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self.bundled = bundled(self._config)
+        """The servers that share a directory for each lease."""
+        # A start is mostly the child's CPU time: more at once only makes all of them miss their bound. By server, since
+        # one whose starts hang would keep the others from starting at all.
+        most = max(2, os.cpu_count() or 2)
+        self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
+        if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
+            directories = self._config.lease_dir if self.bundled else None
+            self._janitor = await self._exits.enter_async_context(Janitor(directories))
+        self.tasks = await anyio.create_task_group().__aenter__()
+        self.watch = ToolWatch(self.tasks, lambda server, text: self._cleaning[server].text(text))
+        self.tasks.start_soon(self.watch.run)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        longest = max((config.close_timeout_s for config in self._config.servers.values()), default=0.0)
+        with anyio.move_on_after(longest + _CLOSING_SPARE_S, shield=True):
+            for connection in list(self.connections):
+                connection.end("the gateway is closing")
+            for connection in list(self.connections):
+                await connection.done.wait()
+        self.tasks.cancel_scope.cancel()
+        try:
+            await self.tasks.__aexit__(None, None, None)
+        finally:
+            await self._exits.aclose()
+
+    async def open_bundle(self, servers: tuple[str, ...], bundle: Bundle) -> None:
+        """Open connections to all of these, entered into `bundle` as they are begun. Raises what `open` raises."""
+        if servers[0] in self.bundled:
+            bundle.directory = await self.directory()
+        errors: list[GatewayError] = []
+
+        async def open_one(server: str) -> None:
+            try:
+                await self.open(server, bundle.directory, bundle)
+            except GatewayError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(open_one, server)
+        if errors:
+            raise errors[0]
+
+    async def discard(self, bundle: Bundle) -> None:
+        """End what is in a bundle; returns when nothing of it is left."""
+        for connection in bundle.connections.values():
+            connection.end("its session is over")
+        for connection in bundle.connections.values():
+            await connection.done.wait()
+        if bundle.directory is not None and self._janitor is not None:
+            self._janitor.emptied(bundle.directory)
+
+    async def directory(self) -> Path:
+        """A fresh directory for a lease. Raises `ServerUnavailable`."""
+        assert self._janitor is not None
+        try:
+            return await self._janitor.directory()
+        except OSError as error:
+            raise ServerUnavailable(f"no directory for a lease: {error}", server=self.bundled[0]) from error
+
+    async def open(self, server: str, directory: Path | None = None, bundle: Bundle | None = None) -> Connection:
+        """A connection, once calls can be sent. Raises what `Connection.started` raises."""
+        config = self._config.servers[server]
+        if config.kind is not Kind.STDIO or self._janitor is None:
+            return await self._open_now(server, config, bundle)
+        async with self._starts[server]:
+            mark = self._janitor.mark()
+            return await self._open_now(server, placed(config, directory, **{OWNER: mark}), bundle, mark)
+
+    async def _open_now(
+        self, server: str, config: ServerConfig, bundle: Bundle | None, mark: str | None = None
+    ) -> Connection:
+        asks, patience_s = requests_answered(self._config)
+        longest_s = max(config.start_timeout_s, self._config.reset_timeout_s, self._config.release_timeout_s)
+        patience_s += max(0.0, longest_s - config.call_timeout_s)
+        era, notice = self.eras[server], self.watch.notice
+        connection = Connection(server, config, self._connect, era, notice, asks=asks, patience_s=patience_s)
+        self.connections.add(connection)
+        if bundle is not None:
+            bundle.connections[server] = connection
+        self.tasks.start_soon(self._own, connection, mark)
+        try:
+            await connection.started()
+        except BaseException:
+            connection.end("it did not start")
+            raise
+        self.watch.compare(server, connection.tools)
+        return connection
+
+    async def _own(self, connection: Connection, mark: str | None) -> None:
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+            if mark is not None and self._janitor is not None:
+                self._janitor.ended(mark)

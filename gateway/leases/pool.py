@@ -1,0 +1,229 @@
+"""Which connection a session gets: decided in plain functions, then opened, warmed or closed.
+
+Under scope `shared` all sessions get the same one; under `session` and `process` each gets one that nobody else uses
+at the same time, and that nobody used before unless its server is reset in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from gateway.connection.connection import Connection
+from gateway.errors import GatewayError, ServerUnavailable
+from gateway.leases.backoff import Backoff
+
+log = structlog.get_logger(__name__)
+
+Open = Callable[[], Awaitable[Connection]]
+"""Opens a connection and returns it once calls can be sent; raises what `Connection.started` raises."""
+
+
+class SharedConnection:
+    """One connection for all sessions, opened again when it is needed and has died."""
+
+    def __init__(self, open_connection: Open, first: Connection) -> None:
+        self._open, self._current = open_connection, first
+        self._lock = anyio.Lock()
+        self._attempts = 0
+        self._last_failure: GatewayError | None = None
+        self._backoff = Backoff()
+
+    async def take(self) -> Connection:
+        """The connection. Raises `ServerUnavailable`."""
+        if self._current.alive:
+            return self._current
+        seen = self._attempts
+        async with self._lock:
+            if self._current.alive:
+                return self._current
+            if self._attempts > seen and self._last_failure is not None:
+                # Somebody else's attempt failed while this session waited for it: one failure serves all.
+                raise ServerUnavailable(str(self._last_failure)) from self._last_failure
+            await anyio.sleep_until(self._backoff.not_before)
+            return await self._reconnect()
+
+    async def _reconnect(self) -> Connection:
+        self._attempts += 1
+        self._last_failure = None
+        try:
+            self._current = await self._open()
+        except GatewayError as error:
+            self._backoff.failed()
+            self._last_failure = error
+            raise
+        self._backoff.succeeded()
+        log.info("pool.reconnected", server=self._current.server)
+        return self._current
+
+
+@dataclass(eq=False)
+class Bundle:
+    """Connections that one session has to itself, with the directory they share if they name one."""
+
+    connections: dict[str, Connection] = field(default_factory=dict[str, Connection])
+    """Those that are still starting, too, while the bundle is being opened."""
+    directory: Path | None = None
+    leases: int = 0
+    """How often it was given out."""
+
+    @property
+    def alive(self) -> bool:
+        return all(connection.alive for connection in self.connections.values())
+
+
+class BundlePool:
+    """A bundle of its own for every session, from a stock of warm ones where there is any.
+
+    Args:
+        servers: Whose connections make a bundle.
+        open_bundle: Opens what belongs into an empty one, entering everything as soon as it is begun; raises what
+            `Connection.started` raises.
+        discard: Closes one and returns when nothing of it is left.
+        first: The one that is open already.
+        min_ready: Bundles kept warm.
+        most: Bundles at a time, opening and closing ones included; None means any number.
+        leases_each: How often a bundle is given out before it is closed.
+    """
+
+    def __init__(
+        self,
+        servers: tuple[str, ...],
+        *,
+        open_bundle: Callable[[Bundle], Awaitable[None]],
+        discard: Callable[[Bundle], Awaitable[None]],
+        first: Bundle,
+        tasks: TaskGroup,
+        min_ready: int = 0,
+        most: int | None = None,
+        leases_each: int = 1,
+    ) -> None:
+        self.servers, self.most = servers, most
+        self._open, self._discard, self._tasks = open_bundle, discard, tasks
+        self._min_ready, self._leases_each = min_ready, leases_each
+        self._ready = deque([first])
+        self._used: deque[Bundle] = deque()
+        self._live, self._warming = 1, 0
+        self._backoff, self._refilling_later = Backoff(), False
+        self._change = anyio.Event()
+        self._closing = False
+        self.refill()
+
+    @property
+    def name(self) -> str:
+        return " and ".join(self.servers)
+
+    async def take(self, *, reset: bool) -> Bundle:
+        """A bundle for one session.
+
+        Args:
+            reset: Whether its servers will be reset, so that one that was used before will do.
+
+        Raises:
+            GatewayError: a server of it could not be started.
+        """
+        while True:
+            bundle = self._pick(reset)
+            if bundle is None and (self.most is None or self._live < self.most):
+                self._live += 1
+                bundle = await self._opened()
+            if bundle is not None:
+                bundle.leases += 1
+                self.refill()
+                return bundle
+            if self._used:
+                self._retire(self._used.popleft())
+            await self._change.wait()
+
+    def give_back(self, bundle: Bundle, *, sound: bool) -> None:
+        """The session is over. `sound`: nothing went wrong with the bundle. Does not wait."""
+        if sound and bundle.alive and bundle.leases < self._leases_each and not self._closing:
+            self._used.append(bundle)
+            self._changed()
+        else:
+            self._retire(bundle)
+        self.refill()
+
+    def close(self) -> None:
+        """The gateway is closing: start nothing more."""
+        self._closing = True
+
+    def _pick(self, reset: bool) -> Bundle | None:
+        for stock in (self._used, self._ready) if reset else (self._ready,):
+            while stock:
+                bundle = stock.popleft()
+                if bundle.alive:
+                    return bundle
+                self._retire(bundle)
+        return None
+
+    async def _opened(self) -> Bundle:
+        """Open the bundle that `_live` counts already, and goes on counting until nothing of it is left."""
+        bundle = Bundle()
+        try:
+            await self._open(bundle)
+        except BaseException as error:
+            if isinstance(error, GatewayError):
+                self._backoff.failed()
+            # Not awaited: whoever waits for this bundle need not wait for its end.
+            self._retire(bundle)
+            raise
+        self._backoff.succeeded()
+        return bundle
+
+    def _retire(self, bundle: Bundle) -> None:
+        for connection in bundle.connections.values():
+            connection.end("its session is over")
+        if not self._closing:
+            self._tasks.start_soon(self._clear, bundle)
+
+    async def _clear(self, bundle: Bundle) -> None:
+        await self._discard(bundle)
+        self._live -= 1
+        self._changed()
+        self.refill()
+
+    def _changed(self) -> None:
+        self._change.set()
+        self._change = anyio.Event()
+
+    def refill(self) -> None:
+        """Start what is missing from the stock, in the background; after a failed start only when a pause is over.
+
+        Sessions do not wait for that pause: who finds the stock empty starts its own.
+        """
+        missing = 0 if self._closing else self._min_ready - len(self._ready) - len(self._used) - self._warming
+        if self.most is not None:
+            missing = min(missing, self.most - self._live)
+        if missing > 0 and self._backoff.pausing:
+            if not self._refilling_later:
+                self._refilling_later = True
+                self._tasks.start_soon(self._refill_later)
+            return
+        for _ in range(missing):
+            self._warming += 1
+            self._live += 1
+            self._tasks.start_soon(self._warm)
+
+    async def _refill_later(self) -> None:
+        # Nothing is counted as alive meanwhile, so that a session can have the place.
+        await anyio.sleep_until(self._backoff.not_before)
+        self._refilling_later = False
+        self.refill()
+
+    async def _warm(self) -> None:
+        try:
+            self._ready.append(await self._opened())
+        except GatewayError as error:
+            # The session that finds the stock empty tries for itself and gets to know.
+            if not self._closing:
+                log.warning("pool.warming_failed", server=error.server, problem=str(error))
+        finally:
+            self._warming -= 1
+            self._changed()

@@ -1,0 +1,1 @@
+"""JSON Schemas of tools: compiled and bounded, narrowed, and values checked or mended by them."""

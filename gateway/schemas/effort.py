@@ -1,0 +1,211 @@
+"""What it may take to check a value against a schema: an upper bound, known before anything is checked.
+
+A schema that is applied twice costs twice, so references that fan out make short schemas cost exponentially much.
+Here the cost of each schema for values nested `n` deep follows from the costs for `n - 1`, in time linear in the
+schema. Along a way into a value only one member is met at a time, so costs of members with other names do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from gateway.schemas.patterns import states
+from gateway.schemas.subschemas import Node, Unchecked
+
+DEEPEST = 100
+"""Levels of a value or of a schema as a document."""
+MOST_VALUES = 100_000
+"""JSON values and names in one schema."""
+_ENORMOUS = 1 << 40
+_CHARACTERS = 64
+"""Of a string; what takes as long to compare or to count as looking at one more value."""
+
+
+_PLAIN = frozenset({int, float, bool, type(None)})
+"""Values that hold no others and have no length."""
+_type_of: Callable[[Any], Any] = type
+_OBJECT: Any = Mapping
+_ARRAY: Any = (list, tuple)
+
+
+class TooDeep(ValueError):
+    """A value is nested more than `DEEPEST` deep."""
+
+
+class Extent(NamedTuple):
+    """How large a JSON value is."""
+
+    nodes: int
+    """Values and names in it; a long string counts for several."""
+    characters: int
+    depth: int
+    """0 for a value that holds no others."""
+
+
+def measure(value: Any) -> Extent:
+    """The extent of a JSON value, in time linear in it.
+
+    Raises:
+        TooDeep: it is nested more than `DEEPEST` deep.
+        ValueError: an object has a name that is no string, or a string is no text.
+    """
+    # On the path of every call: no look at a type, and no call, more than it takes.
+    nodes = characters = depth = 0
+    level: list[Any] = [value]
+    while True:
+        nodes += len(level)
+        below: list[Any] = []
+        for each in level:
+            kind = _type_of(each)
+            if kind is str:
+                characters += len(each) if each.isascii() else _length(each)
+            elif kind in _PLAIN:
+                continue
+            elif kind is dict or isinstance(each, _OBJECT):
+                for name in each:
+                    if type(name) is not str and not isinstance(name, str):
+                        raise ValueError("an object has a name that is no string")
+                    characters += len(name) if name.isascii() else _length(name)
+                nodes += len(each)
+                below += each.values()
+            elif isinstance(each, _ARRAY):
+                below += each
+            elif isinstance(each, str):
+                characters += _length(each)
+        if not below:
+            return Extent(nodes + characters // _CHARACTERS, characters, depth)
+        if depth == DEEPEST:
+            raise TooDeep(f"nested more than {DEEPEST} deep")
+        level, depth = below, depth + 1
+
+
+def _length(text: str) -> int:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a string holds half of a surrogate pair, which is no text") from None
+    return len(text)
+
+
+def too_large(schema: Mapping[str, Any]) -> str:
+    """Why a schema, or a tool, is beyond what is handled at all; empty where it is not."""
+    try:
+        extent = measure(schema)
+    except TooDeep as error:
+        return f"it is {error}"
+    except ValueError as error:
+        return str(error)
+    return f"it has more than {MOST_VALUES} values in it" if extent.nodes > MOST_VALUES else ""
+
+
+class Cost(NamedTuple):
+    """An upper bound for one value of a given depth, along any way into it."""
+
+    steps: int
+    """Keywords and stated values to look at."""
+    text: int
+    """States of regular expressions to go through for each character."""
+    depth: int
+    """Schemas within schemas; what the checker's stack has to hold."""
+
+
+class Costs:
+    """The cost of a graph's root by the depth of the value, worked out as far as it is asked for.
+
+    Raises:
+        Unchecked: the schema applies itself to the very value it is applied to.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._order = _applied_first(nodes)
+        self._own = [_own(node) for node in nodes]
+        self.flat = self._next([Cost(0, 0, 0)] * len(nodes))
+        """Of each schema, the cost for a value that holds no others."""
+        self._last = self.flat
+        self._by_depth = [self.flat[0]]
+        self._settled = False
+
+    def at(self, depth: int) -> Cost:
+        """The root's cost for a value of this depth."""
+        if depth < len(self._by_depth):
+            return self._by_depth[depth]
+        while len(self._by_depth) <= depth and not self._settled:
+            now = self._next(self._last)
+            self._settled = now == self._last or now[0].steps >= _ENORMOUS
+            self._last = now
+            self._by_depth.append(now[0])
+        return self._by_depth[min(depth, len(self._by_depth) - 1)]
+
+    def _next(self, below: Sequence[Cost]) -> list[Cost]:
+        """The costs for values one level deeper than those of `below`.
+
+        A value is an array or an object, never both, so what schemas ask of items and of members is summed up apart
+        over all that are applied to one value. Of members with different names a way meets only the dearest.
+        """
+        now = [Cost(0, 0, 0)] * len(self._nodes)
+        apart: list[_Apart] = [(0, 0, 0, 0, 0, 0)] * len(self._nodes)
+        for index in self._order:
+            node = self._nodes[index]
+            here, here_text = self._own[index]
+            items = items_text = members = members_text = deepest = 0
+            for each in node.here:
+                parts = apart[each]
+                here, here_text = here + parts[0], here_text + parts[1]
+                items, items_text = items + parts[2], items_text + parts[3]
+                members, members_text = members + parts[4], members_text + parts[5]
+                deepest = max(deepest, now[each].depth)
+            for each in node.items:
+                steps, text, depth = below[each]
+                items, items_text, deepest = items + steps, items_text + text, max(deepest, depth)
+            for each in node.members:
+                steps, text, depth = below[each]
+                members, members_text, deepest = members + steps, members_text + text, max(deepest, depth)
+            dearest = dearest_text = 0
+            for each in node.named:
+                steps, text, depth = below[each]
+                dearest, dearest_text = max(dearest, steps), max(dearest_text, text)
+                deepest = max(deepest, depth)
+            parts = here, here_text, items, items_text, members + dearest, members_text + dearest_text
+            apart[index] = parts = cast("_Apart", tuple(min(part, _ENORMOUS) for part in parts))
+            now[index] = Cost(parts[0] + max(parts[2], parts[4]), parts[1] + max(parts[3], parts[5]), deepest + 1)
+        return now
+
+
+_Apart = tuple[int, int, int, int, int, int]
+"""Steps and text for the value itself, for its items, for its members."""
+
+
+def _own(node: Node) -> tuple[int, int]:
+    """Steps and text of a schema itself, without those that it applies."""
+    steps, text = 1, 0
+    for keyword, value in node.keywords.items():
+        steps += 1
+        if keyword in ("enum", "const", "required", "dependentRequired"):
+            steps += measure(value).nodes
+        elif isinstance(value, Mapping | list):
+            steps += len(cast("list[Any]", value))
+        if keyword == "pattern" and isinstance(value, str):
+            text += states(value)
+        elif keyword == "patternProperties" and isinstance(value, Mapping):
+            text += sum(states(str(pattern)) for pattern in cast("Mapping[Any, Any]", value))
+    return steps, text
+
+
+def _applied_first(nodes: Sequence[Node]) -> list[int]:
+    """All indices, each after those that its schema applies to the same value. Raises `Unchecked` for a circle."""
+    waits_for = [len(node.here) for node in nodes]
+    applied_by: list[list[int]] = [[] for _ in nodes]
+    for index, node in enumerate(nodes):
+        for each in node.here:
+            applied_by[each].append(index)
+    order = [index for index, waiting in enumerate(waits_for) if not waiting]
+    for index in order:  # grows while it is read
+        for each in applied_by[index]:
+            waits_for[each] -= 1
+            if not waits_for[each]:
+                order.append(each)
+    if len(order) < len(nodes):
+        raise Unchecked("it never ends: it applies itself to the same value")
+    return order

@@ -1,0 +1,187 @@
+"""Faults that stay with the call they belong to, on a line that many calls share.
+
+mcp's HTTP transport lets one reset POST or one read timeout end the whole session. `CallGuard`, beneath it, turns every
+such fault into an answer for the call that met it and notes how far the request got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+import anyio
+import httpx2
+
+from gateway.transport.aside import IS_ASIDE, Aside
+from gateway.transport.delivery import DELIVERY, Delivery, Pace
+from gateway.transport.link import Link
+from gateway.transport.oauth import AuthorizationFailed
+from gateway.transport.unread import drain, is_plain
+
+NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, AuthorizationFailed)
+
+
+class CallGuard(httpx2.AsyncBaseTransport):
+    """Answers 502 in place of a transport fault, limits how long an answer may be, and gives up what nobody waits for.
+
+    Args:
+        aside: Sends the messages whose answers say nothing; mcp is told 202 at once.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, link: Link, limit: int, aside: Aside) -> None:
+        self._inner, self._link, self._limit, self._aside = inner, link, limit, aside
+        self._pace = Pace()
+        """Of attempts at the stream that belongs to no call."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        match request.method:
+            case "POST" if IS_ASIDE.get():
+                self._aside.start(partial(self._send_aside, request))
+                return httpx2.Response(202, request=request)
+            case "POST":
+                return await self._post(request, DELIVERY.get() or Delivery())
+            case "GET":
+                return await self._get(request, DELIVERY.get())
+            case _:
+                return await self._answered(request, DELIVERY.get() or Delivery()) or _none(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def _send_aside(self, request: httpx2.Request) -> None:
+        try:
+            response = await self._inner.handle_async_request(request)
+            try:
+                await drain(response)
+            finally:
+                await response.aclose()
+        except httpx2.HTTPError as error:
+            self._link.trouble = _worded(error)
+
+    async def _get(self, request: httpx2.Request, delivery: Delivery | None) -> httpx2.Response:
+        """Open an event stream. mcp opens another where one ends, as soon as the server wishes, for ever."""
+        # The server may leave it silent for as long as it likes.
+        request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
+        pace = self._pace if delivery is None else delivery.pace
+        delivery = delivery or Delivery()
+        with delivery.awaited():
+            await anyio.sleep(pace.wait_s(anyio.current_time()))
+            if (response := await self._answered(request, delivery)) is not None:
+                assert isinstance(response.stream, httpx2.AsyncByteStream)
+                response.stream = _AwaitedBody(response.stream, delivery)
+                return response
+        return _none(request)
+
+    async def _post(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
+        with delivery.awaited():
+            response = await self._answered(request, delivery)
+            if response is None:
+                return _none(request)
+            self._note_status(response, delivery)
+            if refusal := self._refusal(response):
+                delivery.oversize, delivery.lost = True, refusal
+                await response.aclose()
+                return _none(request)
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            # An event stream is read as it comes. Of a document that turns out to be too long, mcp shall see nothing:
+            # it would keep what came of it, and parse that.
+            whole = response.headers.get("content-type", "").startswith("application/json")
+            response.stream = _GuardedBody(response.stream, delivery, self._limit, whole=whole)
+            return response
+        return _none(request)
+
+    async def _answered(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response | None:
+        """The answer, of which the body is still to be read; None where there is no answer."""
+        delivery.refused = ""
+        try:
+            response = await self._inner.handle_async_request(request)
+        except httpx2.TransportError as error:
+            self._link.trouble = reason = _worded(error)
+            if isinstance(error, NOT_SENT):
+                delivery.refused = reason
+            else:
+                delivery.handed_over, delivery.lost = True, reason
+            return None
+        delivery.handed_over = True
+        return response
+
+    def _refusal(self, response: httpx2.Response) -> str:
+        """Why the answer is not read at all; empty where it is."""
+        length = response.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._limit:
+            return f"the answer has {length} bytes, max_message_bytes is {self._limit}"
+        if not is_plain(response):
+            encoding = response.headers["content-encoding"]
+            return f"the answer is encoded ({encoding[:40]}), which was not asked for"
+        return ""
+
+    def _note_status(self, response: httpx2.Response, delivery: Delivery) -> None:
+        if response.status_code < 400:
+            return
+        reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
+        self._link.trouble = reason
+        if response.headers.get("content-type", "").startswith("application/json"):
+            return  # a JSON-RPC error travels in it, which says more
+        if response.status_code >= 500:
+            delivery.lost = reason
+        elif response.status_code != 404:  # 404 is how a session ends; mcp words that itself
+            delivery.refused = reason
+
+
+class _AwaitedBody(httpx2.AsyncByteStream):
+    """A body that ends when nobody waits for it any more."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery) -> None:
+        self._inner, self._delivery = inner, delivery
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        pieces = aiter(self._inner)
+        while True:
+            piece: bytes | None = None
+            # Around each piece, not around all: a scope may not stay open while a generator rests.
+            with self._delivery.awaited():
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _GuardedBody(_AwaitedBody):
+    """The same for an answer, which has a limit and may break off."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery, limit: int, *, whole: bool) -> None:
+        super().__init__(inner, delivery)
+        self._limit, self._whole = limit, whole
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        kept: list[bytes] = []
+        try:
+            async for chunk in super().__aiter__():
+                size += len(chunk)
+                if size > self._limit:
+                    self._delivery.oversize = True
+                    self._delivery.lost = f"the answer has more than max_message_bytes ({self._limit})"
+                    return
+                if self._whole:
+                    kept.append(chunk)
+                else:
+                    yield chunk
+        except httpx2.TransportError as error:
+            # The body ends here; mcp answers the call for want of a response.
+            self._delivery.lost = _worded(error)
+            return
+        for chunk in kept:
+            yield chunk
+
+
+def _none(request: httpx2.Request) -> httpx2.Response:
+    """In place of an answer: mcp takes an error status for the end of one request, and an exception for that of all."""
+    return httpx2.Response(502, request=request)
+
+
+def _worded(error: httpx2.HTTPError) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

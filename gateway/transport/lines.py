@@ -1,0 +1,104 @@
+"""A server's bytes, cut into lines and read as messages: linear time, bounded memory, a bad line costs itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from pydantic import ValidationError
+
+from gateway.transport.wire import UNREADABLE
+
+_HEAD, _TAIL = 1024, 512
+_ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
+_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
+_ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+
+class Oversize:
+    """A line that was longer than allowed: its two ends, in which the id stands."""
+
+    def __init__(self, head: bytes, tail: bytes, size: int) -> None:
+        self.head, self.tail, self.size = head, tail, size
+
+    def answered_id(self) -> int | str | None:
+        """The id of the request that this line answers, if it is an answer."""
+        match = _ID_FIRST.match(self.head) or _ID_LAST.search(self.tail)
+        if match is None or b'"method"' in self.head:
+            return None
+        found = json.loads(match.group(1))
+        return found if isinstance(found, str) else int(found)
+
+
+class LineSplitter:
+    """Bytes in, lines out; each byte is looked at once, and no more than `limit` bytes of a line are kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._line = bytearray()
+        self._tail = b""
+        self._dropped = 0
+
+    def feed(self, chunk: bytes) -> list[bytes | Oversize]:
+        lines: list[bytes | Oversize] = []
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            self._add(chunk[start:end])
+            lines.append(self._cut())
+            start = end + 1
+        self._add(chunk[start:])
+        return lines
+
+    def _add(self, part: bytes) -> None:
+        if self._dropped or len(self._line) + len(part) > self._limit:
+            if not self._dropped:
+                self._tail = bytes(self._line[-_TAIL:])
+                self._dropped = len(self._line)
+                self._line = bytearray((self._line + part[:_HEAD])[:_HEAD])
+            self._dropped += len(part)
+            self._tail = (self._tail + part[-_TAIL:])[-_TAIL:]
+        else:
+            self._line += part
+
+    def _cut(self) -> bytes | Oversize:
+        line: bytes | Oversize = bytes(self._line)
+        if self._dropped:
+            line = Oversize(bytes(self._line), self._tail, self._dropped)
+            self._dropped, self._tail = 0, b""
+        self._line = bytearray()
+        return line
+
+
+def parse_line(line: bytes) -> JSONRPCMessage | None:
+    """One message, bad UTF-8 and lone surrogates replaced; None for what is no message at all.
+
+    An answer that is no valid response, or is nested deeper than Python reads, becomes an error response, so that its
+    caller need not wait for the deadline.
+    """
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError:
+        pass
+    try:
+        # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
+        data = json.loads(line.decode("utf-8", "replace"))
+        data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+    except ValueError:
+        return None
+    except RecursionError:
+        return _unreadable(Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id())
+    try:
+        return jsonrpc_message_adapter.validate_python(data, by_name=False)
+    except ValidationError:
+        if not isinstance(data, dict) or "method" in data:
+            return None
+        return _unreadable(cast("dict[str, Any]", data).get("id"))
+
+
+def _unreadable(answered: object) -> JSONRPCError | None:
+    if isinstance(answered, bool) or not isinstance(answered, int | str):
+        return None
+    problem = ErrorData(code=UNREADABLE, message="the server's answer is no valid JSON-RPC response")
+    return JSONRPCError(jsonrpc="2.0", id=answered, error=problem)

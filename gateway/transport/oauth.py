@@ -1,0 +1,193 @@
+"""OAuth client credentials by way of the SDK's provider, beneath the client that mcp uses.
+
+The SDK's provider holds a lock from before a request is sent until its answer begins, which would let one slow call
+hold up all others of a connection. Here it is asked for tokens only: when there is none, and when one is turned away.
+However many requests are turned away at once, one of them gets the new token and the others wait for it.
+"""
+
+from __future__ import annotations
+
+import anyio
+import httpx2
+from mcp.client.auth import OAuthFlowError
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+
+from gateway.config.models import ServerConfig
+
+_MOST_BYTES = 1 << 20
+"""Of an answer on the way to a token."""
+
+
+class AuthorizationFailed(httpx2.TransportError):
+    """No token could be had. The message has no secrets in it."""
+
+
+class _Memory:
+    """Where the provider keeps its token: as long as the gateway lives, and nowhere else."""
+
+    def __init__(self) -> None:
+        self._tokens: OAuthToken | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self._tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return None
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        pass
+
+
+class _Provider(ClientCredentialsOAuthProvider):
+    async def _perform_authorization(self) -> httpx2.Request:
+        # The SDK asks for what the server advertises, for nothing where it advertises nothing; an entry's word wins.
+        if self._fixed_client_info.scope is not None:
+            self.context.client_metadata.scope = self._fixed_client_info.scope
+        return await super()._perform_authorization()
+
+
+class Authority:
+    """The tokens for one server, shared by all connections to it."""
+
+    def __init__(self, url: str, config: ServerConfig) -> None:
+        assert config.client_credentials is not None
+        given = config.client_credentials
+        self._provider = _Provider(
+            url,
+            _Memory(),
+            client_id=given.client_id,
+            client_secret=given.client_secret.get_secret_value(),
+            token_endpoint_auth_method=given.method,
+            scope=given.scope,
+            issuer=given.issuer,
+        )
+        self._timeout_s = config.start_timeout_s
+        self._renewing = anyio.Lock()
+        self._renewals = 0
+        self._failure = ""
+
+    @property
+    def token(self) -> str | None:
+        """The access token, while it is valid."""
+        context = self._provider.context
+        return context.current_tokens.access_token if context.is_token_valid() and context.current_tokens else None
+
+    async def settled(self) -> None:
+        """Wait until nobody is getting a token."""
+        if self._renewing.locked():
+            async with self._renewing:
+                pass
+
+    async def renew(
+        self,
+        used: str | None,
+        request: httpx2.Request,
+        denied: httpx2.Response,
+        transport: httpx2.AsyncBaseTransport,
+    ) -> None:
+        """Get another token than `used` after `denied`, the server's answer to `request`; bounded by `start_timeout_s`.
+
+        Whoever comes while a token is being got shares its outcome, be it a failure.
+
+        Raises:
+            AuthorizationFailed: the authorization server cannot be found or reached, or gives no token.
+        """
+        seen = self._renewals
+        async with self._renewing:
+            if self.token not in (None, used):
+                return
+            if self._renewals > seen and self._failure:
+                raise AuthorizationFailed(self._failure)
+            self._failure = ""
+            try:
+                with anyio.fail_after(self._timeout_s):
+                    await self._authorize(request, denied, transport)
+            except TimeoutError:
+                self._failure = f"no token within {self._timeout_s:g} s"
+                raise AuthorizationFailed(self._failure) from None
+            except AuthorizationFailed as error:
+                self._failure = str(error)
+                raise
+            except httpx2.TransportError as error:
+                # On the way to a token: whoever waits would meet it again, one after the other.
+                self._failure = f"authorization failed: {type(error).__name__}"
+                raise AuthorizationFailed(self._failure) from error
+            finally:
+                self._renewals += 1
+
+    async def _authorize(
+        self, request: httpx2.Request, denied: httpx2.Response, transport: httpx2.AsyncBaseTransport
+    ) -> None:
+        flow = self._provider.async_auth_flow(request)
+        asked = False
+        try:
+            outgoing = await anext(flow)
+            while True:
+                if outgoing is not request:
+                    response = await self._ask(outgoing, transport)
+                elif not asked:
+                    asked, response = True, denied
+                else:
+                    return
+                outgoing = await flow.asend(response)
+        except StopAsyncIteration:
+            raise AuthorizationFailed("the server turned the token away") from None
+        except OAuthFlowError as error:
+            raise AuthorizationFailed(f"authorization failed: {type(error).__name__}") from None
+        finally:
+            await flow.aclose()
+
+    async def _ask(self, outgoing: httpx2.Request, transport: httpx2.AsyncBaseTransport) -> httpx2.Response:
+        """The answer, read whole."""
+        # Made by the provider, so it has no bounds and allows compression, of which the size says nothing.
+        outgoing.extensions = {**outgoing.extensions, "timeout": httpx2.Timeout(self._timeout_s).as_dict()}
+        outgoing.headers["accept-encoding"] = "identity"
+        response = await transport.handle_async_request(outgoing)
+        response.request = outgoing
+        try:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise AuthorizationFailed("authorization failed: an answer is encoded, which was not asked for")
+            data = bytearray()
+            async for chunk in response.aiter_raw():
+                data += chunk
+                if len(data) > _MOST_BYTES:
+                    raise AuthorizationFailed(f"authorization failed: an answer has more than {_MOST_BYTES} bytes")
+        finally:
+            await response.aclose()
+        return httpx2.Response(response.status_code, headers=response.headers, content=bytes(data), request=outgoing)
+
+
+class Authorized(httpx2.AsyncBaseTransport):
+    """Sends requests with the authority's token, and once more with a new one where it was turned away."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, authority: Authority) -> None:
+        self._inner, self._authority = inner, authority
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._authority.token is None:
+            await self._authority.settled()
+        used = self._authority.token
+        response = await self._send(request, used)
+        if response.status_code == 401 or _wants_more_scope(response):
+            # Nobody reads the body, which may have no end.
+            await response.aclose()
+            denied = httpx2.Response(response.status_code, headers=response.headers, request=request)
+            await self._authority.renew(used, request, denied, self._inner)
+            response = await self._send(request, self._authority.token)
+        return response
+
+    async def _send(self, request: httpx2.Request, token: str | None) -> httpx2.Response:
+        if token is not None:
+            request.headers["authorization"] = f"Bearer {token}"
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _wants_more_scope(response: httpx2.Response) -> bool:
+    return response.status_code == 403 and "insufficient_scope" in response.headers.get("www-authenticate", "")

@@ -1,0 +1,219 @@
+"""A server as a child process: newline-delimited JSON-RPC over its pipes, as a transport for `mcp.Client`.
+
+What the SDK's own transport does not do: lines are split in linear time and limited in size, bad UTF-8 and garbage cost
+one message and not the session, a write never blocks, the death of the process ends its calls at once and says how it
+died, and the child dies with us. It works on callbacks instead of reader and writer tasks, which is also why a call
+through it costs less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import anyio
+import structlog
+from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
+
+from gateway.config.models import ServerConfig, child_env
+from gateway.errors import ServerUnavailable
+from gateway.transport.lines import LineSplitter, Oversize, parse_line
+from gateway.transport.link import FOR_MCP, Link
+from gateway.transport.process_limits import exhausted, out_of_memory, rlimits
+from gateway.transport.streams import Inbox, Outbox
+from gateway.transport.wire import OVERSIZE
+
+log = structlog.get_logger(__name__)
+
+_GUARD = Path(__file__).with_name("guard.py")
+_TAIL_BYTES = 8192
+_TAIL_LINES = 5
+_LAST_WORDS_S = 0.2
+"""After the first sign of death, how long the other pipes and the exit status may take to arrive."""
+_KILL_S = 2.0
+"""How long the kernel may take to end a process that got SIGKILL."""
+_ABRUPT_S = 0.5
+"""How long a server that never finished its handshake has between SIGTERM and SIGKILL."""
+
+
+class StdioTransport(asyncio.SubprocessProtocol):
+    """Starts the server on entry, ends it and everything it started on exit; the pair it yields is mcp's streams.
+
+    Raises:
+        ServerUnavailable: on entry, when the command cannot be started.
+    """
+
+    def __init__(self, name: str, config: ServerConfig, link: Link) -> None:
+        self._name, self._config, self._link = name, config, link
+        self._inbox = Inbox()
+        self._outbox = Outbox(link, 4 * config.max_message_bytes)
+        self._splitter = LineSplitter(config.max_message_bytes)
+        self._stderr = bytearray()
+        self._stderr_cut = False
+        self._garbage = 0
+        self._process: asyncio.SubprocessTransport | None = None
+        self._exited = anyio.Event()
+        self._open_pipes = {1, 2}
+        self._last_words: asyncio.TimerHandle | None = None
+        link.stderr_tail = self._tail
+        link.out_of_memory = self._out_of_memory
+
+    async def __aenter__(self) -> tuple[Inbox, Outbox]:
+        argv, env = self._argv()
+        try:
+            process, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: self, *argv, env=env, cwd=self._config.cwd, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            raise ServerUnavailable(f"cannot start {self._config.label!r}: {error}", server=self._name) from error
+        self._process, self._link.pid = process, process.get_pid()
+        self._inbox.reader = cast("asyncio.ReadTransport", process.get_pipe_transport(1))
+        self._outbox.pipe = cast("asyncio.WriteTransport", process.get_pipe_transport(0))
+        return self._inbox, self._outbox
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._shut_down()
+
+    def _argv(self) -> tuple[list[str], dict[str, str]]:
+        command, label, cwd = self._config.command or "", self._config.label, self._config.cwd
+        env = child_env(self._config.env)
+        if cwd is not None and not Path(cwd).is_dir():
+            raise ServerUnavailable(f"cannot start {label!r}: no such directory {cwd!r}", server=self._name)
+        lookup = str(Path(cwd or ".") / command) if os.sep in command else command
+        if shutil.which(lookup, path=env.get("PATH", os.defpath)) is None:
+            raise ServerUnavailable(f"cannot start {label!r}: no such program", server=self._name)
+        argv = [command, *self._config.args]
+        if sys.platform == "linux":
+            argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), rlimits(self._config), *argv]
+        return argv, env
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._stderr += data
+            if len(self._stderr) > _TAIL_BYTES:
+                self._stderr, self._stderr_cut = self._stderr[-_TAIL_BYTES:], True
+            return
+        for line in self._splitter.feed(data):
+            if isinstance(line, Oversize):
+                self._refuse(line)
+            elif line.strip():
+                self._accept(line)
+
+    def _accept(self, line: bytes) -> None:
+        message = parse_line(line)
+        if message is None:
+            self._garbage += 1
+            if self._garbage == 1:
+                begins = self._link.clean(line.decode("utf-8", "replace"))[:80]
+                log.warning("stdio.garbage", server=self._name, begins=begins)
+        elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
+            self._inbox.put(message)
+        else:
+            # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
+            self._link.hear(message.method, message.params, None)
+
+    def _refuse(self, line: Oversize) -> None:
+        limit, answered = self._config.max_message_bytes, line.answered_id()
+        log.warning("stdio.oversize", server=self._name, bytes=line.size, limit=limit, answers=answered)
+        if answered is not None:
+            problem = f"the result has {line.size} bytes, max_message_bytes is {limit}"
+            error = ErrorData(code=OVERSIZE, message=problem)
+            self._inbox.put(JSONRPCError(jsonrpc="2.0", id=answered, error=error))
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open_pipes.discard(fd)
+        self._expect_the_end()
+
+    def process_exited(self) -> None:
+        self._exited.set()
+        self._expect_the_end()
+
+    def _expect_the_end(self) -> None:
+        """End the line once all that the process left is read, or shortly: a child of its may hold the pipes."""
+        if self._exited.is_set() and not self._open_pipes:
+            self._end()
+        elif self._last_words is None and not self._link.over.is_set():
+            self._last_words = asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._end)
+
+    def _end(self) -> None:
+        if self._last_words is not None:
+            self._last_words.cancel()
+        self._note_exhaustion()
+        self._link.end(self._how_it_ended())
+        self._inbox.close()
+
+    def _note_exhaustion(self) -> None:
+        status = self._process.get_returncode() if self._process is not None else None
+        if status is not None and not self._link.over.is_set():
+            self._link.exhausted = exhausted(self._config, status, bytes(self._stderr))
+
+    def _how_it_ended(self) -> str:
+        status = self._process.get_returncode() if self._process is not None else None
+        match status:
+            case None:
+                return "the server closed its pipes"
+            case int() if status < 0:
+                return f"the server was killed by {signal.Signals(-status).name}"
+            case _:
+                return f"the server exited with status {status}"
+
+    def _tail(self) -> str:
+        said = self._link.clean(self._stderr.decode("utf-8", "replace"), cut_before=self._stderr_cut)
+        lines = said.splitlines()[-_TAIL_LINES:]
+        return " | ".join(text[:300] for line in lines if (text := line.strip()))
+
+    def _out_of_memory(self) -> str:
+        process = self._process
+        if process is None or self._exited.is_set():
+            return ""
+        return out_of_memory(self._config, process.get_pid(), bytes(self._stderr))
+
+    async def _shut_down(self) -> None:
+        """Close stdin, then SIGTERM, then SIGKILL; within `close_timeout_s` and what the kernel needs to kill."""
+        process = self._process
+        if process is None:
+            return
+        self._inbox.close()
+        if self._inbox.reader is not None and not self._inbox.reader.is_closing():
+            self._inbox.reader.resume_reading()  # a server that flushes into a full pipe cannot exit
+        if not self._link.settled and not self._link.exhausted:
+            self._link.exhausted = self._out_of_memory()
+        half = self._config.close_timeout_s / 2
+        if self._outbox.pipe is not None:
+            self._outbox.pipe.abort() if self._outbox.pipe.get_write_buffer_size() else self._outbox.pipe.close()
+        if self._link.settled:
+            await self._wait_exit(half)
+        ours = not self._exited.is_set()
+        if ours:
+            self._signal_group(signal.SIGTERM)
+            await self._wait_exit(half if self._link.settled else _ABRUPT_S)
+        # Whatever the server itself did, its children go too.
+        self._signal_group(signal.SIGKILL)
+        await self._wait_exit(_KILL_S)
+        if not self._exited.is_set():
+            log.warning("stdio.not_reaped", server=self._name, pid=process.get_pid())
+        if self._last_words is not None:
+            self._last_words.cancel()
+        # A start that failed is not explained by the signal that it was ended with.
+        self._link.end("" if ours and not self._link.settled else self._how_it_ended())
+        process.close()
+
+    async def _wait_exit(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._exited.wait()
+
+    def _signal_group(self, number: int) -> None:
+        assert self._process is not None
+        try:
+            os.killpg(self._process.get_pid(), number)
+        except (ProcessLookupError, PermissionError):
+            pass  # the group is empty, or (macOS) holds only zombies

@@ -1,0 +1,103 @@
+"""The two halves that mcp's dispatcher reads and writes, filled and emptied by callbacks instead of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+import anyio
+from mcp.shared._stream_protocols import ReadStream
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCMessage
+
+from gateway.transport.delivery import DELIVERY
+from gateway.transport.link import Link
+
+_INBOX_HIGH, _INBOX_LOW = 1000, 100
+
+
+class Inbox:
+    """The read half that mcp's dispatcher iterates over; filled by callbacks, so nothing waits to fill it."""
+
+    def __init__(self) -> None:
+        self._items: deque[SessionMessage] = deque()
+        self._arrival = anyio.Event()
+        self._closed = False
+        self.reader: asyncio.ReadTransport | None = None
+        self._paused = False
+
+    def put(self, message: JSONRPCMessage) -> None:
+        if self._closed:
+            return
+        self._items.append(SessionMessage(message))
+        self._arrival.set()
+        if len(self._items) > _INBOX_HIGH and self.reader is not None and not self._paused:
+            self._paused = True
+            self.reader.pause_reading()
+
+    def close(self) -> None:
+        self._closed = True
+        self._arrival.set()
+
+    async def receive(self) -> SessionMessage:
+        while not self._items:
+            if self._closed:
+                raise anyio.EndOfStream
+            self._arrival = anyio.Event()
+            await self._arrival.wait()
+        if self._paused and len(self._items) < _INBOX_LOW and self.reader is not None:
+            self._paused = False
+            self.reader.resume_reading()
+        return self._items.popleft()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def __aiter__(self) -> ReadStream[SessionMessage]:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Outbox:
+    """The write half. A send never waits: what the pipe does not take at once stays in the loop's buffer."""
+
+    def __init__(self, link: Link, limit: int) -> None:
+        self._link, self._limit = link, limit
+        self.pipe: asyncio.WriteTransport | None = None
+
+    async def send(self, item: SessionMessage, /) -> None:
+        if self.pipe is None or self.pipe.is_closing():
+            raise anyio.BrokenResourceError
+        if self.pipe.get_write_buffer_size() > self._limit:
+            self._link.end("the server does not read its input")
+            raise anyio.BrokenResourceError
+        delivery = DELIVERY.get()
+        if delivery is not None:
+            delivery.handed_over = True
+        self.pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async def aclose(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        pass
