@@ -1,7 +1,7 @@
 """Regular expressions of servers, held to an engine whose time is linear in the text, and to a size.
 
 The engine is the `regex` crate's, by way of jsonschema-rs: no backtracking, hence no look-around and no
-back-references. Python's `re` never sees a server's expression.
+back-references. Python's `re` matches nothing with a server's expression.
 """
 
 from __future__ import annotations

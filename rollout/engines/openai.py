@@ -192,6 +192,7 @@ async def check_token_ids(http: EngineHttp, model: str, token: int) -> None:
 
     Raises:
         ConfigError: the server does not say which.
+        Lost: it is busy, or cannot be reached.
     """
     sampled = Sampled()
     body = request(model, [token], SamplingParameters(), max_tokens=1, seed=0)
@@ -201,6 +202,8 @@ async def check_token_ids(http: EngineHttp, model: str, token: int) -> None:
             raise NoTokenIds(f"the server at {http.url} gives no token ids")
     except NoTokenIds as error:
         raise ConfigError(str(error), key="--engine", remedy=_REMEDY) from error
+    except Lost:  # nothing is said about token ids
+        raise
     except EngineError as error:
         raise ConfigError(f"the server does not complete token ids: {error}", key="--engine", remedy=_REMEDY) from error
 
