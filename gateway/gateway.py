@@ -12,7 +12,7 @@ import anyio
 import structlog
 
 from gateway.catalogue.hidden_text import Finding, find_hidden, find_hidden_in_tool, plain
-from gateway.catalogue.names import expose
+from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.offers import made_tool, offered_tools
 from gateway.catalogue.shown import select_tools
 from gateway.config.models import GatewayConfig
@@ -23,7 +23,7 @@ from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
 from gateway.leases.session import Session
 from gateway.transport.target import Connect
-from gateway.types import Audience, ToolDefinition, ToolResult
+from gateway.types import ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 
@@ -121,12 +121,7 @@ class Gateway:
         check_elicitation(self.config, chosen)
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
-        self._policy_tools = {
-            tool.exposed_name: tool
-            for tools in self.catalogue.values()
-            for tool in tools
-            if tool.audience is Audience.POLICY
-        }
+        self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         for server, connection in opened.items():
             names = {tool.name for tool in self.catalogue[server] if tool.offer is None}
             self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role
-from rollout import hermes
 from rollout.components import components
 from rollout.config import ThinkingReward
+from rollout.formats import hermes
 from rollout.harness import ask
 from rollout.reward_config import Component, RewardConfig
 from rollout.trace.record import Reward, Trace

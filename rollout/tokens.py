@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.formats.spelling import token_ranges
 from rollout.types import Edit, Message, Parsed
 

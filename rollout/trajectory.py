@@ -184,7 +184,8 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], cont
         results[index] = ToolResult.error("No answer: the trajectory ended while the call was under way.")
 
     async def send(index: int) -> None:
-        results[index] = await session.call(calls[index].name, calls[index].arguments)
+        call = calls[index]
+        results[index] = await session.call(call.name, call.arguments if call.as_text is None else call.as_text)
 
     def recorded() -> list[Message]:
         cut = context.environment.results

@@ -43,6 +43,8 @@ class Call:
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     id: str | None = None
     problem: str | None = None
+    as_text: str | None = None
+    """The arguments as they were written, where that was JSON text and no object: the gateway reads it, and says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

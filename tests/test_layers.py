@@ -24,7 +24,7 @@ GATEWAY = (
 )
 ROLLOUT = (
     {"errors", "types", "reward_config", "remedies"},
-    {"config", "task", "formats", "hermes", "parquet", "startup"},
+    {"config", "task", "formats", "parquet", "startup"},
     {"harness", "tokens", "trace"},
     {"limits", "rows", "user", "components", "results", "thinking", "filters", "generation", "checks"},
     {"reward", "context"},

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gateway.errors import ConfigError
 from gateway.types import Audience, ToolDefinition
+
+Catalogue = Mapping[str, Sequence[ToolDefinition]]
+"""All tools by server."""
+
+
+def policy_tools(catalogue: Catalogue) -> list[ToolDefinition]:
+    """Those that the policy sees."""
+    return [tool for tools in catalogue.values() for tool in tools if tool.audience is Audience.POLICY]
 
 
 def expose(
@@ -24,7 +32,7 @@ def expose(
     Raises:
         ConfigError: even `server__tool` is taken.
     """
-    tools = [tool for listed in catalogue.values() for tool in listed if tool.audience is Audience.POLICY]
+    tools = policy_tools(catalogue)
     with_prefix = {_key(tool) for tool in tools if tool.server in prefixed or tool.offer is not None}
 
     def name(tool: ToolDefinition) -> str:

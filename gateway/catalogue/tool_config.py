@@ -15,16 +15,16 @@ from typing import Any, cast
 import yaml
 
 from gateway.catalogue.differences import difference
+from gateway.catalogue.names import Catalogue, policy_tools
 from gateway.config.models import read_mapping
 from gateway.errors import ConfigError
 from gateway.schemas.projection import verl_parameters
-from gateway.types import Audience, ToolDefinition
+from gateway.types import ToolDefinition
 
 CLASS_NAME = "rollout.verl.tool.MCPTool"
 FORMAT = 2
 """Of an entry's `config`. Before it had a number, annotations, output schemas and schemas with fixed arguments in them
 were not pinned."""
-Catalogue = Mapping[str, Sequence[ToolDefinition]]
 _REMEDY = "write it anew with `mcp-rollout tool-config`"
 
 
@@ -66,7 +66,7 @@ def lock_entries(catalogue: Catalogue, *, environment: str | None, source: str) 
                 },
             },
         }
-        for tool in _policy_tools(catalogue)
+        for tool in policy_tools(catalogue)
     ]
 
 
@@ -155,7 +155,7 @@ def check_lock(entries: Sequence[LockEntry], catalogue: Catalogue) -> list[str]:
 
     A tool that the servers have and the lock has not is no difference: the policy is never shown it.
     """
-    live = {(tool.server, tool.name): tool for tool in _policy_tools(catalogue)}
+    live = {(tool.server, tool.name): tool for tool in policy_tools(catalogue)}
     differences: list[str] = []
     for entry in entries:
         locked = entry.definition
@@ -165,10 +165,6 @@ def check_lock(entries: Sequence[LockEntry], catalogue: Catalogue) -> list[str]:
         elif (found.digest, found.exposed_name) != (locked.digest, locked.exposed_name):
             differences.append(difference(locked, found, was="lock", now="server"))
     return differences
-
-
-def _policy_tools(catalogue: Catalogue) -> list[ToolDefinition]:
-    return [tool for tools in catalogue.values() for tool in tools if tool.audience is Audience.POLICY]
 
 
 def compare_locks(before: Sequence[LockEntry], after: Sequence[LockEntry]) -> list[str]:

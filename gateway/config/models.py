@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -266,6 +266,14 @@ class GatewayConfig(_Model):
             problem = f"elicitation.server names {self.elicitation.server!r}, which is not one of the servers"
             raise Fault(problem, f"servers: {', '.join(self.servers) or 'none'}")
         return self
+
+    def requiring(self, servers: Collection[str]) -> Self:
+        """The same, where a gateway starts with all of `servers` or not at all."""
+        entries = {
+            name: entry.model_copy(update={"required": entry.required or name in servers})
+            for name, entry in self.servers.items()
+        }
+        return self.model_copy(update={"servers": entries})
 
 
 def child_env(entry: Mapping[str, str]) -> dict[str, str]:

@@ -11,10 +11,10 @@ from uuid import uuid4
 import anyio
 import typer
 
+from gateway.catalogue.names import policy_tools
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, one_error
 from gateway.gateway import Gateway
-from gateway.types import Audience
 from rollout.cli.target import Target, load_target
 from rollout.startup import opened_where_possible
 
@@ -86,7 +86,7 @@ async def _call(
 
 def _find(gateway: Gateway, server: str | None, name: str, problems: list[ConfigError]) -> str:
     """The exposed name of the tool that is meant. Raises ConfigError, with what is wrong with who may have it."""
-    tools = [tool for each in gateway.catalogue.values() for tool in each if tool.audience is Audience.POLICY]
+    tools = policy_tools(gateway.catalogue)
     mine = [tool for tool in tools if server in (None, tool.server)]
     for tool in mine:
         if tool.exposed_name == name or (server is not None and tool.name == name):

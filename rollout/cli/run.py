@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.config import Environment, load_environment
 from rollout.engines.engine import Engine
-from rollout.engines.opening import EngineOptions, opened_engine
+from rollout.engines.opening import EngineOptions, ModelEngine, opened_engine
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
 from rollout.evaluation.estimates import Estimate
@@ -141,6 +142,9 @@ async def _run(environments: Sequence[Environment], options: RunOptions, recorde
             gateway = await stack.enter_async_context(opened(config, name=environment.name, source=environment.file))
             gateways[environment.name] = gateway
             tasks = await environment_tasks(environment, gateway, options.split, options.rows)
+            if isinstance(engine, ModelEngine) and tasks:
+                shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
+                engine.check_template(tasks[0], shown, has_user=environment.user is not None)
             jobs += jobs_of(environment, tasks, options.samples, engine.name)
         done = {RunKey.of(trace): trace for trace in recorded if is_done(trace)}
         wanted = {job.key for job in jobs}

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.catalogue.hidden_text import Finding, plain
+from gateway.catalogue.names import policy_tools
 from gateway.catalogue.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.errors import ConfigError, LockMismatch, raise_all
 from gateway.types import Audience, ToolDefinition
@@ -89,7 +90,7 @@ def _print_tools(found: _Found, target: Target) -> None:
 
 def _print_cost(found: _Found, counter: TokenCounter) -> None:
     """What the policy's tools add to every prompt, and the length that prompts have to be allowed."""
-    shown = [tool for tools in found.catalogue.values() for tool in tools if tool.audience is Audience.POLICY]
+    shown = policy_tools(found.catalogue)
     cost = counter.tools([tool.openai_schema() for tool in shown])
     if cost is None:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,7 @@ import anyio
 
 from gateway.errors import ConfigError
 from gateway.leases.session import Session
+from rollout.checks import selected
 from rollout.config import Environment
 from rollout.engines.engine import Engine
 from rollout.engines.http import EngineHttp
@@ -67,6 +68,12 @@ class ModelEngine:
 
     async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
         return self.make_policy(origin)
+
+    def check_template(self, task: Task, tools: Sequence[dict[str, Any]], *, has_user: bool) -> None:
+        """Raises ConfigError where the model's template does not render a conversation of such a task."""
+        from rollout.verl.rendering import check_turns
+
+        check_turns(copy.copy(self.own_tokens), task.prompt, selected(tools, task), has_user=has_user, key="--engine")
 
 
 @asynccontextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rollout import hermes
-from rollout.formats import gemma, glm, kimi
+from rollout.formats import gemma, glm, hermes, kimi
 from rollout.formats.blocks import BlockFormat
 from rollout.formats.harmony import Harmony
 from rollout.formats.markup import Element, Markup, by_schema, by_schema_in_lines

@@ -135,7 +135,7 @@ class MCPAgentLoop(AgentLoopBase):
     def _origin(self, row: dict[str, Any]) -> Origin:
         batch = BATCH.get()
         return Origin(
-            row=int(row.get("index", 0)),
+            row=int(row.get("index") or 0),
             sample=int(row.get("session_id", 0)),
             step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
             validate=batch.validate,

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from gateway.errors import ConfigError
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.task import Task
 from rollout.trace.record import Trace
 from rollout.trace.stats import Lengths

@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gateway.errors import ConfigError
 from rollout.types import Edit, Message
-from rollout.verl.tokens import FORMAT_KEY, ContinuousTokens
+from rollout.verl.tokens import ContinuousTokens
 
 ENDING = "Well."
 """What the policy is taken to have said; its words are not rendered."""
 
 
 def check_turns(
-    tokens: ContinuousTokens, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, has_user: bool
+    tokens: ContinuousTokens,
+    prompt: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    has_user: bool,
+    key: str = "actor_rollout_ref.model.custom_chat_template",
 ) -> None:
-    """Render a tool's answer, two at once, and a user's message, as far as the environment has such.
+    """Render a prompt, and behind it a tool's answer, two at once, and a user's message, as far as there are such.
 
     A template that refuses one of them would fail each trajectory that comes to it, and train on the others alone.
 
     Raises:
         ConfigError: the template, or verl's builder for it, refuses.
     """
-    messages, context = list(prompt), tokens.prompt(prompt, tools)
+    messages: list[Message] = list(prompt)
+    with _refused("the prompt", key):
+        context = tokens.prompt(prompt, tools)
     for said, new, what in _turns(tools, has_user=has_user):
         context = _applied(context, tokens.completion(context, tokens.encode_completion(ENDING)))
         messages.append(said)
-        try:
+        with _refused(what, key):
             edit = tokens.messages(context, messages, new, tools)
-        except Exception as error:  # the template's boundary: it refuses in errors of its own
-            raise ConfigError(
-                f"the model's chat template does not render {what}: {_refusal(error)}",
-                key="actor_rollout_ref.model.custom_chat_template",
-                remedy=f"give a template that renders it, as verl's builder for {FORMAT_KEY} wants it",
-            ) from error
         context = _applied(context, edit)
         messages += new
+
+
+@contextmanager
+def _refused(what: str, key: str) -> Generator[None]:
+    try:
+        yield
+    except Exception as error:  # the template's boundary: it refuses in errors of its own
+        raise ConfigError(
+            f"the model's chat template does not render {what}: {_refusal(error)}",
+            key=key,
+            remedy="give a model whose template renders it as verl's builder for the tool format wants it",
+        ) from error
 
 
 def _turns(tools: Sequence[Mapping[str, Any]], *, has_user: bool) -> Iterator[tuple[Message, list[Message], str]]:

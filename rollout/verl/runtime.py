@@ -73,7 +73,9 @@ class Runtime:
             environment = self.settings.apply(
                 load_environment(name, self.settings.environments_dir), workers_per_node=self._workers_per_node
             )
-            gateway = await self._gateways.get(name, environment.gateway_config)
+            # Without one of those, what the policy is shown could not be called for as long as the gateway lives.
+            locked = {entry.definition.server for entry in self._lock if entry.environment == name}
+            gateway = await self._gateways.get(name, lambda: environment.gateway_config().requiring(locked))
             self._open[name] = OpenEnvironment(
                 environment=environment,
                 gateway=gateway,

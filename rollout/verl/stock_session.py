@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from uuid import uuid4
 
 import ray
@@ -102,20 +102,11 @@ class StockSessions:
         needed = {each.definition.server for each in locked}
         # Not the gateway of `mcp_agent`, whose limits the trainer's configuration may override.
         gateway = await self._gateways.get(
-            f"tool_agent {entry.source}", lambda: share(_required(gateway_config(entry), needed), workers_per_node())
+            f"tool_agent {entry.source}", lambda: share(gateway_config(entry).requiring(needed), workers_per_node())
         )
         # The preflight has compared them, on another machine perhaps, and with other processes in any case.
         refuse_differences(locked, gateway, lock=locked, path="LOCK")
         return gateway
-
-
-def _required(config: GatewayConfig, servers: Collection[str]) -> GatewayConfig:
-    """Without one of `servers`, what the policy is shown could not be called for as long as the gateway lives."""
-    entries = {
-        server: entry.model_copy(update={"required": entry.required or server in servers})
-        for server, entry in config.servers.items()
-    }
-    return config.model_copy(update={"servers": entries})
 
 
 def workers_per_node() -> int:

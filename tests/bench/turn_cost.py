@@ -71,7 +71,7 @@ async def main(trajectories: int, turns: int) -> None:
     from verl.tools.schemas import OpenAIFunctionToolSchema
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    from rollout import hermes
+    from rollout.formats import hermes
     from rollout.types import Call
     from rollout.verl.agent_loop import MCPAgentLoop
     from rollout.verl.cpu.tiny_model import make_tiny_model

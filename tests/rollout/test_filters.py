@@ -10,9 +10,9 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import ValidationError
 from worlds import ROLE, play, saying
 
-from rollout import hermes
 from rollout.config import FiltersConfig
 from rollout.filters import ends_in_loop, void
+from rollout.formats import hermes
 from rollout.tokens import IM_END, ByteTokens
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, FinishReason

@@ -3,7 +3,7 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.types import Call
 
 JSON = st.recursive(
@@ -48,6 +48,14 @@ def test_arguments_that_are_no_object_name_what_they_are() -> None:
     (call,) = hermes.read('<tool_call>{"name": "add", "arguments": [1]}</tool_call>').calls
     assert call.name == "add"
     assert call.problem is not None and "list" in call.problem
+
+
+def test_arguments_that_are_an_object_in_a_string_are_read_and_kept_as_they_were_written() -> None:
+    (call,) = hermes.read('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>').calls
+    assert call == Call(name="add", arguments={"a": 1}, as_text='{"a": 1}')
+    for text in ("3", '"[1]"', '"a: 1"'):
+        (call,) = hermes.read(f'<tool_call>{{"name": "add", "arguments": {text}}}</tool_call>').calls
+        assert call.problem is not None and "must be an object" in call.problem
 
 
 def test_a_good_call_survives_a_broken_one_beside_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, play, saying
 
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.limits import Limits
 from rollout.tokens import IM_END, ByteTokens
 from rollout.trace.marks import MarkKind
@@ -65,6 +65,14 @@ async def test_a_call_that_was_not_sent_is_put_down_to_no_server(tmp_path: Path)
     trace = await played(tmp_path, unreadable + calling("hello", "hello"), "Sorry.", limits=limits)
     assert [event.name for event in trace.turns[0].tools] == ["hello"] * 3
     assert [event.server for event in trace.turns[0].tools] == [None, "world", None]
+
+
+async def test_arguments_in_a_string_are_read_and_the_trace_says_so(tmp_path: Path) -> None:
+    written = '<tool_call>{"name": "read", "arguments": "{\\"length\\": 20}"}</tool_call>'
+    trace = await played(tmp_path, written, "Done.")
+    (event,) = trace.turns[0].tools
+    assert (event.is_error, event.arguments, event.text) == (False, {"length": 20}, "abcdefghi abcdefghi ")
+    assert list(event.coerced) == ["$"] and marks(trace) == []
 
 
 async def test_an_unknown_tool_is_answered_with_the_known_ones(tmp_path: Path) -> None:

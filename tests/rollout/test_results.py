@@ -25,8 +25,8 @@ from pydantic import BaseModel
 from rich.console import Console
 from worlds import play, saying
 
-from rollout import hermes
 from rollout.config import Keep, ResultsConfig
+from rollout.formats import hermes
 from rollout.results import rule_for, shorten
 from rollout.tokens import ByteTokens
 from rollout.trace.record import ToolEvent, Trace

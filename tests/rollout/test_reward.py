@@ -10,9 +10,9 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import ValidationError
 from worlds import REWARD, ROLE, play, saying, task
 
-from rollout import hermes
 from rollout.components import same_answer
 from rollout.evaluation.summary import summarise
+from rollout.formats import hermes
 from rollout.limits import Limits
 from rollout.reward_config import RewardConfig
 from rollout.trace.record import StopReason

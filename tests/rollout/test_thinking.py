@@ -11,9 +11,9 @@ from thinking_game import SCRIPT, check, play, servers
 from worlds import environment
 
 from gateway.errors import ConfigError
-from rollout import hermes
 from rollout.config import FiltersConfig
 from rollout.filters import Filters
+from rollout.formats import hermes
 from rollout.formats.known import FORMATS
 from rollout.limits import Limits
 from rollout.thinking import check_thoughts, without_thinking

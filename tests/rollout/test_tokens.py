@@ -4,7 +4,7 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.tokens import IM_END, SPECIAL, ByteTokens
 
 TOKENS = ByteTokens()

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from worlds import REWARD, ROLE, environment, opened, play, saying, task
 
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.limits import Limits
 from rollout.task import Origin
 from rollout.tokens import IM_END, ByteTokens

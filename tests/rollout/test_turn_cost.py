@@ -10,7 +10,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, task
 
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.limits import Limits
 from rollout.task import Origin
 from rollout.tokens import IM_END, ByteTokens

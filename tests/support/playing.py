@@ -17,10 +17,10 @@ from mcp.server.mcpserver import MCPServer
 
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout import hermes
 from rollout.config import Environment, load_environment
 from rollout.engines.random_arguments import random_arguments
 from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
+from rollout.formats import hermes
 from rollout.limits import Limits
 from rollout.rows import environment_tasks
 from rollout.task import Origin, Task

@@ -13,8 +13,8 @@ from engine_log import derive, samples_of
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, task
 
-from rollout import hermes
 from rollout.engines.scripted import ScriptedPolicy
+from rollout.formats import hermes
 from rollout.limits import Limits
 from rollout.task import Origin
 from rollout.trace.record import Trace

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.types import Call
 
 HERE = Path(__file__).parent

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from worlds import ROLE, environment, opened, task
 
 from gateway.errors import ConfigError
 from gateway.leases.session import Session
-from rollout.cli.run import RunOptions, run_environments
+from rollout.cli.app import main
 from rollout.engines.engine import Engine
 from rollout.engines.opening import EngineOptions, opened_engine
 from rollout.engines.parameters import SamplingParameters, Waits
@@ -32,6 +34,7 @@ from rollout.types import FinishReason, Policy
 
 pytestmark = pytest.mark.anyio
 
+CALCULATOR = Path(__file__).parents[3] / "configs" / "environments" / "calculator.yaml"
 KINDS = ("sglang", "vllm", "transformers")
 PROMPT = [40, 41, 42, 43]
 NO_PAUSE = Waits(retry_pause_s=0)
@@ -183,25 +186,40 @@ async def test_a_server_that_serves_no_generation_at_the_start_is_refused_in_tim
             assert "does not generate" in said and "503" in said
 
 
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """What `mcp-rollout run` says before it plays anything."""
+
+    def run(environment: Path, model: Path, *options: str) -> str:
+        command = ["run", str(environment), "--engine", str(model), "--out", str(tmp_path / "out"), *options]
+        monkeypatch.setattr("sys.argv", ["mcp-rollout", *command])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2 and not list(tmp_path.glob("out/*.jsonl"))
+        return capsys.readouterr().err
+
+    return run
+
+
 def test_a_thinking_policy_that_the_models_format_cannot_have_is_refused_before_a_row_is_played(
-    model: Path, tmp_path: Path
+    model: Path, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
-    (tmp_path / "e.yaml").write_text("servers: {s: {command: none}}\nthinking: {tokens_per_turn: 9}\n")
-    given = {field.name: None for field in fields(RunOptions)} | {
-        "engine": str(model),
-        "out": tmp_path / "out",
-        "resume": False,
-        "concurrency": 1,
-        "tool_format": "gpt-oss",
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": -1,
-        "seed": 0,
-        "connect_timeout": 1.0,
-        "generate_timeout": 1.0,
-    }
-    with pytest.raises(ConfigError, match=r"e\.yaml: thinking\.tokens_per_turn: .*'gpt-oss'"):
-        run_environments([str(tmp_path / "e.yaml")], tmp_path, RunOptions(**given), as_json=True)  # type: ignore[arg-type]
+    environment = tmp_path / "e.yaml"
+    environment.write_text("servers: {s: {command: none}}\nthinking: {tokens_per_turn: 9}\n")
+    said = refusal(environment, model, "--tool-format", "gpt-oss")
+    assert re.search(r"e\.yaml: thinking\.tokens_per_turn: .*'gpt-oss'", said)
+
+
+def test_a_template_that_refuses_tools_answers_is_refused_before_a_row_is_played(
+    model: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    changed = tmp_path / "refusing"
+    shutil.copytree(model, changed)
+    template = changed / "chat_template.jinja"
+    refused = "{%- for m in messages if m.role == 'tool' %}{{ raise_exception('no tools, please') }}{%- endfor %}"
+    template.write_text(refused + template.read_text())
+    said = refusal(CALCULATOR, changed, "-n", "1")
+    assert "--engine: the model's chat template does not render a tool's answer" in said and "no tools, please" in said
 
 
 async def test_weights_are_named_by_the_trainers_step_where_the_server_knows_it(

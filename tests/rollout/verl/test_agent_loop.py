@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from structlog.testing import capture_logs
 from transformers import AutoTokenizer
 
-from rollout import hermes
+from rollout.formats import hermes
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
 from rollout.types import Call

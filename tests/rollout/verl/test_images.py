@@ -11,8 +11,8 @@ from galleries import gallery, png
 from worlds import environment, opened, task
 
 from gateway.leases.session import Session
-from rollout import hermes
 from rollout.engines.scripted import ScriptedPolicy
+from rollout.formats import hermes
 from rollout.limits import Limits
 from rollout.task import Origin
 from rollout.trace.record import StopReason, Trace

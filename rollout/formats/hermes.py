@@ -36,9 +36,19 @@ def call_from(value: object) -> Call:
     name, arguments = fields.get("name"), fields.get("arguments", {})
     if not isinstance(name, str):
         return Call(name="", problem=f'The tool call has no "name"; {_SHAPE}.')
+    if isinstance(arguments, str) and (read := _object_in(arguments)) is not None:
+        return Call(name=name, arguments=read, as_text=arguments)
     if not isinstance(arguments, dict):
         return Call(name=name, problem=f'"arguments" must be an object, not {type(arguments).__name__}; {_SHAPE}.')
     return Call(name=name, arguments=cast("dict[str, Any]", arguments))
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    try:
+        value = decode_json(text)
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 def write(*, thinking: str = "", content: str = "", calls: Sequence[Call] = ()) -> str:
