@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
@@ -31,6 +32,8 @@ from rollout.verl.stock_session import gateway_config
 
 if TYPE_CHECKING:
     from rollout.verl.tokens import ContinuousTokens
+
+log = structlog.get_logger(__name__)
 
 AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 
@@ -55,6 +58,8 @@ class Row:
 
     task: Task
     where: str
+    index: int | None
+    """Its number (`extra_info.index`), from which its siblings' sampling seeds come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,8 @@ async def preflight(config: DictConfig) -> None:
     _check_given(config)
     TraceStore(settings.trace_dir).check()
     rows = [row for path in _files(config) for row in _rows(config, path)]
+    if settings.sampling_seed_key is not None:
+        _warn_of_unnumbered(rows)
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
     shown = {name: await _check_environment(name, config, settings, lock, rows) for name in names}
@@ -128,7 +135,18 @@ def _rows(config: DictConfig, path: Path) -> Iterable[Row]:
     for index, row in enumerate(read_rows(path)):
         if (row.get("agent_name") or default) == AGENT:
             where = f"{path}: row {index}"
-            yield Row(Task.from_row({**row, "prompt": row.get(key)}, where=where), where)
+            number = (row.get("extra_info") or {}).get("index")
+            yield Row(Task.from_row({**row, "prompt": row.get(key)}, where=where), where, number)
+
+
+def _warn_of_unnumbered(rows: Sequence[Row]) -> None:
+    unnumbered = [row for row in rows if row.index is None]
+    if len(unnumbered) > 1:
+        log.warning(
+            "rows without extra_info.index all count as row 0, and are sampled with the same random numbers",
+            rows=len(unnumbered),
+            first=unnumbered[0].where,
+        )
 
 
 def _has_stock_rows(config: DictConfig, path: Path) -> bool:
@@ -224,10 +242,10 @@ def _check_prompts(
 
 
 def _check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
-    """The template renders what comes behind a prompt, tried on one row of each environment."""
+    """The template renders what comes behind a prompt, tried on the first row of each environment."""
     from rollout.verl.rendering import check_turns
 
-    for row in {row.task.environment: row for row in rows}.values():
+    for row in {row.task.environment: row for row in reversed(rows)}.values():
         own = shown[row.task.environment]
         try:
             check_turns(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=own.has_user)

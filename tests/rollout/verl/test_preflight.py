@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from structlog.testing import capture_logs
 
 from rollout.verl.cpu.tiny_model import make_tiny_model
 
@@ -48,12 +49,13 @@ def preflight(
         environment: dict[str, Any] = ENVIRONMENT,
         mcp: Any = MCP,
         prompt: Any = ({"role": "user", "content": "Shout plum."},),
+        index: int | None = 0,
     ) -> str:
         (tmp_path / "environments").mkdir()
         (tmp_path / "environments" / "echo.yaml").write_text(yaml.safe_dump(environment))
-        row = {"agent_name": "mcp_agent", "prompt": list(prompt), "extra_info": {"index": 0, "mcp": mcp}}
+        row = {"agent_name": "mcp_agent", "prompt": list(prompt), "extra_info": {"index": index, "mcp": mcp}}
         other = {"agent_name": "tool_agent", "prompt": [{"role": "user", "content": "x"}], "extra_info": None}
-        pq.write_table(pa.Table.from_pylist([other, row]), tmp_path / "rows.parquet")
+        pq.write_table(pa.Table.from_pylist([other, row, row]), tmp_path / "rows.parquet")
         with initialize_config_dir(str(ROOT / "configs"), version_base=None):
             config = compose(
                 "mcp_grpo",
@@ -79,6 +81,13 @@ def preflight(
 
 def test_a_run_that_can_work_passes(preflight: Preflight) -> None:
     assert preflight() == ""
+
+
+def test_rows_that_would_be_sampled_alike_are_said(preflight: Preflight) -> None:
+    with capture_logs() as logs:
+        assert preflight(index=None) == ""
+    (warning,) = [entry for entry in logs if "extra_info.index" in entry["event"]]
+    assert warning["rows"] == 2 and warning["first"].endswith("rows.parquet: row 1")
 
 
 DROPS = ENVIRONMENT | {"thinking": {"context": "drop_previous"}}
