@@ -122,6 +122,13 @@ class ToolsUnknown(ToolsChanged):
 class HarnessError(GatewayError):
     """A harness tool (reset, start, reply, score, release, ...) is missing, refused, or answered off contract."""
 
+    def __init__(
+        self, message: str, *, server: str | None = None, tool: str | None = None, role: str | None = None
+    ) -> None:
+        self.role = role
+        """A `gateway.types.Role`."""
+        super().__init__(message, server=server, tool=tool)
+
 
 class RequestRefused(GatewayError):
     """A server asked for something within a call, a user's answer or a model's, that nobody here could give."""

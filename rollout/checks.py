@@ -38,6 +38,21 @@ def missing_roles(environment: Environment, session: Session) -> list[ConfigErro
     ]
 
 
+def unnumbered(indices: Sequence[object]) -> list[int]:
+    """Rows whose `extra_info.index` is not theirs alone: traces and sampling seeds would take them for one row.
+
+    Args:
+        indices: Of the rows of one file, in order.
+    """
+    seen: set[object] = {None}
+    found: list[int] = []
+    for row, index in enumerate(indices):
+        if index in seen:
+            found.append(row)
+        seen.add(index)
+    return found
+
+
 def row_faults(task: Task, environment: Environment, tools: Collection[str], *, where: str) -> list[ConfigError]:
     """What is wrong with a row of the environment; its keys are the row's columns.
 

@@ -29,4 +29,4 @@ async def ask(
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the result"
-        raise HarnessError(f"{where}: {fault['msg']}", server=server, tool=role) from error
+        raise HarnessError(f"{where}: {fault['msg']}", server=server, tool=role, role=role) from error

@@ -93,6 +93,9 @@ class Task(BaseModel):
         # verl's dataset hands lists over as arrays now and then; what is no list at all is for the model to refuse.
         fields["tools"] = _listed(fields.get("tools"))
         fields["prompt"] = _listed(row.get("raw_prompt", row.get("prompt")))
+        if not isinstance(fields["prompt"], list):
+            remedy = f"a list of {{role, content}}; {REMEDY}"
+            raise ConfigError("is no list of chat messages", file=where, key="prompt", remedy=remedy)
         fields["answer"] = _ground_truth(row.get("reward_model"))
         return validate(cls, fields, file=where, key="extra_info.mcp")
 

@@ -152,15 +152,15 @@ class Session:
         """
         tool = self._harness.get((role, server))
         if tool is None:
-            raise HarnessError(f"has no {role} tool", server=server)
+            raise HarnessError(f"has no {role} tool", server=server, role=role)
         result = await self._send(tool, _known_arguments(tool, arguments), timeout_s=self._bound(role, server))
         if result.is_error:
             self._unsound.add(server)
-            raise HarnessError(f"{role} was refused: {result.text[:500]}", server=server, tool=tool.name)
+            raise HarnessError(f"{role} was refused: {result.text[:500]}", server=server, tool=tool.name, role=role)
         structured = _answer(result)
         if structured is None and role not in _SILENT:
             self._unsound.add(server)
-            raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name)
+            raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name, role=role)
         return replace(result, structured=structured or {})
 
     async def reset(self, task: str) -> None:

@@ -19,7 +19,7 @@ from rich.text import Text
 from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
-from rollout.checks import locked_tools, missing_roles, row_faults, selected
+from rollout.checks import locked_tools, missing_roles, row_faults, selected, unnumbered
 from rollout.config import Environment, load_environment
 from rollout.parquet import read_rows
 from rollout.rows import SPLITS, environment_tasks
@@ -27,6 +27,8 @@ from rollout.startup import opened
 from rollout.task import REMEDY, Task
 
 AGENTS = ("mcp_agent", "tool_agent")
+VERLS = ("single_turn_agent",)
+"""Rows of these are verl's business."""
 MOST_SHOWN = 20
 _AT_A_TIME = 16
 """Rows whose task no list has are tried by a reset, so many side by side."""
@@ -91,12 +93,15 @@ def check_rows(environments_dir: Path, options: CheckOptions, *, as_json: bool) 
 def _parsed(file: Path, problems: list[Problem]) -> Iterator[Row]:
     """Our rows; what cannot be read as one is a problem."""
     number = -1
+    indices: list[object] = []
     for number, raw in enumerate(read_rows(file)):
         agent = raw.get("agent_name")
+        if agent in VERLS:
+            continue
         if agent is not None and agent not in AGENTS:
             said = f"agent {agent!r} is none of ours"
             problems.append(
-                Problem(row=number, column="agent_name", problem=said, remedy=f"one of {', '.join(AGENTS)}")
+                Problem(row=number, column="agent_name", problem=said, remedy=f"one of {', '.join((*AGENTS, *VERLS))}")
             )
             continue
         if not isinstance(raw.get("data_source"), str):
@@ -104,9 +109,14 @@ def _parsed(file: Path, problems: list[Problem]) -> Iterator[Row]:
             problems.append(Problem(row=number, column="data_source", problem=said, remedy=REMEDY))
         try:
             yield Row(number, Task.from_row(raw))
+            indices.append(raw["extra_info"].get("index"))
         except ConfigError as error:
             column = (error.key or "extra_info.mcp").replace("extra_info.mcp.prompt", "prompt")
             problems.append(Problem(row=number, column=column, problem=error.problem, remedy=error.remedy or REMEDY))
+    if shared := unnumbered(indices):
+        said = f"{len(shared)} rows have no number of their own: they are traced and sampled as one row"
+        remedy = "number the rows from 0"
+        problems.append(Problem(row=None, column="extra_info.index", problem=said, remedy=remedy))
     if number < 0:
         problems.append(Problem(row=None, column="-", problem="the file has no rows", remedy=REMEDY))
 

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, GatewayError, HarnessError
+from gateway.types import Role
 from rollout.config import Environment
 from rollout.contract import clauses
 from rollout.contract.answers import TaskItem
@@ -15,6 +16,19 @@ from rollout.contract.report import Clause, Finding, Outcome, Report, complete
 from rollout.startup import opened
 
 Examine = Callable[[], Awaitable[str]]
+_OWNERS: dict[str | None, Clause] = {
+    Role.RESET: Clause.RESET,
+    Role.START: Clause.OPENING,
+    Role.REPLY: Clause.REPLY,
+    Role.ELICIT: Clause.ELICIT,
+    Role.SCORE: Clause.SCORE,
+    Role.TASKS: Clause.TASKS,
+    Role.EXPERT: Clause.EXPERT,
+    Role.RELEASE: Clause.RELEASE,
+    Role.SNAPSHOT: Clause.SNAPSHOT,
+    Role.RESTORE: Clause.SNAPSHOT,
+}
+"""The clause that examines a role's tool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +93,20 @@ async def _found(clause: Clause, examine: Examine) -> Finding:
     except Untested as reason:
         return Finding(clause=clause, outcome=Outcome.UNTESTED, said=str(reason))
     except (Broken, ConfigError, GatewayError) as problem:
-        return Finding(clause=clause, outcome=Outcome.FAILS, said=str(problem))
+        blames = _blamed(problem)
+        return Finding(
+            clause=clause,
+            outcome=Outcome.FAILS,
+            said=str(problem),
+            blames=None if blames is clause else blames,
+        )
+
+
+def _blamed(problem: Exception) -> Clause | None:
+    """Whose promise it is that a harness tool is there, and does what its role says."""
+    if not isinstance(problem, HarnessError):
+        return None
+    return _OWNERS.get(problem.role) if problem.tool is not None else Clause.ROLES
 
 
 async def _items(bench: Bench, options: Options) -> list[TaskItem]:

@@ -11,7 +11,8 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.checks import missing_roles
-from rollout.contract.answers import Elicited, Reply, Score, Silent, Snapshot
+from rollout.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
+from rollout.contract.answers import Elicited, Reply, Score, Silent, Snapshot, Turn
 from rollout.contract.bench import Bench, Broken, Untested
 from rollout.contract.play import Play, difference, view
 from rollout.harness import ask
@@ -227,11 +228,29 @@ async def expert(bench: Bench) -> str:
             play = Play(bench.environment, session, item, turns)
             await play.whole()
             found = await play.score()
+        if beyond := beyond_limits(turns, bench.environment.limits):
+            raise Broken(f"task {item.task!r}: {beyond}")
         if play.refused:
             raise Broken(f"task {item.task!r}: a call of the expert was answered with an error: {play.refused[0]}")
         if found is not None and found.score < FULL:
             raise Broken(f"task {item.task!r}: the expert scores {found.score:g}, parts {found.parts}")
     return f"{len(bench.items)} tasks"
+
+
+def beyond_limits(turns: Sequence[Turn], limits: LimitsConfig) -> str | None:
+    """What of a script the environment's own limits would cut off."""
+    most = limits.assistant_turns or DEFAULT_ASSISTANT_TURNS
+    calls = [len(turn.calls or ()) for turn in turns]
+    said = sum(not count for count in calls)
+    for needed, allowed, key in (
+        (len(turns), most, "assistant_turns"),
+        (sum(calls), limits.tool_calls, "tool_calls"),
+        (max(calls, default=0), limits.parallel_calls, "parallel_calls"),
+        (said, limits.user_turns, "user_turns"),
+    ):
+        if allowed is not None and needed > allowed:
+            return f"the expert needs {needed}, limits.{key} allows {allowed}"
+    return None
 
 
 async def isolation(bench: Bench) -> str:

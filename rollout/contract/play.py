@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -20,6 +20,8 @@ from rollout.types import Message
 _READS = 12
 """Tools that `view` calls at most."""
 _RANDOM_CALLS = 6
+_SHOWN = 120
+"""Characters of each of two texts that differ."""
 
 
 class Play:
@@ -150,7 +152,9 @@ def difference(one: object, other: object) -> str | None:
     for left, right in zip_longest(_leaves(one, ""), _leaves(other, "")):
         if left != right:
             where, _ = left or right or ("", None)
-            return f"{where or 'the answer'}: {_short(left)} and {_short(right)}"
+            texts = ["nothing" if leaf is None else repr(leaf[1]) for leaf in (left, right)]
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+            return f"{where or 'the answer'}: {' and '.join(_around(text, same) for text in texts)}"
     return None
 
 
@@ -168,6 +172,8 @@ def _leaves(value: object, at: str) -> Iterator[tuple[str, object]]:
         yield from _leaves(inner, f"{at}.{key}" if at else str(key))
 
 
-def _short(leaf: tuple[str, object] | None) -> str:
-    text = "nothing" if leaf is None else repr(leaf[1])
-    return text if len(text) <= 120 else text[:117] + "..."
+def _around(text: str, place: int) -> str:
+    """What fits on a line of a text, so that `place` is seen."""
+    begin = 0 if len(text) <= _SHOWN else max(0, place - _SHOWN // 2)
+    shown = text[begin : begin + _SHOWN]
+    return ("..." if begin else "") + shown + ("..." if begin + _SHOWN < len(text) else "")

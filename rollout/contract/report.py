@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -46,7 +46,7 @@ REMEDIES: dict[Clause, str] = {
     Clause.ROLES: 'mark the tool with _meta["mcp-rollout/role"], or name it under servers.NAME.roles',
     Clause.HIDDEN: 'mark it with _meta["mcp-rollout/role"], or name it under servers.NAME.roles; or deny it in `tools`',
     Clause.TASKS: "list each (task, seed) once, in a fixed order, with different tasks for train and test",
-    Clause.RESET: "draw everything from random.Random(f'{task}/{seed}'); no hash() of strings, clock, or global state",
+    Clause.RESET: "draw everything from random.Random(f'{task}/{seed}'); no hash(), no clock, no shared state",
     Clause.OPENING: "let `tasks` give as prompt what `start` says, or no prompt; let `start` change nothing",
     Clause.REPLY: "remember the answer to each seq per trajectory; refuse any other than the next with an error result",
     Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
@@ -71,6 +71,8 @@ class Finding:
     clause: Clause
     outcome: Outcome
     said: str
+    blames: Clause | None = None
+    """Whose promise it was that failed here, where it was another clause's."""
 
     @property
     def remedy(self) -> str:
@@ -98,15 +100,33 @@ class Report:
             "keeps_the_contract": self.keeps_the_contract,
             "failed": self.failed,
             "clauses": [
-                {**asdict(finding), "promise": PROMISES[finding.clause], "remedy": finding.remedy}
+                {
+                    "clause": finding.clause,
+                    "outcome": finding.outcome,
+                    "said": finding.said,
+                    "promise": PROMISES[finding.clause],
+                    "remedy": finding.remedy,
+                }
                 for finding in self.findings
             ],
         }
 
 
 def complete(findings: Iterable[Finding], *, because: str) -> tuple[Finding, ...]:
-    """The findings in the clauses' order; what was not examined is untested."""
+    """The findings in the clauses' order; what was not examined is untested.
+
+    So is what failed in a tool of another clause that fails as well: one fault, one place.
+    """
     found = {finding.clause: finding for finding in findings}
-    return tuple(
-        found.get(clause) or Finding(clause=clause, outcome=Outcome.UNTESTED, said=because) for clause in Clause
-    )
+    failed = {clause for clause, finding in found.items() if finding.outcome is Outcome.FAILS}
+
+    def settled(clause: Clause) -> Finding:
+        finding = found.get(clause)
+        if finding is None:
+            return Finding(clause=clause, outcome=Outcome.UNTESTED, said=because)
+        if finding.outcome is Outcome.FAILS and finding.blames in failed:
+            said = f"because {finding.blames} fails: {finding.said}"
+            return Finding(clause=clause, outcome=Outcome.UNTESTED, said=said)
+        return finding
+
+    return tuple(map(settled, Clause))

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError
-from rollout.checks import locked_tools, missing_roles, refuse_differences, row_faults, selected
+from rollout.checks import LOCK_KEY, locked_tools, missing_roles, refuse_differences, row_faults, selected, unnumbered
 from rollout.config import load_environment
 from rollout.parquet import read_rows
 from rollout.startup import opened
@@ -59,7 +59,7 @@ class Row:
     task: Task
     where: str
     index: int | None
-    """Its number (`extra_info.index`), from which its siblings' sampling seeds come."""
+    """Its number (`extra_info.index`): of its traces, and of its siblings' sampling seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,11 @@ async def preflight(config: DictConfig) -> None:
     settings = Settings.of(config)
     _check_given(config)
     TraceStore(settings.trace_dir).check()
-    rows = [row for path in _files(config) for row in _rows(config, path)]
-    if settings.sampling_seed_key is not None:
-        _warn_of_unnumbered(rows)
+    rows: list[Row] = []
+    for path in _files(config):
+        own = list(_rows(config, path))
+        _warn_of_unnumbered(path, own)
+        rows += own
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
     shown = {name: await _check_environment(name, config, settings, lock, rows) for name in names}
@@ -139,13 +141,12 @@ def _rows(config: DictConfig, path: Path) -> Iterable[Row]:
             yield Row(Task.from_row({**row, "prompt": row.get(key)}, where=where), where, number)
 
 
-def _warn_of_unnumbered(rows: Sequence[Row]) -> None:
-    unnumbered = [row for row in rows if row.index is None]
-    if len(unnumbered) > 1:
+def _warn_of_unnumbered(path: Path, rows: Sequence[Row]) -> None:
+    if shared := unnumbered([row.index for row in rows]):
         log.warning(
-            "rows without extra_info.index all count as row 0, and are sampled with the same random numbers",
-            rows=len(unnumbered),
-            first=unnumbered[0].where,
+            "rows without an extra_info.index of their own are traced and sampled as one row",
+            file=str(path),
+            rows=len(shared),
         )
 
 
@@ -165,7 +166,10 @@ async def _check_stock_lock(lock: Lock, *, checked: Collection[str]) -> None:
 
 
 def _lock(config: DictConfig) -> Lock:
-    path = OmegaConf.select(config, "actor_rollout_ref.rollout.multi_turn.tool_config_path")
+    path = OmegaConf.select(config, LOCK_KEY)
+    if path and not Path(path).is_file():
+        remedy = "write it with `mcp-rollout tool-config`, or leave it out"
+        raise ConfigError(f"no such file: {path}", key=LOCK_KEY, remedy=remedy)
     return Lock(path, read_lock(path) if path else [])
 
 

@@ -96,9 +96,9 @@ class Settings(BaseModel):
         try:
             directory = resolve_config_path(str(settings.environments_dir))
         except FileNotFoundError as error:
-            raise ConfigError(
-                f"no such directory: {settings.environments_dir}", key=f"{KEY}.environments_dir"
-            ) from error
+            raise _no_directory(settings) from error
+        if not Path(directory).is_dir():
+            raise _no_directory(settings)
         return settings.model_copy(
             update={"environments_dir": Path(directory), "trace_dir": settings.trace_dir.absolute()}
         )
@@ -122,6 +122,11 @@ class Settings(BaseModel):
                 "filters": self.filters.apply(environment.filters),
             }
         )
+
+
+def _no_directory(settings: Settings) -> ConfigError:
+    remedy = "name the directory with the environments' YAML files"
+    return ConfigError(f"no such directory: {settings.environments_dir}", key=f"{KEY}.environments_dir", remedy=remedy)
 
 
 def share(config: GatewayConfig, workers_per_node: int) -> GatewayConfig:

@@ -210,3 +210,17 @@ async def test_without_reset_a_trajectory_may_get_a_world_of_its_seed() -> None:
     pots(server, without_reset=lambda seed: Pot("any", 7 + seed))
     async with Client(server) as client:
         assert coins_of(await answer(client, "start")) == 7
+
+
+async def test_an_exception_in_a_function_is_told_with_its_type_and_place(error_of: ErrorOf) -> None:
+    server = MCPServer("pots", log_level="WARNING")
+    harness = Harness(server, lambda task, seed: Pot(task, seed))
+
+    @harness.score
+    def score(pot: Pot, messages: list[Message]) -> Score:
+        return Score(score=1 / pot.coins)
+
+    async with Client(server) as client:
+        await answer(client, "reset", task="x", seed=0)
+        told = error_of(await ask(client, "score", messages=[]))
+        assert "ZeroDivisionError: " in told and "(test_kit.py, line " in told

@@ -37,6 +37,7 @@ def examine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Examine:
 
     def run(rows: list[dict[str, Any]], *, environment: dict[str, Any] = {}, **options: Any) -> dict[str, Any]:  # noqa: B006
         (tmp_path / "sums.yaml").write_text(yaml.safe_dump(made | environment))
+        rows = [{**row, "extra_info": {"index": index} | row["extra_info"]} for index, row in enumerate(rows)]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
         status = check_rows(tmp_path, CheckOptions(file=tmp_path / "rows.parquet", **options), as_json=True)
         *_, answer = capsys.readouterr().out.splitlines()  # the lines before it are logs
@@ -50,7 +51,7 @@ def row(mcp: Any = MCP, **columns: Any) -> dict[str, Any]:
         "data_source": "sums",
         "agent_name": "mcp_agent",
         "prompt": USER,
-        "extra_info": {"index": 0, "mcp": mcp},
+        "extra_info": {"mcp": mcp},
     } | columns
 
 
@@ -61,6 +62,24 @@ def found(said: dict[str, Any]) -> list[tuple[int | None, str]]:
 def test_rows_that_can_be_trained_on_pass(examine: Examine) -> None:
     said = examine([row(), row({**MCP, "task": "train-0", "tools": None})])
     assert said["status"] == 0 and said["problems"] == 0 and said["rows"] == 2
+
+
+@pytest.mark.parametrize(("indices", "shared"), [((None, None), 2), ((0, 0, 1), 1)])
+def test_rows_that_share_a_number_are_a_problem(examine: Examine, indices: tuple[int | None, ...], shared: int) -> None:
+    said = examine([row(extra_info={"mcp": MCP, "index": index}) for index in indices])
+    assert found(said) == [(None, "extra_info.index")]
+    assert said["shown"][0]["problem"].startswith(f"{shared} rows have no number of their own")
+
+
+def test_rows_of_verls_own_agents_may_stand_beside_ours(examine: Examine) -> None:
+    said = examine([row(), row(agent_name="single_turn_agent", extra_info={"mcp": None})])
+    assert (said["rows"], said["problems"]) == (1, 0)
+
+
+def test_a_row_without_a_prompt_is_told_what_one_is(examine: Examine) -> None:
+    said = examine([row(prompt=None)])
+    (problem,) = said["shown"]
+    assert (problem["column"], problem["problem"]) == ("prompt", "is no list of chat messages")
 
 
 def test_every_problem_is_named_with_row_column_and_remedy(examine: Examine) -> None:

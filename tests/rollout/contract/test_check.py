@@ -20,6 +20,7 @@ from rollout.cli.app import app
 from rollout.config import Environment
 from rollout.contract import Clause, Options, Outcome, Report, check_environment
 from rollout.contract.answers import TaskItem
+from rollout.contract.play import difference
 
 ROOT = Path(__file__).parents[3]
 
@@ -98,8 +99,29 @@ def test_the_broken_clause_is_named_with_what_was_seen(fault: str) -> None:
 def test_a_fault_that_concerns_one_clause_is_not_laid_at_another_door() -> None:
     for fault in ("tasks_twice", "prompt_of_its_own", "elicit_wavers", "release_once", "score_above_one"):
         failed = examined(environment(fault)).failed
-        affected = [Clause.RESET, Clause.SCORE, Clause.EXPERT, Clause.ISOLATION, Clause.RELEASE, Clause.SNAPSHOT]
-        assert failed == ([FAULTS[fault][0]] if fault != "score_above_one" else affected), (fault, failed)
+        assert failed == [FAULTS[fault][0]], (fault, failed)
+
+
+@pytest.mark.parametrize("fault", ["score_raises", "score_above_one", "reply_without_done", "unmarked_start"])
+def test_one_fault_is_told_once_with_one_remedy(fault: str) -> None:
+    report = examined(environment(fault))
+    assert report.failed == [FAULTS[fault][0]], report.findings
+    because = [finding.said for finding in report.findings if finding.said.startswith("because ")]
+    assert because and all(said.startswith(f"because {FAULTS[fault][0]} fails: ") for said in because)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said_of_expert"),
+    [
+        ({"assistant_turns": 1}, "the expert needs 3, limits.assistant_turns allows 1"),
+        ({"tool_calls": 1}, "limits.tool_calls allows 1"),
+        ({"assistant_turns": 3}, None),
+    ],
+)
+def test_an_expert_has_to_keep_the_environments_own_limits(limits: dict[str, int], said_of_expert: str | None) -> None:
+    report = examined(environment("sound", limits=limits))
+    assert (Clause.EXPERT in report.failed) is (said_of_expert is not None), report.findings
+    assert said_of_expert is None or said_of_expert in said(report, Clause.EXPERT)
 
 
 def test_without_tasks_or_a_user_the_rest_is_examined_all_the_same() -> None:
@@ -145,3 +167,9 @@ def test_foreign_tools_keep_the_contract_once_the_yaml_gives_them_roles() -> Non
     given = environment("foreign", servers={"faulty": entry | {"roles": {role: f"do_{role}" for role in roles}}})
     assert examined(bare).failed[:1] == [Clause.ROLES]
     assert examined(given).failed == []
+
+
+def test_two_long_texts_are_shown_where_they_part() -> None:
+    one, other = "x" * 500 + "left" + "y" * 500, "x" * 500 + "right" + "y" * 500
+    found = difference({"a": one}, {"a": other})
+    assert found is not None and "xleft" in found and "xright" in found and len(found) < 300

@@ -87,7 +87,7 @@ def test_rows_that_would_be_sampled_alike_are_said(preflight: Preflight) -> None
     with capture_logs() as logs:
         assert preflight(index=None) == ""
     (warning,) = [entry for entry in logs if "extra_info.index" in entry["event"]]
-    assert warning["rows"] == 2 and warning["first"].endswith("rows.parquet: row 1")
+    assert warning["rows"] == 2 and warning["file"].endswith("rows.parquet")
 
 
 DROPS = ENVIRONMENT | {"thinking": {"context": "drop_previous"}}
