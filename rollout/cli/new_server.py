@@ -69,7 +69,7 @@ def _check(name: str) -> None:
     usable = _NAME.fullmatch(near) and not keyword.iskeyword(near)
     remedy = f"for example {near}" if usable else "for example shop"
     problem = (
-        f"{name!r} will not do: a lower-case letter, then lower-case letters, digits and _, 40 at most; no keyword"
+        f"{name!r} will not do: a lower-case letter, then lower-case letters, digits, _ (40 at most); no keyword"
     )
     raise ConfigError(problem, key="NAME", remedy=remedy)
 
