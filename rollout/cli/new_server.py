@@ -68,9 +68,7 @@ def _check(name: str) -> None:
     near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").lstrip("0123456789_")[:40]
     usable = _NAME.fullmatch(near) and not keyword.iskeyword(near)
     remedy = f"for example {near}" if usable else "for example shop"
-    problem = (
-        f"{name!r} will not do: a lower-case letter, then lower-case letters, digits, _ (40 at most); no keyword"
-    )
+    problem = f"{name!r} will not do: a lower-case letter, then lower-case letters, digits, _ (40 at most); no keyword"
     raise ConfigError(problem, key="NAME", remedy=remedy)
 
 
