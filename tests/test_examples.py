@@ -37,6 +37,12 @@ def test_an_environment_of_one_file_can_be_rolled_out(tmp_path: Path) -> None:
     assert rows["rows"] == 10
 
 
+def test_the_slice_that_the_demo_trains_on_pays_neither_chance_nor_silence(tmp_path: Path) -> None:
+    for engine in ("random", "none"):
+        played = mcp_rollout("run", "retail_fitting", "--engine", engine, "-n", "30", "--out", str(tmp_path / engine))
+        assert played["failed"] == 0 and played["reward_mean"] <= 0.2
+
+
 @pytest.mark.full
 @pytest.mark.verl
 @pytest.mark.timeout(1800)
