@@ -52,7 +52,7 @@ def _check_patterns(server: str, config: ServerConfig, names: Collection[str]) -
             what = "no tool that matches" if key != "roles" and is_glob(pattern) else "no tool"
             raise ConfigError(
                 f"the server has {what} {pattern!r}",
-                key=f"servers.{server}.{key}",
+                key=f"servers.{server}.{selection.key_of(key, pattern)}",
                 remedy=f"its tools: {', '.join(sorted(names)) or 'none'}",
             )
 

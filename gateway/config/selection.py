@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 
 from gateway.config.faults import Fault
 from gateway.types import Offer
@@ -51,6 +51,16 @@ class ToolSelection(BaseModel):
     """By name or glob; where several fit a tool, the later ones win."""
     offer: frozenset[Offer] = frozenset()
     """What is offered as tools of the gateway's own making, always with the prefix."""
+
+    _written: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+
+    def note_written(self, patterns: Mapping[str, str]) -> None:
+        """Remember the entry's own key for patterns that stood under another client's: pattern → key."""
+        self._written.update(patterns)
+
+    def key_of(self, key: str, pattern: str) -> str:
+        """Where in the entry a pattern stands: `key`, unless it was written under another client's."""
+        return self._written.get(pattern, key) if key in ("tools", "tools.deny") else key
 
     @model_validator(mode="before")
     @classmethod

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
 import structlog
 
 from gateway.config.faults import validate
-from gateway.config.foreign import translated
+from gateway.config.foreign import patterns_by_key, translated
 from gateway.config.mapping_file import read_mapping
 from gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
 from gateway.config.selection import TRAJECTORY_VARIABLES
@@ -100,7 +101,9 @@ def _servers_in(data: dict[str, Any], path: str | Path) -> tuple[object, str, An
     if isinstance(section, Mapping) and "servers" in section:
         settings = cast("Mapping[str, Any]", section)
         return settings["servers"], "mcp.servers", settings.get("inputs"), {}
-    raise ConfigError("no servers here", file=path, key="mcpServers", remedy=_EXPECTED)
+    meant = get_close_matches("mcpServers", data, n=1, cutoff=0.8)
+    remedy = "did you mean 'mcpServers'?" if meant else _EXPECTED
+    raise ConfigError("no servers here", file=path, key=meant[0] if meant else "mcpServers", remedy=remedy)
 
 
 def parse_servers(raw: object, *, file: str | Path | None = None, key: str = "servers") -> dict[str, ServerConfig]:
@@ -155,12 +158,15 @@ def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Edit
                 raise ConfigError("must be true or false", file=file, key=f"{at}.{switch}", remedy="correct the value")
             if value is off:
                 return None
-    fields = translated(fields, file=file, key=at, editor=editor)
+    written = fields
+    fields = translated(written, file=file, key=at, editor=editor)
     for field in ("command", "args", "env", "cwd", "url", "headers", "client_credentials"):
         if field in fields:
             fields[field] = expand(fields[field], file=file, key=f"{at}.{field}", editor=editor)
     fields = _expand_fixed(fields, file=file, key=f"{at}.tools.change")
-    return validate(ServerConfig, fields, file=file, key=at)
+    config = validate(ServerConfig, fields, file=file, key=at)
+    config.tools.note_written(patterns_by_key(written))
+    return config
 
 
 def check_template(lease_dir: LeaseDirConfig, *, file: str | Path | None) -> None:

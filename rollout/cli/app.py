@@ -216,10 +216,10 @@ def run(
         int | None, typer.Option(min=1, help="Token budget after the prompt; 65536 where not given.")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of one turn.")] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token.")] = 1.0,
-    top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="1 excludes nothing.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=-1, help="-1 excludes nothing.")] = -1,
-    seed: Annotated[int, typer.Option(min=0, help="The seeds of all turns derive from it.")] = 0,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token. For models.")] = 1.0,
+    top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="1 excludes nothing. For models.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=-1, help="-1 excludes nothing. For models.")] = -1,
+    seed: Annotated[int, typer.Option(min=0, help="The seeds of all turns derive from it; random's, too.")] = 0,
     tokenizer: Annotated[
         str | None, typer.Option(metavar="PATH", help="A server's tokenizer, where its model is not on this machine.")
     ] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -12,6 +13,7 @@ import anyio
 import typer
 
 from gateway.catalogue.names import policy_tools
+from gateway.config.faults import near
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, one_error
 from gateway.gateway import Gateway
@@ -72,7 +74,8 @@ async def _call(
 ) -> int:
     async with opened_where_possible(target.config, name="cli", source=target.source, key=target.key) as opened_now:
         gateway, problems = opened_now
-        tool = _find(gateway, server, name, [*target.faults.values(), *problems])
+        servers = [*target.config.servers, *target.faults, *target.disabled]
+        tool = _find(gateway, server, name, servers, [*target.faults.values(), *problems])
         async with gateway.lease(trajectory=uuid4().hex, task=task, seed=seed, tools=[tool]) as session:
             result = await session.call(tool, arguments)
     if as_json:
@@ -84,14 +87,19 @@ async def _call(
     return int(result.is_error)
 
 
-def _find(gateway: Gateway, server: str | None, name: str, problems: list[ConfigError]) -> str:
+def _find(gateway: Gateway, server: str | None, name: str, servers: list[str], problems: list[ConfigError]) -> str:
     """The exposed name of the tool that is meant. Raises ConfigError, with what is wrong with who may have it."""
     tools = policy_tools(gateway.catalogue)
     mine = [tool for tool in tools if server in (None, tool.server)]
     for tool in mine:
         if tool.exposed_name == name or (server is not None and tool.name == name):
             return tool.exposed_name
-    known = ", ".join(sorted(tool.exposed_name for tool in mine)) or "none"
-    unknown = ConfigError("no such tool", key=name, remedy=f"tools: {known}")
+    prefix, slash, _ = name.partition("/")
+    if server is None and slash:
+        raise ConfigError(f"no server {prefix!r}", key=name, remedy=near(prefix, servers, "servers"))
+    known = sorted(tool.exposed_name for tool in mine)
+    nearest = get_close_matches(name, known, n=1)
+    meant = f"did you mean {nearest[0]!r}? " if nearest else ""
+    unknown = ConfigError("no such tool", key=name, remedy=f"{meant}tools: {', '.join(known) or 'none'}")
     said = problems if server is not None and problems else [unknown, *problems]
     raise one_error(said)

@@ -43,7 +43,7 @@ class DoctorOptions:
     at_a_time: int = 4
 
 
-UNFIT, UNKNOWN = 1, 3
+UNFIT, UNKNOWN, INTERRUPTED = 1, 3, 130
 """Exit statuses. 2 is for bad input, as everywhere."""
 
 
@@ -55,8 +55,12 @@ def examine_file(file: str, environments_dir: Path, options: DoctorOptions, *, a
     )
     named = tuple(_named_call(text, chosen) for text in options.calls)
     counter = load_counter(options.tokenizer)
-    anyio.run(partial(check_named, config, named, source=target.source))
-    examined = anyio.run(_examine, target, config, named, options, counter, as_json) if config.servers else []
+    try:
+        anyio.run(partial(check_named, config, named, source=target.source))
+        examined = anyio.run(_examine, target, config, named, options, counter, as_json) if config.servers else []
+    except KeyboardInterrupt:
+        typer.echo("interrupted: no report; --server NAME examines one server alone", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     by_name = {report.server: report for report in examined}
     by_name |= {name: _wrong_entry(name, fault) for name, fault in target.faults.items() if name in chosen}
     reports = [by_name[name] for name in chosen]

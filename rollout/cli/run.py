@@ -14,17 +14,16 @@ import anyio
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
+from rollout.cli.run_table import print_summaries
 from rollout.config import Environment, load_environment
 from rollout.engines.engine import Engine
 from rollout.engines.opening import EngineOptions, ModelEngine, opened_engine
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
-from rollout.evaluation.estimates import Estimate
 from rollout.evaluation.play import Job, Lengths, is_done, jobs_of, play_all
 from rollout.evaluation.settings import Settings, keep_settings
 from rollout.evaluation.summary import Summary, summarise
@@ -35,6 +34,8 @@ from rollout.trace.record import Trace
 from rollout.trace.store import RunKey, TraceStore, read_traces
 
 DEFAULT_RESPONSE_TOKENS = 65536
+INTERRUPTED = 130
+"""Exit status after SIGINT, as shells have it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,12 +71,14 @@ class RunOptions:
     @property
     def settings(self) -> Settings:
         """What a run that is resumed must have again. `-n` and `--samples` may grow."""
-        given: Settings = {"split": self.split, "response-tokens": self.response_tokens}
+        given: Settings = {"split": self.split, "response-tokens": self.response_tokens, "max-tokens": self.max_tokens}
+        if self.engine in ("expert", "none"):
+            return given
+        given["seed"] = self.seed
         if self.engine in WITHOUT_MODEL:
             return given
         sampling: Settings = {"temperature": self.temperature, "top-p": self.top_p, "top-k": self.top_k}
-        turns: Settings = {"max-tokens": self.max_tokens, "tool-format": self.tool_format}
-        return given | sampling | turns | {"seed": self.seed}
+        return given | sampling | {"tool-format": self.tool_format}
 
     def engine_options(self) -> EngineOptions:
         """Raises ConfigError: the key's variable is not set."""
@@ -115,9 +118,15 @@ def run_environments(names: Sequence[str], environments_dir: Path, options: RunO
     for environment in environments if options.engine not in WITHOUT_MODEL else ():
         check_thoughts(environment, options.tool_format)
     recorded = list(read_traces(options.out)) if options.out.is_dir() else []
+    if options.out.exists() and not options.out.is_dir():
+        raise ConfigError("is a file", file=options.out, key="--out", remedy="name a directory")
     if recorded and not options.resume:
         raise ConfigError("holds traces already", file=options.out, key="--out", remedy="add --resume or name another")
-    played = anyio.run(_run, environments, options, recorded)
+    try:
+        played = anyio.run(_run, environments, options, recorded)
+    except KeyboardInterrupt:
+        typer.echo(_interrupted(options.out), err=True)
+        raise typer.Exit(INTERRUPTED) from None
     report = {environment.name: _summary(environment, options, played) for environment in environments}
     total = _total(options, played)
     if as_json:
@@ -125,6 +134,12 @@ def run_environments(names: Sequence[str], environments_dir: Path, options: RunO
     else:
         _show(options, played, report, total)
     return int(total.failed > 0)
+
+
+def _interrupted(out: Path) -> str:
+    kept = sum(is_done(trace) for trace in read_traces(out)) if out.is_dir() else 0
+    said = f"{kept} {'trajectory is' if kept == 1 else 'trajectories are'} kept in {out}"
+    return f"interrupted: {said}; the same command with --resume plays the rest"
 
 
 async def _run(environments: Sequence[Environment], options: RunOptions, recorded: list[Trace]) -> Played:
@@ -214,42 +229,13 @@ def _as_json(options: RunOptions, played: Played, report: dict[str, Summary], to
 
 
 def _show(options: RunOptions, played: Played, report: dict[str, Summary], total: Summary) -> None:
-    console = Console()
     columns = dict(report) if len(report) == 1 else {**report, "all": total}
     title = f"{played.engine}, {options.split}, {total.samples} per row; success is a reward of {total.success_at:g}"
-    table = Table("", *columns, title=title)
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    rows = {name: dict(_cells(summary)) for name, summary in columns.items()}
-    for label in dict.fromkeys(label for cells in rows.values() for label in cells):
-        table.add_row(label, *(cells.get(label, "") for cells in rows.values()))
-    console.print(table)
+    console = Console()
+    print_summaries(title, columns, console)
     for name, summary in columns.items():
         for failure, count in summary.failures.items():
             console.print(f"{name}: {count} x {failure}", highlight=False, markup=False)
     for note in played.notes:
         console.print(f"note: {note}", highlight=False, markup=False)
     console.print(f"traces in {options.out}", highlight=False, markup=False)
-
-
-def _cells(summary: Summary) -> list[tuple[str, str]]:
-    resumed = f" ({summary.resumed} from before)" if summary.resumed else ""
-    cells = [
-        ("trajectories", f"{summary.trajectories}{resumed}"),
-        ("failed", str(summary.failed)),
-        ("reward", _number(summary.reward_mean)),
-        *((f"  {part}", _number(value)) for part, value in summary.reward_parts.items()),
-        *((f"pass@{k}", _interval(made)) for k, made in summary.pass_at_k.items()),
-        *((f"pass^{k}", _interval(made)) for k, made in summary.pass_hat_k.items() if k > 1),
-        ("turns", _number(summary.turns_mean)),
-        ("tool errors", f"{summary.tool_error_rate:.1%} of {summary.tool_calls}"),
-    ]
-    return [*cells, *((f"ended: {reason}", str(count)) for reason, count in summary.stop_reasons.items())]
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3f}"
-
-
-def _interval(made: Estimate) -> str:
-    return f"{made.value:.3f} [{made.low:.3f}, {made.high:.3f}]"

@@ -114,6 +114,8 @@ def _summary(tool: ToolDefinition) -> str:
 
 def write_tool_config(files: list[str], environments_dir: Path, output: Path, *, accept: bool, as_json: bool) -> int:
     """Write the lock. Servers of a servers file that do not run are left out and named, and make the status 2."""
+    if output.is_dir():
+        raise ConfigError("is a directory", file=output, key="-o", remedy=f"name a file, as {output / 'tools.yaml'}")
     entries: list[dict[str, Any]] = []
     problems: list[ConfigError] = []
     for target in [load_target(file, environments_dir, all_sound=False) for file in files]:

@@ -59,6 +59,8 @@ def load_target(file: str, environments_dir: Path, *, all_sound: bool = True) ->
             )
     elif path.is_file():
         raise ConfigError("is neither .json nor .yaml", file=path, remedy="give an mcpServers file or an environment")
+    elif path.is_dir() and not (environments_dir / f"{file}.yaml").is_file():
+        raise ConfigError("is a directory", file=path, remedy="name a file in it, or an environment")
     environment = load_environment(file, environments_dir)
     source = file if path.suffix else str(environments_dir / f"{file}.yaml")
     return Target(config=environment.gateway_config(), environment=environment, source=source)

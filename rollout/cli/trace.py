@@ -19,8 +19,11 @@ from rollout.trace.view import render
 
 def list_traces(directory: Path, *, as_json: bool) -> int:
     if as_json:
+        found = 0
         for trace in _read(directory):
+            found += 1
             typer.echo(json.dumps(summary(trace), ensure_ascii=False))
+        _say_if_none(directory, found)
         return 0
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("id", "environment", "task", "row", "step", "turns", "reward", "stop reason"):
@@ -33,8 +36,15 @@ def list_traces(directory: Path, *, as_json: bool) -> int:
         row = f"{line['row']}.{line['sample']}"
         cells = [trace.id[:8], line["environment"], line["task"], row, step, line["turns"]]
         table.add_row(*map(str, cells), reward, line["stop_reason"])
-    Console().print(table)
+    if table.row_count:
+        Console().print(table)
+    _say_if_none(directory, table.row_count)
     return 0
+
+
+def _say_if_none(directory: Path, found: int) -> None:
+    if not found:
+        typer.echo(f"{directory}: no traces here", err=True)
 
 
 def show_trace(directory: Path, trajectory: str, *, full: bool, as_json: bool) -> int:

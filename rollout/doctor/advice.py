@@ -33,10 +33,12 @@ def advise(config: ServerConfig, shared: Isolation | None, own: Isolation, *, mo
     if shared.finding in SAFE:
         return Advice(scope=Scope.SHARED, reason=shared.evidence)
     if shared.finding is Finding.LEAKS:
-        proven = "" if own.finding is Finding.APART else " (and nothing proves that this is enough)"
+        proven = "" if own.finding is Finding.APART else f" (and nothing shows that this is enough{_of_files(config)})"
         return Advice(scope=strongest, reason=f"shared, it leaks: {shared.evidence}{proven}")
     caution = "; without sessions in its protocol, that is a connection and no more" if modern and config.url else ""
-    reason = f"the safe choice, since sharing is not proven safe: {shared.evidence}{caution}"
+    if own.finding in SAFE:
+        return Advice(scope=strongest, reason=f"sharing is not shown to be safe: {shared.evidence}{caution}")
+    reason = f"the strongest there is, not shown to be safe: {own.evidence}{caution}{_of_files(config)}"
     return Advice(scope=strongest, reason=reason)
 
 
@@ -58,6 +60,11 @@ def finding_under(scope: str, isolation: Collection[Isolation], config: ServerCo
     if scope == Scope.SESSION and config.url is None:
         scope = Scope.PROCESS
     return next((found for found in isolation if found.scope == scope), None)
+
+
+def _of_files(config: ServerConfig) -> str:
+    """What processes of their own do not keep apart."""
+    return f"; state in files needs {LEASE_DIR} as well" if config.url is None else ""
 
 
 def _how_to_part(config: ServerConfig) -> str:

@@ -34,6 +34,15 @@ class Answer:
         return repr(line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…")
 
 
+def side_by_side(one: Answer, other: Answer) -> tuple[str, str]:
+    """Two answers to be shown, from shortly before where they part."""
+    lines = [" ".join(answer.text.split()) for answer in (one, other)]
+    alike = next((at for at, (here, there) in enumerate(zip(*lines, strict=False)) if here != there), 0)
+    start = max(alike - _SHOWN // 2, 0)
+    first, second = (str(Answer(("…" if start else "") + line[start:])) for line in lines)
+    return first, second
+
+
 def differ(one: Answer, other: Answer) -> bool:
     """Whether two answers differ in more than the wording of an error."""
     return one != other and not (one.failed or other.failed) and not (one.refused and other.refused)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollout.doctor.isolation import Observation
-from rollout.doctor.judgement import differs_between, mixed_up, survives
+from rollout.doctor.judgement import counted, differs_between, mixed_up, survives
 from rollout.doctor.plan import Plan
 from rollout.doctor.report import Determinism, Finding, Isolation
 
@@ -24,8 +24,13 @@ def own_finding(shared: Seen | None, own: Seen) -> Isolation:
     found = own.isolation
     if shared is None or found.finding is Finding.LEAKS or not (shared.observation and own.observation):
         return found
-    left = survives(shared.observation, own.observation, own.plan)
-    return Isolation(scope=found.scope, finding=Finding.LEAKS, evidence=left) if left else found
+    if left := survives(shared.observation, own.observation, own.plan):
+        return Isolation(scope=found.scope, finding=Finding.LEAKS, evidence=left)
+    if found.finding is Finding.STATELESS and counted(shared.observation, own.observation, own.plan):
+        # What it has is its own: that is not to have nothing.
+        evidence = "what counts on when shared began anew in each lease"
+        return Isolation(scope=found.scope, finding=Finding.APART, evidence=evidence)
+    return found
 
 
 def shared_finding(shared: Seen | None, own: Seen) -> Isolation | None:
@@ -34,6 +39,7 @@ def shared_finding(shared: Seen | None, own: Seen) -> Isolation | None:
         return shared.isolation if shared else None
     if shared.observation and own.observation:
         mixed = mixed_up(shared.observation, own.observation, own.plan)
+        mixed = mixed or counted(shared.observation, own.observation, own.plan)
         if mixed:
             return Isolation(scope=shared.isolation.scope, finding=Finding.LEAKS, evidence=mixed)
     depends = ""

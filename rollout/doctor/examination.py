@@ -22,7 +22,7 @@ from rollout.doctor.advice import advise, finding_under, own_scope, unproven
 from rollout.doctor.answers import ask
 from rollout.doctor.comparison import Seen, determinism, own_finding, shared_finding
 from rollout.doctor.fidelity import FindHidden, TokenCounter, examine_tools, schema_problems
-from rollout.doctor.isolation import observe
+from rollout.doctor.isolation import Observation, observe, slow_tools
 from rollout.doctor.judgement import judge, unhelpful
 from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls, suggested
 from rollout.doctor.report import Finding, Isolation, Latency, ServerReport
@@ -49,6 +49,8 @@ class Options:
     """For everything that is done under one scope."""
     pause_s: float = 1.1
     """Between two readings of what must not change by itself, such as a clock."""
+    slow_s: float = 5.0
+    """A tool whose calls took longer than that, all together, is named."""
     at_a_time: int = 4
     """Servers. Waiting for one costs nothing, but latencies are those of a machine at work."""
     server_timeout_s: float = 180.0
@@ -78,6 +80,7 @@ class Examination:
         self._starts: list[float] = []
         self._word = new_word()
         self._offered: dict[str, ToolDefinition] = {}
+        self._observed: list[Observation] = []
 
     async def run(self) -> None:
         shareable = not names_lease_dir(self._entry)
@@ -215,8 +218,10 @@ class Examination:
             self._say(f"isolation, {scope}")
             plan = self._plan(a)
             self._report.withheld = plan.withheld
+            observation = Observation()
+            self._observed.append(observation)
             with anyio.move_on_after(self._options.probe_timeout_s):
-                observation = await observe(a, b, plan, pause_s=self._options.pause_s)
+                await observe(observation, a, b, plan, pause_s=self._options.pause_s)
                 return Seen(plan, observation, judge(str(scope), plan, observation))
         evidence = f"the calls were not over after {self._options.probe_timeout_s:g} s"
         return Seen(plan, None, Isolation(scope=str(scope), finding=Finding.UNKNOWN, evidence=evidence))
@@ -250,6 +255,7 @@ class Examination:
         report.unknown = unproven(stated, report.isolation, report.advice, self._entry)
         if report.unknown:
             report.to_know = self._to_know(own)
+        report.notes += slow_tools(self._observed, at_least_s=self._options.slow_s)
         report.notes += [f"not called, {message}" for message in own.plan.refused]
         unfaithful = [tool for tool in report.tools if not tool.faithful]
         report.problems += [f"{tool.name} is not shown as it was sent: {tool.difference}" for tool in unfaithful]

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from rollout.doctor.answers import Answer, differ
+from gateway.types import Scope
+from rollout.doctor.answers import Answer, differ, side_by_side
 from rollout.doctor.isolation import Observation, planted
 from rollout.doctor.plan import Plan
 from rollout.doctor.report import Finding, Isolation
@@ -21,20 +22,50 @@ def judge(scope: str, plan: Plan, seen: Observation) -> Isolation:
     if seen.seen_in_b:
         return finding(Finding.LEAKS, seen.seen_in_b)
     for call, mine, other in zip(plan.writes, seen.written_in_a, seen.written_in_b, strict=True):
-        if _counts_on(mine, other):
-            counted = f"{call.tool} counts on from one lease to the next: {mine[2]}, then {other[0]}"
-            return finding(Finding.LEAKS, counted)
+        if counting([*mine, *other]):
+            went_on = f"{call.tool} counts on from one lease to the next: {mine[2]}, then {other[0]}"
+            return finding(Finding.LEAKS, went_on)
     if seen.seen_in_a:
         return finding(Finding.APART, f"{seen.seen_in_a} where it was written, and nothing changed in another lease")
     for call, mine, other in zip(plan.writes, seen.written_in_a, seen.written_in_b, strict=True):
         if mine[:2] == other and differ(mine[0], mine[1]):
             return finding(Finding.APART, f"{call.tool} began anew in each lease: {mine[0]}, {mine[1]}")
-    return finding(*_unseen(plan, seen))
+    kind, evidence = _unseen(plan, seen)
+    if kind is Finding.STATELESS and (unlike := _unlike(scope, plan, seen)):
+        return finding(Finding.UNKNOWN, unlike)
+    return finding(kind, evidence)
+
+
+def _unlike(scope: str, plan: Plan, seen: Observation) -> str:
+    """A read that answers two leases differently, whatever its annotation says; empty where there is none.
+
+    Where leases share nothing a clock does that too; there only one that may be counting is.
+    """
+    for index, call in enumerate(plan.reads):
+        first, later = seen.read_in_b[index]
+        mine = seen.read_in_a[index]
+        if differ(first, mine) and (scope == Scope.SHARED or counting([first, mine, later])):
+            annotated = ", though annotated read-only" if call.read_only else ""
+            here, there = side_by_side(first, mine)
+            return f"{call.tool} answered {here} in one lease and {there} in another{annotated}"
+    return ""
+
+
+def counted(shared: Observation, own: Observation, plan: Plan) -> str:
+    """A read that goes on in one lease where another was, when shared, and begins anew where they are apart."""
+    for index, call in enumerate(plan.reads):
+        first, later = shared.read_in_b[index]
+        mine = shared.read_in_a[index]
+        anew, after = own.read_in_b[index]
+        if counting([first, mine, later]) and anew == own.read_in_a[index] and differ(anew, after):
+            here, there = side_by_side(first, mine)
+            return f"{call.tool} counts on from one lease to the next: {here}, then {there}"
+    return ""
 
 
 def _unseen(plan: Plan, seen: Observation) -> tuple[Finding, str]:
     """Nothing showed: because there is nothing, or because the calls could not show it."""
-    if plan.only_reads and (plan.reads or plan.refused):
+    if plan.only_reads and not plan.writes and (plan.reads or plan.refused):
         return Finding.STATELESS, "every tool is annotated read-only"
     if plan.withheld and not plan.writes:
         return Finding.UNKNOWN, f"{_names(plan.withheld)} may write and nobody allowed a call"
@@ -79,9 +110,8 @@ def unhelpful(plan: Plan, seen: Observation) -> list[str]:
     return [*refused, *(plan.reads[index].tool for index in _unanswered(plan, seen))]
 
 
-def _counts_on(mine: tuple[Answer, ...], other: tuple[Answer, ...]) -> bool:
+def counting(answers: Sequence[Answer]) -> bool:
     """Whether consecutive answers differ in numbers alone, which go up by one each time."""
-    answers = [*mine, *other]
     if any(answer.refused or answer.failed for answer in answers):
         return False
     shapes = {re.sub(r"\d+", "#", answer.text) for answer in answers}

@@ -86,7 +86,9 @@ def plan_calls(
         if not (arguments or tool.read_only or allow_writes):
             withheld.append(tool.exposed_name)
             continue
-        kind = reads if tool.read_only or _sounds_like_reading(tool.name) else writes
+        # Who names a call wants to know what it does: an annotation alone does not answer that.
+        believed = tool.read_only and not arguments
+        kind = reads if believed or _sounds_like_reading(tool.name) else writes
         for each in arguments or [plain_arguments(tool.input_schema, word)]:
             if faults := argument_faults(tool, each):
                 refused.append(f"{tool.exposed_name}: {'; '.join(faults)}")

@@ -81,7 +81,7 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     """Raises ConfigError: there is no such engine, or it cannot play; the message names the remedy."""
     name = options.engine
     if name in WITHOUT_MODEL:
-        yield WithoutModel(name)
+        yield WithoutModel(name, seed=options.sampling.seed)
     elif name.startswith(("http://", "https://")):
         async with _over_http(options) as engine:
             yield engine

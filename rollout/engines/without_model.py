@@ -18,8 +18,10 @@ class WithoutModel:
 
     context_tokens: int | None = None
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, seed: int = 0) -> None:
+        """`seed` is the run's, from which those of `random` derive, with the row's and the sample."""
         self.name = kind
+        self._seed = seed
         self.notes: list[str] = []
         self._tokens = ByteTokens()
 
@@ -37,5 +39,7 @@ class WithoutModel:
             script = await expert_script(session, task, environment.tasks.server)
             return ScriptedPolicy(script, encode, stop=IM_END)
         if self.name == "random":
-            return RandomPolicy(session, encode, stop=IM_END, seed=task.seed * 1000 + origin.sample)
+            # Above all bits of the rest, so that seed 0 is the row's and the sample's alone.
+            seed = (self._seed << 64) + task.seed * 1000 + origin.sample
+            return RandomPolicy(session, encode, stop=IM_END, seed=seed)
         return ScriptedPolicy([], encode, stop=IM_END)

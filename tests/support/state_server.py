@@ -4,7 +4,8 @@
     python state_server.py WHERE TOOLS http         over streamable HTTP, the port on the first line of stdout
 
 WHERE is `nowhere`, `process`, `session`, `trajectory` or the path of a file; TOOLS is `cell` (put, get), `counter`
-(bump), `toggle`, `odd` (stash, tell: names that say nothing), `pure` (add, shout) or `clock` (read_clock, which moves
+(bump), `tally` (a counter that
+is annotated read-only), `toggle`, `odd` (stash, tell: names that say nothing), `pure` (add, shout) or `clock` (read_clock, which moves
 on every 10 ms, and shout).
 """
 
@@ -22,6 +23,7 @@ NOTHING = {"type": "object", "properties": {}}
 KINDS = {
     "cell": {"put": TEXT, "get": NOTHING},
     "counter": {"bump": NOTHING},
+    "tally": {"tally": NOTHING},
     "toggle": {"toggle": NOTHING},
     "odd": {"stash": TEXT, "tell": NOTHING},
     "pure": {"add": NUMBERS, "shout": TEXT},
@@ -63,7 +65,7 @@ def call(name, arguments, state):
                 return "stored"
             case "get" | "tell":
                 return state.get() or "nothing"
-            case "bump":
+            case "bump" | "tally":
                 state.set(str(int(state.get() or 0) + 1))
                 return f"bumped to {state.get() or 1}"
             case "read_clock":
@@ -101,7 +103,7 @@ def respond(message, session):
 
 
 def hints(name):
-    return {"readOnlyHint": True} if name == "get" else {}
+    return {"readOnlyHint": True} if name in ("get", "tally") else {}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -55,6 +55,21 @@ def test_a_call_that_names_its_server_starts_no_other(tmp_path: Path) -> None:
         call(file, "off/echo")
     with pytest.raises(ConfigError, match=r"^shout: no such tool \(tools: echo\)$"):
         call(file, "a/b/shout")
+    with pytest.raises(ConfigError, match=r"no such tool \(did you mean 'echo'\? tools: echo\)$"):
+        call(file, "a/b/ecko")
+
+
+def test_a_server_that_is_none_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^everythin/echo: no server 'everythin' \(did you mean 'everything'\?\)$"):
+        call(file_of(tmp_path, everything=mini("echo")), "everythin/echo")
+
+
+def test_a_tool_that_is_not_there_is_told_under_the_key_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = mini("echo", disabledTools=["ecko"], tools={"deny": ["echo"]})
+    assert list_tools(file_of(tmp_path, a=both), Path(), tokenizer=None, as_json=False) == 2
+    assert "mcpServers.a.disabledTools: the server has no tool 'ecko'" in capsys.readouterr().err
 
 
 def test_a_call_for_which_there_is_no_tool_says_what_is_wrong_with_who_may_have_it(tmp_path: Path) -> None:

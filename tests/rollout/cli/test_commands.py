@@ -176,6 +176,7 @@ def test_help_needs_no_heavy_import() -> None:
 BAD_FILES = {
     "syntax.json": ("{", ["not valid JSON", "line 1"]),
     "typo.json": ('{"mcpServers": {"x": {"comand": "y"}}}', ["mcpServers.x.comand", "did you mean 'command'"]),
+    "singular.json": ('{"mcpServer": {}}', ["mcpServer: no servers here", "did you mean 'mcpServers'"]),
     "missing.json": ('{"mcpServers": {"x": {"command": "no-such-program"}}}', ["mcpServers.x", "no such program"]),
     "silent.json": (
         '{"mcpServers": {"x": {"command": "sleep", "args": ["60"], "start_timeout_s": 1}}}',
@@ -222,6 +223,9 @@ def test_a_bad_file_gives_one_message_with_file_key_and_remedy(tmp_path: Path, n
         (["run", "calculator", "--engine", "expart", "--out", "x"], "one of expert, random, none"),
         (["run", "calculator", "--engine", "expert", "-n", "1", "--out", "/proc/x"], "cannot write traces"),
         (["trace", "ls", "/nowhere"], "no such directory"),
+        (["tools", "/"], "is a directory"),
+        (["tool-config", "calculator", "-o", "/"], "-o: is a directory"),
+        (["run", "calculator", "--engine", "none", "--out", "README.md"], "--out: is a file"),
     ],
 )
 def test_bad_use_gives_one_message_and_status_two(arguments: list[str], said: str) -> None:

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from rollout.evaluation.play import is_done
+from rollout.trace.store import read_traces
+
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
@@ -92,6 +95,29 @@ def test_a_run_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> N
     assert run(*arguments, "-n", "2", "--samples", "2", "--resume")["resumed"] == 1
     said = run(*arguments, "-n", "2", "--resume", "--split", "train", status=2)
     assert "run.json: --split: the run in this directory had 'test', not 'train'" in said
+
+
+def test_random_calls_are_those_of_the_seed(tmp_path: Path) -> None:
+    arguments = ("calculator", "--engine", "random", "-n", "1")
+    said = {}
+    for seed in ("0", "7"):
+        run(*arguments, "--out", tmp_path / seed, "--seed", seed)
+        said[seed] = [trace["response_ids"] for trace in records(tmp_path / seed)]
+    assert said["0"] != said["7"]
+    refused = run(*arguments, "--out", tmp_path / "7", "--resume", "--seed", "8", status=2)
+    assert "run.json: --seed: the run in this directory had 7, not 8" in refused
+
+
+def test_an_interrupted_run_says_what_it_kept_and_how_to_go_on(tmp_path: Path) -> None:
+    command = [COMMAND, "run", "calculator", "--engine", "expert", "--samples", "100", "--out", tmp_path]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not records(tmp_path):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    kept = sum(is_done(trace) for trace in read_traces(tmp_path))
+    assert f"interrupted: {kept} trajector" in said and "--resume" in said, said
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,29 @@ async def test_an_http_servers_state_is_found_where_it_is(
     assert report.hung is not None and report.hung.well is None and "not ours" in report.hung.said
 
 
+@pytest.mark.parametrize("named", [False, True])
+async def test_an_annotation_is_no_evidence_against_what_the_answers_show(named: bool) -> None:
+    calls = (NamedCall(server=None, tool="tally", arguments={}),) if named else ()
+    report = await report_on(stdio("process", "tally"), named=calls)
+    assert (findings(report), scope(report)) == ({"shared": "leaks", "process": "apart"}, "process"), report
+    assert report.fit and "tally counts on from one lease to the next" in report.isolation[0].evidence
+    pure = NamedCall(server=None, tool="tally", arguments={})
+    told = await report_on(stdio("nowhere", "tally"), named=(pure,) if named else ())
+    assert (scope(told), told.fit) == ("shared", True), told
+
+
+async def test_what_counts_on_in_a_file_is_not_called_safe_for_its_annotation(tmp_path: Path) -> None:
+    report = await report_on(stdio(str(tmp_path / "state"), "tally"))
+    assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
+    assert report.advice is not None and "not shown to be safe" in report.advice.reason
+    assert "${lease.dir}" in report.advice.reason
+
+
+async def test_a_tool_that_the_probes_waited_for_is_named() -> None:
+    report = await report_on(mini("hang", "echo"), allow_writes=True, call_timeout_s=0.2, slow_s=0.2)
+    assert any(note.startswith("slow: the probes waited") and "for hang" in note for note in report.notes), report
+
+
 async def test_a_second_visit_finds_the_same_as_the_first(tmp_path: Path) -> None:
     entry = stdio(str(tmp_path / "state"), "cell")
     first, second = await report_on(entry, allow_writes=True), await report_on(entry, allow_writes=True)
