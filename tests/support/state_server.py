@@ -4,9 +4,8 @@
     python state_server.py WHERE TOOLS http         over streamable HTTP, the port on the first line of stdout
 
 WHERE is `nowhere`, `process`, `session`, `trajectory` or the path of a file; TOOLS is `cell` (put, get), `counter`
-(bump), `tally` (a counter that
-is annotated read-only), `toggle`, `odd` (stash, tell: names that say nothing), `pure` (add, shout) or `clock` (read_clock, which moves
-on every 10 ms, and shout).
+(bump), `tally` (a counter that is annotated read-only), `toggle`, `odd` (stash, tell: names that say nothing), `pure`
+(add, shout) or `clock` (read_clock, which moves on every 10 ms, and shout).
 """
 
 import json
