@@ -22,7 +22,11 @@ def test_prompts_that_are_too_long_are_found(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "sums.yaml").write_text(yaml.safe_dump({"servers": {"faulty": {"factory": "faulty:sound"}}}))
     mcp: dict[str, Any] = {"environment": "sums", "task": "test-1", "seed": 1, "tools": None}
     rows = [
-        {"data_source": "sums", "prompt": [{"role": "user", "content": text}], "extra_info": {"index": index, "mcp": mcp}}
+        {
+            "data_source": "sums",
+            "prompt": [{"role": "user", "content": text}],
+            "extra_info": {"index": index, "mcp": mcp},
+        }
         for index, text in enumerate(("Add.", "plum " * 3000))
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
