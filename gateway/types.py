@@ -93,6 +93,11 @@ class ToolDefinition:
         return Audience.HARNESS if self.role else Audience.POLICY
 
     @property
+    def sent_schema(self) -> dict[str, Any]:
+        """What the arguments of a call have to fit as they are sent."""
+        return self.full_schema or self.input_schema
+
+    @property
     def safe_to_resend(self) -> bool:
         """Whether sending a call twice cannot change the world more than sending it once."""
         return self.read_only or self.idempotent

@@ -76,7 +76,7 @@ def _changed(server: str, changes: Mapping[str, ToolChange], tool: ToolDefinitio
             tool = replace(tool, exposed_name=change.name)
         if change.description is not None:
             tool = replace(tool, description=change.description)
-        known = _properties(tool.full_schema or tool.input_schema).keys()
+        known = _properties(tool.sent_schema).keys()
         fixed = {name: value for name, value in change.fixed.items() if name in known or not is_glob(pattern)}
         if fixed:
             tool = _with_fixed(tool, fixed, key=f"servers.{server}.tools.change.{pattern}.fixed")
@@ -84,7 +84,7 @@ def _changed(server: str, changes: Mapping[str, ToolChange], tool: ToolDefinitio
 
 
 def _with_fixed(tool: ToolDefinition, fixed: Mapping[str, Any], *, key: str) -> ToolDefinition:
-    full = tool.full_schema or tool.input_schema
+    full = tool.sent_schema
     known = _properties(full)
     for name, value in fixed.items():
         if name not in known:

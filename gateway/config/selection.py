@@ -54,9 +54,11 @@ class ToolSelection(BaseModel):
 
     _written: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
 
-    def note_written(self, patterns: Mapping[str, str]) -> None:
-        """Remember the entry's own key for patterns that stood under another client's: pattern → key."""
-        self._written.update(patterns)
+    def written_under(self, keys: Mapping[str, str]) -> Self:
+        """The same, of which some patterns stood under another client's keys in the entry: pattern → key."""
+        copied = self.model_copy()
+        copied._written = dict(keys)
+        return copied
 
     def key_of(self, key: str, pattern: str) -> str:
         """Where in the entry a pattern stands: `key`, unless it was written under another client's."""

@@ -165,8 +165,7 @@ def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Edit
             fields[field] = expand(fields[field], file=file, key=f"{at}.{field}", editor=editor)
     fields = _expand_fixed(fields, file=file, key=f"{at}.tools.change")
     config = validate(ServerConfig, fields, file=file, key=at)
-    config.tools.note_written(patterns_by_key(written))
-    return config
+    return config.model_copy(update={"tools": config.tools.written_under(patterns_by_key(written))})
 
 
 def check_template(lease_dir: LeaseDirConfig, *, file: str | Path | None) -> None:

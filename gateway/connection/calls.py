@@ -21,7 +21,7 @@ from gateway.connection.requests import Exchanges
 from gateway.connection.rounds import ask
 from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.schemas.check import check_output
-from gateway.transport.delivery import DELIVERY, Delivery
+from gateway.transport.delivery import Delivery
 from gateway.transport.link import Link
 from gateway.transport.wire import failure, read_result
 from gateway.types import ToolDefinition, ToolResult
@@ -78,11 +78,8 @@ class Calls:
         timeout_s: float,
         exchange: Exchange | None,
     ) -> ToolResult:
-        session, server, name = self.session, tool.server, tool.name
-        if session is None or self._link.over.is_set():
-            raise ServerUnavailable(self._link.down or "not connected", server=server, tool=name)
-        delivery = Delivery()
-        sent_before = DELIVERY.set(delivery)
+        server, name = tool.server, tool.name
+        session = self._open_session(server, name)
         exchange = exchange or Exchange(server=server, tool=name)
         exchange.clean = self._cleaning.json
         outer = EXCHANGE.set(exchange)
@@ -91,7 +88,7 @@ class Calls:
             meta = {**meta, "progress_token": progress_token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | None = None
-        with anyio.move_on_after(timeout_s) as exchange.scope:
+        with Delivery() as delivery, anyio.move_on_after(timeout_s) as exchange.scope:
             try:
                 if tool.offer is None:
                     answer = await ask(session, name, arguments, meta, exchange, delivery, by_callback=self.by_callback)
@@ -100,17 +97,10 @@ class Calls:
             except _FAILURES as error:
                 if exchange.broken is not None:
                     raise exchange.broken from error
-                outcome = failure(error, delivery, down=self._link.down, server=server, tool=name)
-                if delivery.session_over:
-                    self._link.end("the server has ended the session")
-                if isinstance(outcome, GatewayError):
-                    raise outcome from error
-                return outcome
+                return self._failed(error, delivery, server, name)
             finally:
                 self._exchanges.close(progress_token)
                 EXCHANGE.reset(outer)
-                DELIVERY.reset(sent_before)
-                delivery.end()
         if exchange.broken is not None:
             raise exchange.broken
         if answer is None:
@@ -127,20 +117,26 @@ class Calls:
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """The server's tools as it sends them, read by nobody. Raises what `call` raises."""
-        session, server = self.session, self._server
-        if session is None or self._link.over.is_set():
-            raise ServerUnavailable(self._link.down or "not connected", server=server)
-        delivery = Delivery()
-        sent_before = DELIVERY.set(delivery)
-        with anyio.move_on_after(timeout_s):
+        server, name = self._server, "tools/list"
+        session = self._open_session(server, name)
+        with Delivery() as delivery, anyio.move_on_after(timeout_s):
             try:
                 return await raw_tools(session)
             except _FAILURES as error:
-                outcome = failure(error, delivery, down=self._link.down, server=server, tool="tools/list")
-                if isinstance(outcome, GatewayError):
-                    raise outcome from error
-                raise ProtocolError(outcome.text, server=server, tool="tools/list") from error
-            finally:
-                DELIVERY.reset(sent_before)
-                delivery.end()
-        raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool="tools/list")
+                refusal = self._failed(error, delivery, server, name)
+                raise ProtocolError(refusal.text, server=server, tool=name) from error
+        raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool=name)
+
+    def _open_session(self, server: str, tool: str) -> ClientSession:
+        if self.session is None or self._link.over.is_set():
+            raise ServerUnavailable(self._link.down or "not connected", server=server, tool=tool)
+        return self.session
+
+    def _failed(self, error: Exception, delivery: Delivery, server: str, tool: str) -> ToolResult:
+        """What the server said no with, for the policy to read; raises where it said nothing."""
+        outcome = failure(error, delivery, down=self._link.down, server=server, tool=tool)
+        if delivery.session_over:
+            self._link.end("the server has ended the session")
+        if isinstance(outcome, GatewayError):
+            raise outcome from error
+        return outcome

@@ -23,7 +23,6 @@ from pydantic import ValidationError
 from gateway.config.models import ServerConfig
 from gateway.connection.calls import Calls
 from gateway.connection.cleaning import Cleaning
-from gateway.connection.exchange import Exchange
 from gateway.connection.listing import list_tools
 from gateway.connection.requests import Exchanges
 from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
@@ -33,7 +32,7 @@ from gateway.transport.listening import hear_tool_changes
 from gateway.transport.mcp_logs import cleaned
 from gateway.transport.target import Connect, Era, is_ours, target_of
 from gateway.transport.wire import read_tools
-from gateway.types import Offer, RequestKind, ToolDefinition, ToolResult
+from gateway.types import Offer, RequestKind, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +80,7 @@ class Connection:
         self._cleaning = Cleaning(self.config, self.era)
         self._link.clean = self._cleaning.text
         self._calls = Calls(self.server, self.config, self._link, self._exchanges, self._cleaning)
+        self.call, self.list_raw = self._calls.call, self._calls.list_raw
 
     @property
     def alive(self) -> bool:
@@ -244,22 +244,6 @@ class Connection:
         unavailable = ServerUnavailable(message, server=self.server)
         unavailable.__cause__ = error
         return self._cleaning.error(unavailable)
-
-    async def call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        exchange: Exchange | None = None,
-    ) -> ToolResult:
-        """Send one request and wait for its result; safe from any task, and any number at a time. As `Calls.call`."""
-        return await self._calls.call(tool, arguments, meta=meta, timeout_s=timeout_s, exchange=exchange)
-
-    async def list_raw(self, *, timeout_s: float) -> list[Any]:
-        """The server's tools as it sends them, read by nobody. Raises what `call` raises."""
-        return await self._calls.list_raw(timeout_s=timeout_s)
 
 
 def _innermost(error: BaseException) -> str:

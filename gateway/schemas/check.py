@@ -37,10 +37,10 @@ def check_arguments(
     if both := [name for name in given if name in fixed]:
         return [f"unknown {name!r}" for name in both][:MAX_FAULTS]
     whole = {**given, **fixed}
-    known = _PROGRAMS.known(definition.full_schema or definition.input_schema)
-    if known is not None and known.fits(whole):
+    program = _program(definition)
+    if program is None or program.fits(whole):
         return []
-    return _faults(_program(definition), whole, _subject(definition), hidden=frozenset(fixed))
+    return _faults(program, whole, _subject(definition), hidden=frozenset(fixed))
 
 
 def argument_errors(
@@ -54,24 +54,22 @@ def argument_errors(
 
 
 def _program(definition: ToolDefinition) -> Program | None:
-    return _PROGRAMS.get(definition.full_schema or definition.input_schema, subject=_subject(definition))
+    return _PROGRAMS.get(definition.sent_schema, subject=_subject(definition))
 
 
 def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:
     """One short message per fault of `value` against a schema that is used once; `subject` names it in logs."""
-    program = compile_schema(schema, subject=subject)
-    return _faults(program if isinstance(program, Program) else None, value, subject, whole="the answer")
+    return _faults(compile_schema(schema, subject=subject), value, subject, whole="the answer")
 
 
 def check_output(definition: ToolDefinition, structured: object) -> str | None:
     """What is wrong with a tool's structured content by its own output schema, or None."""
     if definition.output_schema is None:
         return None
-    known = _PROGRAMS.known(definition.output_schema)
-    if known is not None and known.fits(structured):
+    subject = f"{_subject(definition)} (output)"
+    program = _PROGRAMS.get(definition.output_schema, subject=subject)
+    if program is None or program.fits(structured):
         return None
-    subject = _subject(definition)
-    program = _PROGRAMS.get(definition.output_schema, subject=f"{subject} (output)")
     return next(iter(_faults(program, structured, subject, whole="structured content")), None)
 
 

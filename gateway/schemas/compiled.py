@@ -74,21 +74,18 @@ class Program:
     def fits(self, value: Any) -> bool:
         """Whether `value` was checked and nothing is wrong with it: the quick way, for almost every call."""
         try:
-            nodes, characters, depth = measure(value)
-            cost = self._costs.at(depth)
-            within = cost.steps * nodes + cost.text * characters <= MOST_EFFORT and cost.depth <= _MOST_STACKED
-            return within and self._validator.is_valid(value)
+            return self.effort(value)[0] <= MOST_EFFORT and self._validator.is_valid(value)
         except ValueError:
             return False
 
     def effort(self, value: Any) -> tuple[int, int]:
         """Most steps that checking `value` can take, and how many of them are more to word. Raises as `errors` does."""
-        extent = measure(value)
-        cost = self._costs.at(extent.depth)
+        nodes, characters, depth = measure(value)
+        cost = self._costs.at(depth)
         if cost.depth > _MOST_STACKED:
             return MOST_EFFORT + 1, MOST_EFFORT + 1
-        steps = cost.steps * extent.nodes
-        return steps + cost.text * extent.characters, steps
+        steps = cost.steps * nodes
+        return steps + cost.text * characters, steps
 
     def errors(self, value: Any) -> list[ValidationError] | None:
         """What is wrong with `value`; None where something is and it is too large to say what.
@@ -153,23 +150,17 @@ class Programs:
 
     def __init__(self, most: int = _KEPT_BYTES) -> None:
         self._most = most
-        self._kept: OrderedDict[int, tuple[Mapping[str, Any], Program | Unchecked]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[Mapping[str, Any], Program | None]] = OrderedDict()
         self.weight = 0
-
-    def known(self, schema: Mapping[str, Any]) -> Program | None:
-        """The same where it is kept, and None otherwise."""
-        kept = self._kept.get(id(schema))
-        if kept is None:
-            return None
-        self._kept.move_to_end(id(schema))
-        return kept[1] if isinstance(kept[1], Program) else None
 
     def get(self, schema: Mapping[str, Any], *, subject: str) -> Program | None:
         """The program for this very schema; None, and a line in the log the first time, where it is `Unchecked`."""
-        if (program := self.known(schema)) is not None:
-            return program
-        if id(schema) in self._kept:
-            return None
+        if (kept := self._kept.get(id(schema))) is None:
+            return self._compiled(schema, subject)
+        self._kept.move_to_end(id(schema))
+        return kept[1]
+
+    def _compiled(self, schema: Mapping[str, Any], subject: str) -> Program | None:
         program = compile_schema(schema, subject=subject)
         # The schema is held, too: as long as it is, no other has its id.
         self._kept[id(schema)] = schema, program
@@ -177,20 +168,20 @@ class Programs:
         while self.weight > self._most and len(self._kept) > 1:
             _, (_, forgotten) = self._kept.popitem(last=False)
             self.weight -= _weight(forgotten)
-        return program if isinstance(program, Program) else None
+        return program
 
 
-def _weight(kept: Program | Unchecked) -> int:
-    return kept.weight if isinstance(kept, Program) else _NODE_BYTES
+def _weight(kept: Program | None) -> int:
+    return kept.weight if kept is not None else _NODE_BYTES
 
 
-def compile_schema(schema: Mapping[str, Any], *, subject: str) -> Program | Unchecked:
-    """The program, or why there is none; what is not checked is logged."""
+def compile_schema(schema: Mapping[str, Any], *, subject: str) -> Program | None:
+    """The program, or None where the schema is `Unchecked`; what is not checked is logged."""
     try:
         program = Program(schema)
     except Unchecked as problem:
         log.warning("schema.unchecked", tool=subject, problem=str(problem))
-        return problem
+        return None
     for node in program.left_out:
         problem = "not linear, or too large"
         log.warning("schema.pattern_unchecked", tool=subject, at="/".join(node.place), problem=problem)

@@ -17,6 +17,8 @@ class Address:
         self.url = str(given.copy_with(userinfo=b"", query=None, fragment=None))
         self.path, self.query = given.raw_path.partition(b"?")[0], given.query
         self.auth = httpx2.BasicAuth(given.username, given.password) if given.userinfo else None
+        self.hides = bool(self.query or self.auth)
+        """Whether there is anything to put back."""
 
     def complete(self, request: httpx2.Request) -> None:
         """Put back what belongs to a request for this address; others are left as they are."""

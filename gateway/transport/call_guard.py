@@ -16,7 +16,7 @@ from gateway.transport.aside import IS_ASIDE, Aside
 from gateway.transport.delivery import DELIVERY, Delivery, Pace
 from gateway.transport.link import Link
 from gateway.transport.oauth import AuthorizationFailed
-from gateway.transport.unread import drain, is_plain
+from gateway.transport.unread import drain, header, is_plain
 
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, AuthorizationFailed)
 
@@ -78,16 +78,20 @@ class CallGuard(httpx2.AsyncBaseTransport):
             if response is None:
                 return _none(request)
             self._note_status(response, delivery)
-            if refusal := self._refusal(response):
-                delivery.oversize, delivery.lost = True, refusal
+            if not is_plain(response):
+                encoding = header(response, b"content-encoding")[:40].decode("latin-1")
+                delivery.oversize = True
+                delivery.lost = f"the answer is encoded ({encoding}), which was not asked for"
                 await response.aclose()
                 return _none(request)
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            # An event stream is read as it comes. Of a document that turns out to be too long, mcp shall see nothing:
-            # it would keep what came of it, and parse that.
-            whole = response.headers.get("content-type", "").startswith("application/json")
-            response.stream = _GuardedBody(response.stream, delivery, self._limit, whole=whole)
-            return response
+            body = _LimitedBody(response, delivery, self._limit)
+            if not _is_document(response):
+                response.stream = _AwaitedBody(body, delivery)
+                return response
+            # Read here: of one that breaks off or is too long, mcp would parse what came of it.
+            response.stream = body
+            await response.aread()
+            return _none(request) if delivery.lost else response
         return _none(request)
 
     async def _answered(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response | None:
@@ -105,27 +109,42 @@ class CallGuard(httpx2.AsyncBaseTransport):
         delivery.handed_over = True
         return response
 
-    def _refusal(self, response: httpx2.Response) -> str:
-        """Why the answer is not read at all; empty where it is."""
-        length = response.headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._limit:
-            return f"the answer has {length} bytes, max_message_bytes is {self._limit}"
-        if not is_plain(response):
-            encoding = response.headers["content-encoding"]
-            return f"the answer is encoded ({encoding[:40]}), which was not asked for"
-        return ""
-
     def _note_status(self, response: httpx2.Response, delivery: Delivery) -> None:
         if response.status_code < 400:
             return
         reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
         self._link.trouble = reason
-        if response.headers.get("content-type", "").startswith("application/json"):
+        if _is_document(response):
             return  # a JSON-RPC error travels in it, which says more
         if response.status_code >= 500:
             delivery.lost = reason
         elif response.status_code != 404:  # 404 is how a session ends; mcp words that itself
             delivery.refused = reason
+
+
+class _LimitedBody(httpx2.AsyncByteStream):
+    """The body of an answer, which has a limit and may break off."""
+
+    def __init__(self, response: httpx2.Response, delivery: Delivery, limit: int) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        self._inner, self._delivery, self._limit = response.stream, delivery, limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        try:
+            async for piece in self._inner:
+                size += len(piece)
+                if size > self._limit:
+                    self._delivery.oversize = True
+                    self._delivery.lost = f"the answer has more than max_message_bytes ({self._limit})"
+                    return
+                yield piece
+        except httpx2.TransportError as error:
+            # The body ends here; mcp answers the call for want of a response.
+            self._delivery.lost = _worded(error)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 class _AwaitedBody(httpx2.AsyncByteStream):
@@ -149,33 +168,8 @@ class _AwaitedBody(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-class _GuardedBody(_AwaitedBody):
-    """The same for an answer, which has a limit and may break off."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery, limit: int, *, whole: bool) -> None:
-        super().__init__(inner, delivery)
-        self._limit, self._whole = limit, whole
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        kept: list[bytes] = []
-        try:
-            async for chunk in super().__aiter__():
-                size += len(chunk)
-                if size > self._limit:
-                    self._delivery.oversize = True
-                    self._delivery.lost = f"the answer has more than max_message_bytes ({self._limit})"
-                    return
-                if self._whole:
-                    kept.append(chunk)
-                else:
-                    yield chunk
-        except httpx2.TransportError as error:
-            # The body ends here; mcp answers the call for want of a response.
-            self._delivery.lost = _worded(error)
-            return
-        for chunk in kept:
-            yield chunk
+def _is_document(response: httpx2.Response) -> bool:
+    return header(response, b"content-type").startswith(b"application/json")
 
 
 def _none(request: httpx2.Request) -> httpx2.Response:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from typing import Self
 
 import anyio
 
@@ -28,7 +29,10 @@ class Pace:
 
 @dataclass(slots=True)
 class Delivery:
-    """How far one request got. The transport writes it, the connection reads it when the request fails."""
+    """How far one request got. The transport writes it, the connection reads it when the request fails.
+
+    What is sent within `with Delivery() as delivery` is that request; at the end nobody waits for an answer any more.
+    """
 
     handed_over: bool = False
     """Bytes of the request have left this program: it may have been read."""
@@ -46,6 +50,18 @@ class Delivery:
     pace: Pace = field(default_factory=Pace)
     """Of attempts to get the rest of an answer that broke off."""
     _awaited: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
+    _outer: Token[Delivery | None] | None = None
+
+    def __enter__(self) -> Self:
+        self._outer = DELIVERY.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._outer is not None
+        DELIVERY.reset(self._outer)
+        self.over = True
+        for scope in tuple(self._awaited):
+            scope.cancel()
 
     @contextmanager
     def awaited(self) -> Generator[None]:
@@ -59,12 +75,6 @@ class Delivery:
                 yield
         finally:
             self._awaited.discard(scope)
-
-    def end(self) -> None:
-        """The call is over: a transport that still waits for its answer stops doing so."""
-        self.over = True
-        for scope in tuple(self._awaited):
-            scope.cancel()
 
 
 DELIVERY: ContextVar[Delivery | None] = ContextVar("delivery", default=None)

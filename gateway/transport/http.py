@@ -42,14 +42,18 @@ def open_client(
     # Not limited: a handshake-era session holds a GET for good, and a full pool would wait for ever.
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
     transport: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(verify=certificates(), limits=limits)
-    transport = Addressed(transport, address)
+    if address.hides:
+        transport = Addressed(transport, address)
     if authority is not None:
         transport = Authorized(transport, authority)
     transport = Unread(transport)
     if guard is not None:
         transport = CallGuard(transport, *guard)
     timeout = httpx2.Timeout(config.start_timeout_s, read=read_timeout_s)
-    return httpx2.AsyncClient(transport=transport, headers=dict(config.headers), timeout=timeout)
+    # Compressed, fifty megabytes fit into fifty kilobytes, and it is the latter that a limit would count.
+    headers = httpx2.Headers(dict(config.headers))
+    headers["accept-encoding"] = "identity"
+    return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout)
 
 
 class HttpTransport:

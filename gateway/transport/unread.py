@@ -18,8 +18,6 @@ class Unread(httpx2.AsyncBaseTransport):
         self._inner = inner
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        # Compressed, fifty megabytes fit into fifty kilobytes, and it is the latter that a limit would count.
-        request.headers["accept-encoding"] = "identity"
         response = await self._inner.handle_async_request(request)
         if _is_needed(request, response) or _is_short(response):
             return response
@@ -36,19 +34,30 @@ _ABOUT_THE_BODY = frozenset(("content-encoding", "content-length", "transfer-enc
 
 def _is_needed(request: httpx2.Request, response: httpx2.Response) -> bool:
     if request.method == "POST":
-        return not response.is_redirect
-    event_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+        return not 300 <= response.status_code < 400
+    event_stream = header(response, b"content-type").startswith(b"text/event-stream")
     return request.method == "GET" and response.status_code == 200 and event_stream and is_plain(response)
 
 
 def _is_short(response: httpx2.Response) -> bool:
-    length = response.headers.get("content-length", "")
+    length = header(response, b"content-length")
     return length.isdigit() and int(length) <= MOST_BYTES and is_plain(response)
 
 
 def is_plain(response: httpx2.Response) -> bool:
     """Whether the body is sent as it is, so that its size on the line is its size."""
-    return response.headers.get("content-encoding", "identity") == "identity"
+    return header(response, b"content-encoding") in (b"", b"identity")
+
+
+def header(response: httpx2.Response, name: bytes) -> bytes:
+    """The first header of this name, empty where there is none; `name` in small letters.
+
+    On the path of every call: `response.headers` decodes all of them each time it is asked for one.
+    """
+    for given, value in response.headers.raw:
+        if given.lower() == name:
+            return value
+    return b""
 
 
 async def drain(response: httpx2.Response) -> None:
