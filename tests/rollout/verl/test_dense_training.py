@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import yaml
+from echo_training import prepare_training
 from engine_log import read_records
-from taught_model import teach
 from verl_run import logged, train
-
-from gateway.catalogue.tool_config import read_lock
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
 
@@ -74,37 +67,9 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     home = tmp_path_factory.mktemp("dense")
     (home / "environments").mkdir()
-    (home / "environments" / "echo.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
     (home / "environments" / "scenarios.json").write_text(json.dumps({"*": SCENARIO}))
-    mcp = {"environment": "echo", "task": "t", "seed": 1, "tools": ["shout"]}
-    rows = [
-        {
-            "data_source": "echo",
-            "agent_name": "mcp_agent",
-            "prompt": CONVERSATION[:1],
-            "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": index, "mcp": mcp},
-        }
-        for index in range(2)
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), home / "rows.parquet")
-    cli = [sys.executable, "-m", "rollout.cli", "tool-config", home / "environments" / "echo.yaml"]
-    subprocess.run([*cli, "-o", home / "lock.yaml"], check=True, cwd=ROOT)
-    tools = [entry.definition.openai_schema() for entry in read_lock(home / "lock.yaml")]
-    overrides = {
-        "data.train_files": home / "rows.parquet",
-        "data.val_files": home / "rows.parquet",
-        "data.train_batch_size": len(rows),
-        "data.max_prompt_length": 1024,
-        "data.max_response_length": 320,
-        "algorithm.adv_estimator": "seen_reinforce_plus_plus",
-        "actor_rollout_ref.model.path": teach(home / "model", CONVERSATION, tools),
-        "actor_rollout_ref.rollout.n": SAMPLES,
-        "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "lock.yaml",
-        "actor_rollout_ref.rollout.custom.mcp.environments_dir": home / "environments",
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
-        "trainer.total_training_steps": 1,
-    }
+    overrides = prepare_training(home, ENVIRONMENT, CONVERSATION, samples=SAMPLES)
+    overrides["algorithm.adv_estimator"] = "seen_reinforce_plus_plus"
     environment = {
         "VERL_USE_EXTERNAL_MODULES": "seen_advantages",
         "PYTHONPATH": f"{HERE}:{ROOT}",

@@ -1,0 +1,56 @@
+"""What it takes to train on the echo server: an environment, two rows, the lock, and a model that knows what to say."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from taught_model import teach
+
+from gateway.catalogue.tool_config import read_lock
+
+ROWS = 2
+_COMMAND = Path(sys.executable).with_name("mcp-rollout")
+
+
+def prepare_training(
+    home: Path, environment: dict[str, Any], conversation: Sequence[dict[str, Any]], *, samples: int
+) -> dict[str, Any]:
+    """verl's overrides for one step.
+
+    Args:
+        environment: The YAML of `echo`, which allows its tool `shout`; other files that it names lie beside it already.
+        conversation: What the model has learnt by heart, from the row's prompt on.
+        samples: Trajectories of each row.
+    """
+    environments, rows, lock = home / "environments", home / "rows.parquet", home / "lock.yaml"
+    environments.mkdir(exist_ok=True)
+    (environments / "echo.yaml").write_text(yaml.safe_dump(environment))
+    mcp = {"environment": "echo", "task": "t", "seed": 1, "tools": ["shout"]}
+    row = {
+        "data_source": "echo",
+        "agent_name": "mcp_agent",
+        "prompt": conversation[:1],
+        "reward_model": {"style": "rule", "ground_truth": ""},
+    }
+    table = pa.Table.from_pylist([{**row, "extra_info": {"index": index, "mcp": mcp}} for index in range(ROWS)])
+    pq.write_table(table, rows)
+    subprocess.run([_COMMAND, "tool-config", environments / "echo.yaml", "-o", lock], check=True)
+    tools = [entry.definition.openai_schema() for entry in read_lock(lock)]
+    return {
+        "data.train_files": rows,
+        "data.val_files": rows,
+        "data.train_batch_size": ROWS,
+        "data.max_prompt_length": 1024,
+        "data.max_response_length": 320,
+        "actor_rollout_ref.model.path": teach(home / "model", conversation, tools),
+        "actor_rollout_ref.rollout.n": samples,
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,
+        "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
+        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "trainer.total_training_steps": 1,
+    }
