@@ -20,7 +20,7 @@ from gateway.config.models import (
     read_mapping,
     validate,
 )
-from gateway.config.servers_file import check_template, expand_sampling, parse_servers
+from gateway.config.servers_file import check_template, expand_sampling, no_servers, parse_servers
 from gateway.errors import ConfigError
 from rollout.reward_config import RewardConfig
 
@@ -269,7 +269,9 @@ def load_environment(name: str | Path, directory: str | Path) -> Environment:
     if not path.is_file():
         raise _unknown(str(name), path, directory)
     raw = read_mapping(path)
-    servers = parse_servers(_required_by_default(raw.pop("servers", None)), file=path)
+    if "servers" not in raw:
+        raise no_servers(raw, path, key="servers", expected="expected servers: {NAME: {command: ...}}")
+    servers = parse_servers(_required_by_default(raw.pop("servers")), file=path)
     raw = expand_sampling(raw, file=path)
     environment = validate(Environment, {"name": path.stem, **raw, "file": str(path), "servers": servers}, file=path)
     check_template(environment.lease_dir, file=path)

@@ -101,9 +101,15 @@ def _servers_in(data: dict[str, Any], path: str | Path) -> tuple[object, str, An
     if isinstance(section, Mapping) and "servers" in section:
         settings = cast("Mapping[str, Any]", section)
         return settings["servers"], "mcp.servers", settings.get("inputs"), {}
-    meant = get_close_matches("mcpServers", data, n=1, cutoff=0.8)
-    remedy = "did you mean 'mcpServers'?" if meant else _EXPECTED
-    raise ConfigError("no servers here", file=path, key=meant[0] if meant else "mcpServers", remedy=remedy)
+    raise no_servers(data, path, key="mcpServers", expected=_EXPECTED)
+
+
+def no_servers(data: Mapping[str, Any], path: str | Path, *, key: str, expected: str) -> ConfigError:
+    """For a file without its `key`: names the key that was probably meant for it."""
+    for right in ("mcpServers", "servers"):
+        if meant := get_close_matches(right, data, n=1, cutoff=0.8):
+            return ConfigError("no servers here", file=path, key=meant[0], remedy=f"did you mean {right!r}?")
+    return ConfigError("no servers here", file=path, key=key, remedy=expected)
 
 
 def parse_servers(raw: object, *, file: str | Path | None = None, key: str = "servers") -> dict[str, ServerConfig]:

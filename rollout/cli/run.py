@@ -144,7 +144,7 @@ def _interrupted(out: Path) -> str:
 
 async def _run(environments: Sequence[Environment], options: RunOptions, recorded: list[Trace]) -> Played:
     """All traces of the run, recorded ones included. A failed one is played again when a run is resumed."""
-    store = TraceStore(options.out)
+    store = TraceStore(options.out, key="--out")
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(opened_engine(options.engine_options()))
         _check(engine, environments, options, recorded)

@@ -16,7 +16,7 @@ from gateway.errors import HarnessError
 from gateway.gateway import Gateway
 from gateway.leases.lease_dir import names_lease_dir
 from gateway.leases.session import Session
-from gateway.types import Role, Scope, ToolDefinition
+from gateway.types import Audience, Role, Scope, ToolDefinition
 from rollout.doctor import ending
 from rollout.doctor.advice import advise, finding_under, own_scope, unproven
 from rollout.doctor.answers import ask
@@ -263,6 +263,9 @@ class Examination:
         report.problems += [f"killed: {report.killed.said}"] if report.killed and report.killed.well is False else []
         report.notes += [f"left out, malformed: {message}" for message in report.malformed]
         report.notes += [f"{tool.name}: {message}" for tool in report.tools for message in tool.hidden]
+        undescribed = [tool.name for tool in report.tools if tool.audience == Audience.POLICY and not tool.described]
+        if undescribed:
+            report.notes.append(f"without a description, so that the policy has to guess: {', '.join(undescribed)}")
 
     def _configured_leaks(self) -> bool:
         found = finding_under(self._report.scope, self._report.isolation, self._entry)

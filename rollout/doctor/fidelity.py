@@ -61,6 +61,7 @@ def examine_tools(
                 faithful=not difference,
                 difference=difference,
                 tokens=counter.text(canonical_json(final.openai_schema())) if counter and not tool.role else None,
+                described=bool(final.description.strip()),
                 hidden=tuple(find_hidden(tool)) if find_hidden is not None else (),
             )
         )

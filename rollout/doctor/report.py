@@ -41,6 +41,8 @@ class ToolReport:
     """What differs; empty where nothing does."""
     tokens: int | None
     """Of its definition as JSON, under the tokenizer given."""
+    described: bool
+    """Whether it says what it is for."""
     hidden: tuple[str, ...] = ()
     """Characters in it that people do not see and models do."""
 

@@ -35,8 +35,10 @@ class TraceStore:
     at most half a last line. A journal of `seal_bytes` becomes `{its name}.traces.parquet`, and another is begun.
     """
 
-    def __init__(self, directory: str | Path, *, seal_bytes: int = SEAL_BYTES) -> None:
+    def __init__(self, directory: str | Path, *, seal_bytes: int = SEAL_BYTES, key: str = "trace_dir") -> None:
+        """`key` is where the user named the directory, for errors."""
         self.directory = Path(directory)
+        self._key = key
         self._seal_bytes = seal_bytes
         self._file: int | None = None
         self._path: Path | None = None
@@ -53,11 +55,11 @@ class TraceStore:
                 self._file = self._open()
             written = os.write(self._file, line)
         except OSError as error:
-            raise ConfigError(f"cannot write traces: {error.strerror}", file=self.directory, key="trace_dir") from error
+            raise self._unwritable(error.strerror) from error
         if written != len(line):
             # Half a record must not be continued by the next one.
             os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
-            raise ConfigError("cannot write traces: the disk is full", file=self.directory, key="trace_dir")
+            raise self._unwritable("the disk is full")
         if os.lseek(self._file, 0, os.SEEK_END) >= self._seal_bytes:
             self._seal()
 
@@ -68,12 +70,16 @@ class TraceStore:
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
         except OSError as error:
-            raise ConfigError(f"cannot write traces: {error.strerror}", file=self.directory, key="trace_dir") from error
+            raise self._unwritable(error.strerror) from error
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _unwritable(self, problem: str | None) -> ConfigError:
+        remedy = "name a directory that can be written"
+        return ConfigError(f"cannot write traces: {problem}", file=self.directory, key=self._key, remedy=remedy)
 
     def _open(self) -> int:
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,9 @@ def test_our_yaml_adds_scope_roles_and_bounds(tmp_path: Path) -> None:
 WORLD = {"command": "x"}
 BAD: list[tuple[Any, str, str, str]] = [
     ('{"mcpServers": {', "line 1, column 17", "not valid JSON", "fix the syntax"),
-    ({"serverz": {}}, "mcpServers", "no servers here", "expected"),
+    ({"name": {}}, "mcpServers", "no servers here", "expected"),
+    ({"serverz": {}}, "serverz", "no servers here", "did you mean 'servers'?"),
+    ({"mcpServer": {}}, "mcpServer", "no servers here", "did you mean 'mcpServers'?"),
     ({"mcpServers": []}, "mcpServers", "not a mapping of names", "expected NAME"),
     ({"mcpServers": {"w": "x"}}, "mcpServers.w", "not a mapping", "expected {command"),
     ({"mcpServers": {"w": {}}}, "mcpServers.w", "exactly one of command, url and factory; found none", "add a command"),

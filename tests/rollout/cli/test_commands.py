@@ -187,6 +187,8 @@ BAD_FILES = {
         ["x.env.K", "NOT_SET"],
     ),
     "empty.yaml": ("servers: {}\n", ["servers"]),
+    "nameless.yaml": ("user: {server: z}\n", ["servers: no servers here", "expected servers:"]),
+    "typo.yaml": ("mcpServer: {x: {command: y}}\n", ["mcpServer: no servers here", "did you mean 'mcpServers'?"]),
     "user.yaml": (
         "servers: {x: {command: y}}\nuser: {server: z}\n",
         ["user.server", "'z'", "not one of the servers"],
@@ -221,7 +223,7 @@ def test_a_bad_file_gives_one_message_with_file_key_and_remedy(tmp_path: Path, n
         (["data", "calculator", "-n", "1", "-o", "/proc/x/y.parquet"], "cannot be written"),
         (["tool-config", "calculator", "-o", "/proc/nowhere/tools.yaml"], "cannot be written"),
         (["run", "calculator", "--engine", "expart", "--out", "x"], "one of expert, random, none"),
-        (["run", "calculator", "--engine", "expert", "-n", "1", "--out", "/proc/x"], "cannot write traces"),
+        (["run", "calculator", "--engine", "expert", "-n", "1", "--out", "/proc/x"], "--out: cannot write traces"),
         (["trace", "ls", "/nowhere"], "no such directory"),
         (["tools", "/"], "is a directory"),
         (["tool-config", "calculator", "-o", "/"], "-o: is a directory"),

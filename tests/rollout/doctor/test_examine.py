@@ -235,6 +235,11 @@ async def test_hidden_characters_are_reported_where_somebody_looks_for_them() ->
     assert "echo: a tag character" in report.notes
 
 
+async def test_tools_that_do_not_say_what_they_are_for_are_named() -> None:
+    report = await report_on(mini("echo", "get", tools={"change": {"get": {"description": " "}}}))
+    assert "without a description, so that the policy has to guess: get" in report.notes
+
+
 @FULL
 async def test_servers_with_a_harness_are_reset_to_one_of_their_own_tasks() -> None:
     entry = {"command": sys.executable, "args": ["-m", "mcp_servers.calculator"]}

@@ -118,8 +118,10 @@ def test_what_is_no_trace_is_refused_with_its_place_and_key() -> None:
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot write traces"):
+    with pytest.raises(ConfigError, match="trace_dir: cannot write traces"):
         TraceStore(tmp_path / "file" / "traces").append(recorded_trace())
+    with pytest.raises(ConfigError, match=r"--out: cannot write traces: .* \(name a directory"):
+        TraceStore(tmp_path / "file" / "traces", key="--out").check()
 
 
 def test_the_record_is_plain_json() -> None:
