@@ -26,7 +26,7 @@ from rollout.parquet import read_rows
 from rollout.startup import opened
 from rollout.task import Task
 from rollout.trace.store import TraceStore
-from rollout.verl.combinations import check_thinking
+from rollout.verl.combinations import check_model_length, check_thinking
 from rollout.verl.settings import Settings, context_tokens
 from rollout.verl.stock_session import gateway_config
 
@@ -81,7 +81,7 @@ class Shown:
 
 
 async def preflight(config: DictConfig) -> None:
-    """Check settings, rows, environments, lock, prompt lengths, and what the chat template renders behind a prompt.
+    """Check settings, rows, environments, lock, lengths, and what the chat template renders behind a prompt.
 
     Raises:
         ConfigError: the first thing that is wrong, with file, key and remedy.
@@ -102,6 +102,7 @@ async def preflight(config: DictConfig) -> None:
         await _check_stock_lock(lock, checked=names)
     if rows:
         tokens = _tokens(config)
+        check_model_length(config)
         _check_prompts(config, tokens, rows, shown)
         _check_turns(tokens, rows, shown)
 

@@ -198,6 +198,25 @@ def test_a_template_that_does_not_render_what_comes_behind_the_prompt_is_refused
     assert [part for part in said if part not in message] == [], message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["actor_rollout_ref.rollout.max_model_len=40000"], ["is 40000", "at most 32768"]),
+        (["data.max_response_length=32768"], ["is not given", "reads 32768 tokens", "make it 32768", "token_limit"]),
+    ],
+)
+def test_trajectories_that_the_model_has_no_room_for_are_refused(
+    preflight: Preflight, overrides: list[str], said: list[str]
+) -> None:
+    message = preflight("actor_rollout_ref.rollout.name=sglang", *overrides)
+    assert [part for part in ["rollout.max_model_len", *said] if part not in message] == [], message
+
+
+def test_the_model_has_room_where_an_engine_is_told_its_length(preflight: Preflight) -> None:
+    overrides = ["data.max_response_length=32768", "actor_rollout_ref.rollout.max_model_len=32768"]
+    assert preflight("actor_rollout_ref.rollout.name=sglang", *overrides) == ""
+
+
 def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VERL_PLATFORM")
     assert "VERL_PLATFORM=cpu" in preflight()
