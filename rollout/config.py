@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gateway.config.faults import Fault
 from gateway.config.models import (
     ElicitationConfig,
     GatewayConfig,
@@ -168,6 +169,12 @@ class FilterConfig(_Section):
     penalty: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     """For each turn that is found, under the action `penalise`."""
 
+    @model_validator(mode="after")
+    def _penalty_is_used(self) -> Self:
+        if "penalty" in self.model_fields_set and self.action is not FilterAction.PENALISE:
+            raise Fault(f"has a penalty, which `action: {self.action}` never takes", "write action: penalise")
+        return self
+
 
 class RepeatedCallsConfig(FilterConfig):
     """Turns with a call that was made before, with the same arguments."""
@@ -181,6 +188,12 @@ class LongThinkingConfig(FilterConfig):
 
     tokens: int | None = Field(default=None, ge=1)
     """More thinking tokens than this are too many; None finds none."""
+
+    @model_validator(mode="after")
+    def _finds_something(self) -> Self:
+        if self.tokens is None and "action" in self.model_fields_set:
+            raise Fault("finds nothing without tokens", "give the most thinking tokens of a turn")
+        return self
 
 
 class FiltersConfig(_Section):
@@ -290,6 +303,8 @@ def _required_by_default(servers: Any) -> Any:
 
 
 def _unknown(name: str, path: Path, directory: str | Path) -> ConfigError:
+    if name.endswith((".yaml", ".yml")):
+        return ConfigError("no such file", file=path, remedy="correct the path")
     known = environment_names(directory)
     near = get_close_matches(name, known, n=1)
     remedy = (

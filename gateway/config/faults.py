@@ -104,6 +104,9 @@ def _annotation_at(model: type[BaseModel], path: Collection[str]) -> Any:
     """The type of what stands at `path`; None where that cannot be told."""
     here: Any = model
     for part in path:
+        if part.isdigit() and get_origin(here) in (list, tuple):
+            here = get_args(here)[0]
+            continue
         fields = _fields(here)
         if fields is None:
             # Inside a mapping of names to something: the name consumes one step.

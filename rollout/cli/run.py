@@ -25,7 +25,7 @@ from rollout.engines.opening import EngineOptions, ModelEngine, opened_engine
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
 from rollout.evaluation.play import Job, Lengths, is_done, jobs_of, play_all
-from rollout.evaluation.settings import Settings, keep_settings
+from rollout.evaluation.settings import Settings, compare_settings, keep_settings
 from rollout.evaluation.summary import Summary, summarise
 from rollout.rows import environment_tasks
 from rollout.startup import opened
@@ -149,7 +149,7 @@ async def _run(environments: Sequence[Environment], options: RunOptions, recorde
         engine = await stack.enter_async_context(opened_engine(options.engine_options()))
         _check(engine, environments, options, recorded)
         store.check()
-        keep_settings(options.out, options.settings)
+        compare_settings(options.out, options.settings)
         gateways: dict[str, Gateway] = {}
         jobs: list[Job] = []
         for environment in environments:
@@ -161,6 +161,9 @@ async def _run(environments: Sequence[Environment], options: RunOptions, recorde
                 shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
                 engine.check_template(tasks[0], shown, has_user=environment.user is not None)
             jobs += jobs_of(environment, tasks, options.samples, engine.name)
+        keep_settings(
+            options.out, options.settings
+        )  # not before all is known to start, or a slip would bind the next run
         done = {RunKey.of(trace): trace for trace in recorded if is_done(trace)}
         wanted = {job.key for job in jobs}
         traces = [trace for key, trace in done.items() if key in wanted]

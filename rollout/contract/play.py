@@ -36,8 +36,8 @@ class Play:
         self.replies = 0
         """How many the user gave."""
         self.messages: list[Message] = []
-        self.refused: list[str] = []
-        """Calls of the script that were answered with an error."""
+        self.misfits: list[str] = []
+        """Calls of the script that no server was sent: there is no such tool, or the arguments do not fit it."""
 
     async def begin(self) -> None:
         opening = self._item.prompt
@@ -61,8 +61,8 @@ class Play:
         self.messages.append(said)
         for call in turn.calls or ():
             result = await self._session.call(call.name, call.arguments)
-            if result.is_error:
-                self.refused.append(f"{call.name}: {result.text[:200]}")
+            if result.fault is not None:
+                self.misfits.append(f"{call.name}: {result.text[:200]}")
             self.messages.append({"role": "tool", "name": call.name, "content": neutral(self._session, _text(result))})
         if not turn.calls:
             await self._say(turn.content or "")

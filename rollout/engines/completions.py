@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
 
 from rollout.errors import EngineError
 from rollout.types import Completion
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+"""What a server may say for one: tokenizers read no other number."""
 
 
 def checked(completion: Completion, logprobs: Sequence[float | None] | None) -> Completion:

@@ -13,6 +13,7 @@ from uuid import uuid4
 import anyio
 import anyio.to_thread
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gateway.errors import ConfigError
@@ -155,13 +156,18 @@ def load_model(path: str, *, device: str | None, dtype: str | None) -> PreTraine
     if not (Path(path) / "config.json").is_file():
         problem = f"{path} is no model directory: it has no config.json"
         raise ConfigError(problem, key="--engine", remedy="give a directory as save_pretrained writes it")
+    if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ConfigError(f"there is no {dtype!r}", key="--dtype", remedy="one of float32, bfloat16, float16")
     on = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", local_files_only=True)
         return model.to(on).eval()
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch and transformers raise all of these
+    # torch and transformers raise all of these
+    except (OSError, ValueError, RuntimeError, AssertionError, SafetensorError) as error:
         problem = f"cannot be loaded on {on}: {str(error).splitlines()[0]}"
-        raise ConfigError(problem, file=path, key="--engine", remedy="check the directory and --device") from error
+        raise ConfigError(
+            problem, file=path, key="--engine", remedy="check the directory, --device and --dtype"
+        ) from error
 
 
 def end_ids(model: PreTrainedModel) -> list[int]:

@@ -14,7 +14,7 @@ import anyio
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import ConfigError
-from rollout.engines.completions import checked
+from rollout.engines.completions import TokenId, checked
 from rollout.engines.http import EngineHttp, Lost
 from rollout.engines.interruption import NoResult, result_or_rest
 from rollout.engines.logprobs import GREEDY_TOP_P, Meaning
@@ -36,7 +36,7 @@ class _Logprobs(BaseModel):
 
 class _Choice(BaseModel):
     text: str = ""
-    token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
     prompt_token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None

@@ -90,7 +90,8 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
             yield engine
     else:
         remedy = f"one of {', '.join(WITHOUT_MODEL)}, a model's directory, or the http:// address of a server"
-        raise ConfigError(f"unknown engine {name!r}", key="--engine", remedy=remedy)
+        problem = f"no such directory: {name}" if "/" in name else f"unknown engine {name!r}"
+        raise ConfigError(problem, key="--engine", remedy=remedy)
 
 
 def _is_directory(path: object) -> bool:
@@ -99,7 +100,8 @@ def _is_directory(path: object) -> bool:
 
 @asynccontextmanager
 async def _in_process(options: EngineOptions) -> AsyncGenerator[Engine]:
-    tokens = _load_tokens(options, options.tokenizer or options.engine, model=options.engine, key="--engine")
+    path, key = (options.tokenizer, "--tokenizer") if options.tokenizer else (options.engine, "--engine")
+    tokens = _load_tokens(options, path, model=options.engine, key=key)
     try:
         from rollout.engines.in_process import InProcessPolicy, decoding, end_ids, load_model
     except ImportError as error:
@@ -219,6 +221,8 @@ def _load_tokens(options: EngineOptions, path: str, *, model: str, key: str) -> 
     if options.tool_format not in FORMATS:
         remedy = f"one of {', '.join(sorted(FORMATS))}"
         raise ConfigError(f"no tool format {options.tool_format!r}", key="--tool-format", remedy=remedy)
+    if not Path(path).is_dir():
+        raise ConfigError(f"no such directory: {path}", key=key, remedy="give a model directory with its tokenizer")
     try:
         from rollout.verl.tokens import load_tokens
     except ImportError as error:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 
-from rollout.engines.completions import checked, version_number
+from rollout.engines.completions import TokenId, checked, version_number
 from rollout.engines.http import EngineHttp, Lost
 from rollout.engines.interruption import NoResult, result_or_rest
 from rollout.engines.logprobs import GREEDY_TOP_P, Meaning
@@ -45,7 +45,7 @@ class _Meta(BaseModel):
 class Answer(BaseModel):
     """What `/generate` says."""
 
-    output_ids: list[int] = []
+    output_ids: list[TokenId] = []
     meta_info: _Meta
 
 

@@ -15,14 +15,13 @@ Settings = dict[str, str | int | float | None]
 
 
 def keep_settings(directory: Path, settings: Settings) -> None:
-    """Write them where a run begins; compare them where it goes on.
+    """Write them where a run begins; nothing is written where one goes on.
 
     Raises:
-        ConfigError: the run in `directory` had others, or the directory cannot be written.
+        ConfigError: the directory cannot be written.
     """
     path = directory / FILE
     if path.is_file():
-        _compare(path, settings)
         return
     partial = path.with_name(FILE + ".partial")
     try:
@@ -32,7 +31,11 @@ def keep_settings(directory: Path, settings: Settings) -> None:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="--out") from error
 
 
-def _compare(path: Path, settings: Settings) -> None:
+def compare_settings(directory: Path, settings: Settings) -> None:
+    """Raises ConfigError where the run in `directory` had others; where none is, nothing is compared."""
+    path = directory / FILE
+    if not path.is_file():
+        return
     try:
         read: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -123,7 +123,7 @@ def _pairs(group: Sequence[Trace], min_margin: float) -> Iterator[tuple[Trace, T
 
 
 def _write(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """How many there were."""
+    """How many there were; where there were none, what `path` held stays as it is."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     count = 0
@@ -133,7 +133,8 @@ def _write(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
             for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 count += 1
-        partial.replace(path)
+        if count:
+            partial.replace(path)
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="-o") from error
     finally:

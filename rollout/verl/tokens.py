@@ -145,13 +145,14 @@ def load_tokens(
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         kind = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).model_type
+        if chat_template:
+            tokenizer.chat_template = chat_template
+        kwargs = dict(template_kwargs or {})
+        # It looks up the tokens that its templates need.
+        builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
     except (OSError, ValueError) as error:
         problem = f"no tokenizer can be loaded: {str(error).splitlines()[0]}"
-        raise ConfigError(problem, file=path, key=key, remedy="give a model directory") from error
-    if chat_template:
-        tokenizer.chat_template = chat_template
-    kwargs = dict(template_kwargs or {})
-    builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
+        raise ConfigError(problem, file=path, key=key, remedy="give a model directory with its tokenizer") from error
     return ContinuousTokens(builder, tokenizer, tool_format)
 
 

@@ -42,6 +42,8 @@ def create(fault: str) -> MCPServer:
 
     @server.tool()
     async def add(number: int, ctx: Context) -> int:
+        if not number:
+            raise ToolError("there is nothing to add")
         world(ctx)["sum"] += number
         return world(ctx)["sum"]
 
@@ -151,7 +153,9 @@ def create(fault: str) -> MCPServer:
         goal = 1 if fault == "expert_errs" else fresh(task, seed)["goal"]
         name = "sum" if fault == "expert_calls_what_is_not_there" else "add"
         calls = [{"name": name, "arguments": {"number": goal - 1}}], [{"name": name, "arguments": {"number": 1}}]
-        return {"turns": [{"calls": call} for call in calls] + [{"content": "Done."}]}
+        # No fault: the script finds out what the tool says no to.
+        tried = [[{"name": name, "arguments": {"number": 0}}]] if fault == "expert_tries" else []
+        return {"turns": [{"calls": call} for call in (*tried, *calls)] + [{"content": "Done."}]}
 
     return server
 

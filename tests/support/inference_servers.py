@@ -116,6 +116,8 @@ class SGLangLike(Server):
     weight_version: str = "default"
     paused: bool = False
     """As after /pause_generation: requests wait."""
+    lies: int | None = None
+    """Said in the last id's place."""
 
     @property
     def app(self) -> Starlette:
@@ -164,6 +166,8 @@ class SGLangLike(Server):
             )
         ]
         ids = [drawn.id for drawn in sampled]
+        if self.lies is not None:
+            ids[-1] = self.lies
         if name in self.aborted:
             finish: dict[str, Any] = {"type": "abort", "message": "Abort in waiting queue"}
         elif len(ids) < params["max_new_tokens"] or ids[-1] in stops | {self.generator.eos}:

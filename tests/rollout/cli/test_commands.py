@@ -188,6 +188,18 @@ BAD_FILES = {
     ),
     "empty.yaml": ("servers: {}\n", ["servers"]),
     "nameless.yaml": ("user: {server: z}\n", ["servers: no servers here", "expected servers:"]),
+    "idle.yaml": (
+        "servers: {x: {command: y}}\nfilters: {long_thinking: end}\n",
+        ["filters.long_thinking", "finds nothing without tokens", "give the most thinking tokens"],
+    ),
+    "unused.yaml": (
+        "servers: {x: {command: y}}\nfilters: {void: {action: mark, penalty: 0.4}}\n",
+        ["filters.void", "has a penalty", "write action: penalise"],
+    ),
+    "parts.yaml": (
+        "servers: {x: {command: y}}\nsystem: {instruction_of: x}\n",
+        ["system.0.instruction_of", "did you mean 'instructions_of'?"],
+    ),
     "typo.yaml": ("mcpServer: {x: {command: y}}\n", ["mcpServer: no servers here", "did you mean 'mcpServers'?"]),
     "user.yaml": (
         "servers: {x: {command: y}}\nuser: {server: z}\n",

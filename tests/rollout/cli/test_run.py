@@ -97,6 +97,12 @@ def test_a_run_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> N
     assert "run.json: --split: the run in this directory had 'test', not 'train'" in said
 
 
+def test_a_slip_that_ends_a_run_before_it_begins_does_not_bind_the_next(tmp_path: Path) -> None:
+    arguments = ("calculator", "--engine", "none", "-n", "1", "--out", tmp_path)
+    assert "one of train, test" in run(*arguments, "--split", "validation", status=2)
+    assert run(*arguments)["trajectories"] == 1
+
+
 def test_random_calls_are_those_of_the_seed(tmp_path: Path) -> None:
     arguments = ("calculator", "--engine", "random", "-n", "1")
     said = {}

@@ -160,6 +160,11 @@ def test_a_server_in_another_language_keeps_every_clause_that_it_has_tools_for()
     assert [clause for clause, outcome in outcomes.items() if outcome == "untested"] == ["elicit"]
 
 
+def test_a_tool_may_say_no_to_an_expert_that_scores_1() -> None:
+    report = examined(environment("expert_tries"))
+    assert report.failed == [], report.findings
+
+
 def test_foreign_tools_keep_the_contract_once_the_yaml_gives_them_roles() -> None:
     roles = "reset start reply elicit score release snapshot restore tasks expert".split()
     entry: dict[str, Any] = {"factory": "faulty:foreign", "required": True}

@@ -144,6 +144,15 @@ async def test_a_completion_whose_connection_broke_after_a_token_is_not_asked_fo
         assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("lie", [-5, 1 << 40])
+async def test_a_number_that_is_no_token_id_is_the_engines_failure(model: Path, generator: Generator, lie: int) -> None:
+    server = SGLangLike(generator)
+    async with engine_over(server, model) as engine:
+        server.lies = lie
+        with pytest.raises(EngineError, match="output_ids"):
+            await (await policy(engine)).generate(PROMPT, max_tokens=5, turn=0)
+
+
 async def test_a_server_that_reads_another_prompt_is_found_out(model: Path, generator: Generator) -> None:
     server = VLLMLike(generator)
     async with engine_over(server, model) as engine:
@@ -172,6 +181,20 @@ async def test_an_engine_that_cannot_play_is_refused_at_the_start_with_a_remedy(
     assert "nothing answers at" in await refused(address)
     assert "a model's directory, or the http:// address" in await refused("experrt")
     assert "no model directory" in await refused(str(tmp_path)) or "no tokenizer" in await refused(str(tmp_path))
+    assert "--tokenizer: no such directory: /no/where" in await refused(str(model), tokenizer="/no/where")
+    assert "--engine: no such directory: /no/where" in await refused("/no/where")
+
+
+async def test_a_model_directory_that_is_not_whole_is_refused_with_what_is_wrong(model: Path, tmp_path: Path) -> None:
+    bare = shutil.copytree(model, tmp_path / "bare")
+    for file in bare.glob("*token*"):
+        file.unlink()
+    said = await refused(str(bare))
+    assert "no tokenizer can be loaded" in said and "--engine" in said and "with its tokenizer" in said
+    torn = shutil.copytree(model, tmp_path / "torn")
+    (torn / "model.safetensors").write_bytes((torn / "model.safetensors").read_bytes()[:100])
+    assert "cannot be loaded on cpu" in await refused(str(torn))
+    assert "--dtype: there is no 'float33'" in await refused(str(model), dtype="float33")
 
 
 async def test_a_server_that_serves_no_generation_at_the_start_is_refused_in_time(

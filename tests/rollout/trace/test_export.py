@@ -133,7 +133,9 @@ def test_only_trajectories_of_the_same_row_and_tools_are_paired(tmp_path: Path) 
         played(0.0, problem="half a call"),
         replace(worse, messages=[{"role": "system", "content": "Sell more."}, *worse.messages[1:]]),
     ]
+    (tmp_path / "pairs.jsonl").write_text("from before")
     done = export_preferences([better, *others], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
     assert done == Exported(rows=0, left_out=6)
+    assert (tmp_path / "pairs.jsonl").read_text() == "from before"
     with pytest.raises(ConfigError, match="--min-margin"):
         export_preferences([better, worse], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0)
