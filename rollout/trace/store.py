@@ -32,15 +32,16 @@ class TraceStore:
     """The journal of one process: `{host}-{pid}-{start}.jsonl` in `directory`, opened at the first record.
 
     Each record is one `write` to a file opened for appending, so a process that is killed leaves whole records and
-    at most half a last line. A journal of `seal_bytes` becomes `{its name}.traces.parquet`, and another is begun.
+    at most half a last line; nothing is buffered, and a store that is forgotten closes itself. A journal of
+    `seal_bytes` becomes `{its name}.traces.parquet`, and another is begun.
     """
 
     def __init__(self, directory: str | Path, *, seal_bytes: int = SEAL_BYTES, key: str = "trace_dir") -> None:
         """`key` is where the user named the directory, for errors."""
+        self._file: int | None = None
         self.directory = Path(directory)
         self._key = key
         self._seal_bytes = seal_bytes
-        self._file: int | None = None
         self._path: Path | None = None
 
     def append(self, trace: Trace) -> None:
@@ -76,6 +77,8 @@ class TraceStore:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    __del__ = close
 
     def _unwritable(self, problem: str | None) -> ConfigError:
         remedy = "name a directory that can be written"

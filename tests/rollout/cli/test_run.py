@@ -115,7 +115,9 @@ def test_random_calls_are_those_of_the_seed(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_says_what_it_kept_and_how_to_go_on(tmp_path: Path) -> None:
-    command = [COMMAND, "run", "calculator", "--engine", "expert", "--samples", "100", "--out", tmp_path]
+    # Where the tests run in a shell's background, SIGINT is ignored by all that they start.
+    command = ["env", "--default-signal=INT", COMMAND, "run", "calculator", "--engine", "expert"]
+    command += ["--samples", "100", "--out", tmp_path]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not records(tmp_path):
             time.sleep(0.05)

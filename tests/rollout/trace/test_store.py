@@ -1,6 +1,7 @@
 """What is on disk is what was recorded."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -114,6 +115,13 @@ def test_a_record_of_another_schema_is_refused_with_its_place() -> None:
 def test_what_is_no_trace_is_refused_with_its_place_and_key() -> None:
     with pytest.raises(ConfigError, match=r"x\.jsonl:1: task: not a trace record"):
         from_json(b'{"id": "a"}', where="x.jsonl:1")
+
+
+def test_a_store_that_is_forgotten_holds_no_file(tmp_path: Path) -> None:
+    TraceStore(tmp_path).append(recorded_trace())
+    (journal,) = tmp_path.glob("*.jsonl")
+    held = {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
+    assert str(journal) not in held
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
