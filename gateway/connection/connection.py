@@ -80,6 +80,7 @@ class Connection:
         self._cleaning = Cleaning(self.config, self.era)
         self._link.clean = self._cleaning.text
         self._calls = Calls(self.server, self.config, self._link, self._exchanges, self._cleaning)
+        # One request each, with the contract that `Calls` states: nothing stands between a session and the wire.
         self.call, self.list_raw = self._calls.call, self._calls.list_raw
 
     @property

@@ -91,7 +91,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
             # Read here: of one that breaks off or is too long, mcp would parse what came of it.
             response.stream = body
             await response.aread()
-            return _none(request) if delivery.lost else response
+            return response if body.is_whole else _none(request)
         return _none(request)
 
     async def _answered(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response | None:
@@ -128,6 +128,8 @@ class _LimitedBody(httpx2.AsyncByteStream):
     def __init__(self, response: httpx2.Response, delivery: Delivery, limit: int) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._inner, self._delivery, self._limit = response.stream, delivery, limit
+        self.is_whole = True
+        """Of what was read so far; `delivery.lost` may tell of an earlier answer to the same call."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
@@ -135,12 +137,14 @@ class _LimitedBody(httpx2.AsyncByteStream):
             async for piece in self._inner:
                 size += len(piece)
                 if size > self._limit:
+                    self.is_whole = False
                     self._delivery.oversize = True
                     self._delivery.lost = f"the answer has more than max_message_bytes ({self._limit})"
                     return
                 yield piece
         except httpx2.TransportError as error:
             # The body ends here; mcp answers the call for want of a response.
+            self.is_whole = False
             self._delivery.lost = _worded(error)
 
     async def aclose(self) -> None:
