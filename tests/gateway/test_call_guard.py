@@ -45,7 +45,7 @@ async def test_a_document_that_never_ends_is_given_up_with_its_call_and_holds_no
     async with listening(never_whole) as address:
         inner = httpx2.AsyncHTTPTransport()
         guard = CallGuard(inner, Link(), 100, Aside(1))
-        async with httpx2.AsyncClient(transport=guard) as client:
+        async with httpx2.AsyncClient(transport=guard, timeout=None) as client:
             responses: list[httpx2.Response] = []
 
             async def post(delivery: Delivery) -> None:
