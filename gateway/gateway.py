@@ -11,10 +11,10 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from gateway.catalogue.hidden_text import Finding, find_hidden, find_hidden_in_tool, plain
+from gateway.catalogue.hidden_text import HiddenText, find_hidden, find_hidden_in_tool, plain
 from gateway.catalogue.names import expose, policy_tools
-from gateway.catalogue.offers import made_tool, offered_tools
-from gateway.catalogue.shown import select_tools
+from gateway.catalogue.overrides import select_tools
+from gateway.catalogue.resource_tools import made_tool, resource_tools
 from gateway.config.models import GatewayConfig
 from gateway.connection.answering import check_elicitation
 from gateway.connection.connection import Connection
@@ -53,7 +53,7 @@ class Gateway:
         self.instructions: Mapping[str, str] = MappingProxyType({})
         self.malformed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
         """By server, one message for each tool it listed that cannot be used."""
-        self.hidden_text: Mapping[str, tuple[Finding, ...]] = MappingProxyType({})
+        self.hidden_text: Mapping[str, tuple[HiddenText, ...]] = MappingProxyType({})
         """By server, characters in its tools and instructions that people do not see and a model reads."""
         self._log = log.bind(gateway=name)
         self._openings = Openings(config, connect)
@@ -111,8 +111,10 @@ class Gateway:
         for server, connection in opened.items():
             for problem in connection.malformed:
                 self._log.warning("server.tool_malformed", server=server, problem=problem)
-            if connection.telling:
-                self._log.warning("server.secret_in_tools", server=server, tools=[*map(plain, connection.telling)])
+            if connection.tools_with_secrets:
+                self._log.warning(
+                    "server.secret_in_tools", server=server, tools=[*map(plain, connection.tools_with_secrets)]
+                )
         self.hidden_text = MappingProxyType({server: _hidden_text(found) for server, found in opened.items()})
         for server, findings in self.hidden_text.items():
             if findings:
@@ -123,19 +125,19 @@ class Gateway:
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         for server, connection in opened.items():
-            names = {tool.name for tool in self.catalogue[server] if tool.offer is None}
+            names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
             self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
 
     def _chosen(self, server: str, connection: Connection) -> tuple[ToolDefinition, ...]:
         config, own = self.config.servers[server], {tool.name for tool in connection.tools}
         chosen = select_tools(server, config, connection.tools)
-        return chosen + offered_tools(server, config, has=connection.offers, taken=own)
+        return chosen + resource_tools(server, config, has=connection.resource_kinds, taken=own)
 
     async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """A server's instructions, or a resource or prompt of its, in a lease of its own that resets nothing.
 
         Args:
-            name: One of the names in `gateway.catalogue.offers`.
+            name: One of the names in `gateway.catalogue.resource_tools`.
 
         Raises:
             ConfigError: there is no such server.
@@ -180,6 +182,6 @@ class Gateway:
         return {name: tool for name, tool in self._policy_tools.items() if name in names}
 
 
-def _hidden_text(connection: Connection) -> tuple[Finding, ...]:
+def _hidden_text(connection: Connection) -> tuple[HiddenText, ...]:
     findings = [found for tool in connection.tools for found in find_hidden_in_tool(tool)]
     return (*findings, *find_hidden(connection.instructions, "instructions"))

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-TRAJECTORY_META = "mcp-rollout/trajectory"
+TRAJECTORY_META = "mcp-rollout/loop/trajectory"
 """Key in each request's `_meta`: the trajectory id, by which our `shared` servers keep state apart."""
 SEED_META = "mcp-rollout/seed"
 """Key in each request's `_meta`: the trajectory's seed."""
 ROLE_META = "mcp-rollout/role"
 """Key in a tool's `_meta`: its `Role`, which makes it a harness tool."""
-REWARD_META = "mcp-rollout/reward"
+REWARD_META = "mcp-rollout/loop/reward"
 """Key in a result's `_meta`: a reward for this turn; read from trusted servers only."""
 
 
@@ -52,7 +52,7 @@ class Role(StrEnum):
     EXPERT = "expert"  # (task, seed) -> {turns: [{thinking?, content?, calls?: [{name, arguments}]}]}
 
 
-class Offer(StrEnum):
+class ResourceKind(StrEnum):
     """What a server has besides tools, and what the gateway can make tools of."""
 
     INSTRUCTIONS = "instructions"
@@ -85,7 +85,7 @@ class ToolDefinition:
     """Arguments that the gateway adds to each call; `input_schema` is without them."""
     full_schema: dict[str, Any] | None = None
     """The schema as sent where `fixed` takes something from it: what is sent to the server has to fit this one."""
-    offer: Offer | None = None
+    resource_kind: ResourceKind | None = None
     """What the gateway made this tool of; None for a tool of the server's own."""
 
     @property
@@ -156,7 +156,7 @@ class Content:
         return str(self) if self.kind is ContentKind.TEXT or not self.text else f"{self}\n{self.text}"
 
 
-class Fault(StrEnum):
+class CallFault(StrEnum):
     """What the policy got wrong about a call that was therefore not sent."""
 
     UNREADABLE = "unreadable"
@@ -177,7 +177,7 @@ class ToolResult:
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     coerced: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What was sent instead of strings that nearly fitted, by dotted path of the argument."""
-    fault: Fault | None = None
+    fault: CallFault | None = None
 
     @property
     def text(self) -> str:
@@ -189,7 +189,7 @@ class ToolResult:
         return "\n".join(block.full_text for block in self.content if not any(block is seen for seen in left_out))
 
     @classmethod
-    def error(cls, message: str, *, fault: Fault | None = None) -> ToolResult:
+    def error(cls, message: str, *, fault: CallFault | None = None) -> ToolResult:
         """An answer the gateway gives itself, in the tool's place, for the policy to read."""
         return cls(content=(Content(kind=ContentKind.TEXT, text=message),), is_error=True, fault=fault)
 
@@ -239,7 +239,7 @@ class Notification:
 
 
 @dataclass(kw_only=True, slots=True)
-class Heard:
+class ServerEvents:
     """What servers asked and said within calls; bounded, what is beyond the bounds is counted."""
 
     requests: list[ServerRequest] = field(default_factory=list[ServerRequest])
@@ -256,7 +256,7 @@ class Heard:
         else:
             self.more_requests += 1
 
-    def add(self, other: Heard) -> None:
+    def add(self, other: ServerEvents) -> None:
         for request in other.requests:
             self.add_request(request)
         room = max(0, self.MAX_NOTIFICATIONS - len(self.notifications))

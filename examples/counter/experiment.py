@@ -24,8 +24,8 @@ from counter.shell import bar, command
 
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
-from rollout.verl.cpu.tiny_model import make_tiny_model
-from rollout.verl.warmup import WarmUp, read_rows, warm_up
+from rollout.verl_cpu.tiny_model import make_tiny_model
+from rollout.verl_cpu.warmup import WarmUp, read_rows, warm_up
 
 ENDS = 5
 """Steps at each end of the curve that are compared."""

@@ -33,7 +33,7 @@ class HiddenKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class HiddenText:
     """One run of hidden characters of one kind."""
 
     where: str
@@ -67,11 +67,11 @@ _FLAG = "\U0001f3f4"
 _REGION = re.compile(r"[a-z]{2}[a-z0-9]{1,3}")
 
 
-def find_hidden(text: str, where: str) -> list[Finding]:
+def find_hidden(text: str, where: str) -> list[HiddenText]:
     """Every run of hidden characters in `text`, in their order."""
     if text.isascii() and text.isprintable():
         return []
-    findings: list[Finding] = []
+    findings: list[HiddenText] = []
     start = 0
     while start < len(text):
         kind = _kind(text[start])
@@ -83,12 +83,12 @@ def find_hidden(text: str, where: str) -> list[Finding]:
             end += 1
         if not _is_ordinary(text, start, end, kind):
             points = tuple(map(ord, text[start:end]))
-            findings.append(Finding(where=where, kind=kind, index=start, code_points=points))
+            findings.append(HiddenText(where=where, kind=kind, index=start, code_points=points))
         start = end
     return findings
 
 
-def find_hidden_in_tool(tool: ToolDefinition) -> list[Finding]:
+def find_hidden_in_tool(tool: ToolDefinition) -> list[HiddenText]:
     """What is hidden in a tool's name, its description, and the keys and strings of its input schema."""
     name = tool.name.encode("ascii", "backslashreplace").decode()
     parts = {"name": tool.name, "description": tool.description}

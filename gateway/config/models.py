@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from gateway.config.faults import Fault, validate
 from gateway.config.mapping_file import read_mapping
+from gateway.config.pydantic_errors import InvalidValue, validate
 from gateway.config.selection import ToolSelection
 from gateway.config.variables import expand
 from gateway.types import Role, Scope
@@ -206,17 +206,17 @@ class ServerConfig(_Model):
         if len(given) != 1:
             found = " and ".join(given) if given else "none"
             remedy = "keep one of them" if given else "add a command, or a url"
-            raise Fault(f"a server needs exactly one of command, url and factory; found {found}", remedy)
+            raise InvalidValue(f"a server needs exactly one of command, url and factory; found {found}", remedy)
         if self.url is not None:
             _url(self.url, "url")
         if self.command is not None and not self.command.strip():
-            raise Fault("command is empty", "name the program")
+            raise InvalidValue("command is empty", "name the program")
         if self.transport is not None and TRANSPORTS[self.transport] != given[0]:
             needed = TRANSPORTS[self.transport]
-            raise Fault(f"type {self.transport} needs a {needed}, and the entry has a {given[0]}", "remove type")
+            raise InvalidValue(f"type {self.transport} needs a {needed}, and the entry has a {given[0]}", "remove type")
         for key, needed in _NEEDS.items():
             if getattr(self, key) and needed != given[0]:
-                raise Fault(f"{key} needs a {needed}, and the entry has a {given[0]}", f"remove {key}")
+                raise InvalidValue(f"{key} needs a {needed}, and the entry has a {given[0]}", f"remove {key}")
         for key in ("min_ready", "max_processes", "leases_per_process"):
             if key in self.model_fields_set and self.scope is not Scope.PROCESS:
                 raise ValueError(f"{key} needs scope: process")
@@ -264,7 +264,7 @@ class GatewayConfig(_Model):
     def _elicitation_names_a_server(self) -> Self:
         if self.elicitation is not None and self.elicitation.server not in self.servers:
             problem = f"elicitation.server names {self.elicitation.server!r}, which is not one of the servers"
-            raise Fault(problem, f"servers: {', '.join(self.servers) or 'none'}")
+            raise InvalidValue(problem, f"servers: {', '.join(self.servers) or 'none'}")
         return self
 
     def requiring(self, servers: Collection[str]) -> Self:

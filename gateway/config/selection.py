@@ -9,8 +9,8 @@ from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 
-from gateway.config.faults import Fault
-from gateway.types import Offer
+from gateway.config.pydantic_errors import InvalidValue
+from gateway.types import ResourceKind
 
 
 class ToolChange(BaseModel):
@@ -28,7 +28,7 @@ class ToolChange(BaseModel):
     @classmethod
     def _name_is_one(cls, name: str | None) -> str | None:
         if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-            raise Fault("a tool's name has 1 to 64 letters, digits and _ . -", "choose another")
+            raise InvalidValue("a tool's name has 1 to 64 letters, digits and _ . -", "choose another")
         return name
 
 
@@ -49,7 +49,7 @@ class ToolSelection(BaseModel):
     """Whether these tools are always `server__tool`; otherwise only where two servers share a name."""
     change: dict[str, ToolChange] = {}
     """By name or glob; where several fit a tool, the later ones win."""
-    offer: frozenset[Offer] = frozenset()
+    offer: frozenset[ResourceKind] = frozenset()
     """What is offered as tools of the gateway's own making, always with the prefix."""
 
     _written: dict[str, str] = PrivateAttr(default_factory=dict[str, str])

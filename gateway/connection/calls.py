@@ -90,7 +90,7 @@ class Calls:
         answer: mcp.CallToolResult | None = None
         with Delivery() as delivery, anyio.move_on_after(timeout_s) as exchange.scope:
             try:
-                if tool.offer is None:
+                if tool.resource_kind is None:
                     answer = await ask(session, name, arguments, meta, exchange, delivery, by_callback=self.by_callback)
                 else:
                     answer = await fetch(session, name, arguments, instructions=self.instructions, meta=meta)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from gateway.config.models import ServerConfig
 from gateway.connection.secrets import Secrets
 from gateway.errors import GatewayError
-from gateway.transport.target import Era
+from gateway.transport.target import NegotiatedProtocol
 from gateway.types import ToolDefinition, ToolResult
 
 Broken = TypeVar("Broken", bound=GatewayError)
@@ -17,7 +17,7 @@ Broken = TypeVar("Broken", bound=GatewayError)
 class Cleaning:
     """The secrets of an entry, and the token in use."""
 
-    def __init__(self, config: ServerConfig, era: Era) -> None:
+    def __init__(self, config: ServerConfig, era: NegotiatedProtocol) -> None:
         self._secrets = Secrets(config)
         self._era = era
 

@@ -30,9 +30,9 @@ from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
 from gateway.transport.listening import hear_tool_changes
 from gateway.transport.mcp_logs import cleaned
-from gateway.transport.target import Connect, Era, is_ours, target_of
+from gateway.transport.target import Connect, NegotiatedProtocol, is_ours, target_of
 from gateway.transport.wire import read_tools
-from gateway.types import Offer, RequestKind, ToolDefinition
+from gateway.types import RequestKind, ResourceKind, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class Connection:
     server: str
     config: ServerConfig
     connect: Connect | None = None
-    era: Era = field(default_factory=Era)
+    era: NegotiatedProtocol = field(default_factory=NegotiatedProtocol)
     on_tools_changed: Callable[[Connection], None] | None = None
     """Called, possibly often, when the server announces that its list of tools has changed."""
     asks: frozenset[RequestKind] = frozenset()
@@ -58,10 +58,10 @@ class Connection:
     tools: tuple[ToolDefinition, ...] = field(default=(), init=False)
     malformed: tuple[str, ...] = field(default=(), init=False)
     """One message for each tool that the server listed and that nobody can call."""
-    telling: tuple[str, ...] = field(default=(), init=False)
+    tools_with_secrets: tuple[str, ...] = field(default=(), init=False)
     """Names of tools whose definitions hold a secret of the server's entry."""
     instructions: str = field(default="", init=False)
-    offers: frozenset[Offer] = field(default=frozenset(), init=False)
+    resource_kinds: frozenset[ResourceKind] = field(default=frozenset(), init=False)
     """What the server has besides tools."""
     protocol_version: str = field(default="", init=False)
     start_s: float = field(default=0.0, init=False)
@@ -153,7 +153,7 @@ class Connection:
             self.era.learn(client)
             self._exchanges.declare(client.session, self.asks)
             self._calls.session = client.session
-            self._link.settled = True
+            self._link.handshake_done = True
             scope.deadline = math.inf
             self._opened.set()
             async with anyio.create_task_group() as hearing:
@@ -198,14 +198,16 @@ class Connection:
 
     async def _describe(self, client: Client) -> None:
         self.tools, self.malformed = await self._list(client.session)
-        self.telling = tuple(self._cleaning.text(tool.name) for tool in self.tools if self._cleaning.tells(tool))
+        self.tools_with_secrets = tuple(
+            self._cleaning.text(tool.name) for tool in self.tools if self._cleaning.tells(tool)
+        )
         self.instructions = self._calls.instructions = self._cleaning.text(client.instructions or "")
         has = {
-            Offer.INSTRUCTIONS: self.instructions,
-            Offer.RESOURCES: client.server_capabilities.resources,
-            Offer.PROMPTS: client.server_capabilities.prompts,
+            ResourceKind.INSTRUCTIONS: self.instructions,
+            ResourceKind.RESOURCES: client.server_capabilities.resources,
+            ResourceKind.PROMPTS: client.server_capabilities.prompts,
         }
-        self.offers = frozenset(offer for offer, found in has.items() if found)
+        self.resource_kinds = frozenset(offer for offer, found in has.items() if found)
 
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
         listed, faults = await list_tools(session)

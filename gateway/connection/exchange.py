@@ -15,7 +15,7 @@ import structlog
 
 from gateway.errors import GatewayError, RequestRefused
 from gateway.shortened import cut_text, shortened
-from gateway.types import Heard, Notification, NotificationKind, RequestKind, ServerRequest
+from gateway.types import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ class Exchange:
         trajectory: str = "",
         answerers: Mapping[RequestKind, Answerer] | None = None,
         most_requests: int = 10,
-        heard: Heard | None = None,
+        heard: ServerEvents | None = None,
         log_level: str = "info",
     ) -> None:
         self.server, self.tool, self.trajectory = server, tool, trajectory
@@ -69,7 +69,7 @@ class Exchange:
         """Takes the server's secrets out of what is noted."""
         self._answerers = answerers or {}
         self._most_requests = most_requests
-        self._heard = heard if heard is not None else Heard()
+        self._heard = heard if heard is not None else ServerEvents()
         self._least = RANK[log_level]
         self._requests = 0
         self._answering = 0
@@ -155,7 +155,7 @@ class Exchange:
             self._note(NotificationKind.LOG, data, level=name)
 
     def _has_room(self) -> bool:
-        room = len(self._heard.notifications) < Heard.MAX_NOTIFICATIONS
+        room = len(self._heard.notifications) < ServerEvents.MAX_NOTIFICATIONS
         self._heard.more_notifications += not room
         return room
 

@@ -1,4 +1,4 @@
-"""What the tools of `gateway.catalogue.offers` answer: instructions, resources and prompts, as a tool's result."""
+"""Answers of the gateway's own tools: instructions, resources and prompts as tool results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mcp_types as mcp
 from mcp import MCPError
 from mcp.client.session import ClientSession
 
-from gateway.catalogue.offers import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
+from gateway.catalogue.resource_tools import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
 
 _MAX_PAGES = 100
 

@@ -9,7 +9,7 @@ import mcp_types as mcp
 from mcp import MCPError
 from mcp.client.session import ClientSession
 
-from gateway.transport.wire import sound_tools
+from gateway.transport.wire import well_formed_tools
 
 _MAX_PAGES = 100
 
@@ -56,7 +56,7 @@ async def _list_leniently(
     session: ClientSession, cursor: str | None
 ) -> tuple[Sequence[mcp.Tool], list[str], str | None]:
     raw = await _raw_page(session, cursor)
-    tools, faults = sound_tools(raw, session.protocol_version or "2025-11-25")
+    tools, faults = well_formed_tools(raw, session.protocol_version or "2025-11-25")
     page = mcp.ListToolsResult(tools=list(tools))
     # So that annotations which travel in HTTP headers are known for these tools too.
     session._absorb_tool_listing(page, complete=False)  # pyright: ignore[reportPrivateUsage]

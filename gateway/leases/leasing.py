@@ -17,9 +17,9 @@ from gateway.connection.answering import sampling_answerer
 from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
 from gateway.leases.opening import Openings
-from gateway.leases.places import Places
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
 from gateway.leases.session import Session, keeps_state
+from gateway.leases.slots import Slots
 from gateway.types import Role, Scope, ToolDefinition
 
 _SESSIONS = ""
@@ -76,7 +76,7 @@ class Leases:
         elif directory is not None:  # none of its servers has started
             self._openings.tasks.start_soon(self._openings.discard, Bundle(directory=directory))
         limits = {pool.name: pool.most for pool in self._pools.values() if pool.most is not None}
-        self._places = Places({_SESSIONS: self._config.max_sessions, **limits})
+        self._places = Slots({_SESSIONS: self._config.max_sessions, **limits})
 
     def _bundle_pool(self, servers: tuple[str, ...], first: Bundle) -> BundlePool:
         entries = [self._config.servers[server] for server in servers]
@@ -130,7 +130,7 @@ class Leases:
                     session.end()
         finally:
             for name, bundle in bundles.items():
-                pools[name].give_back(bundle, sound=session is not None and session.sound(bundle.connections))
+                pools[name].give_back(bundle, healthy=session is not None and session.healthy(bundle.connections))
             self._places.release(places)
 
     def _in_use(self, places: frozenset[str]) -> str:

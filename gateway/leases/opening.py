@@ -19,7 +19,7 @@ from gateway.leases.janitor import OWNER, Janitor
 from gateway.leases.lease_dir import bundled, placed
 from gateway.leases.pool import Bundle
 from gateway.leases.watch import ToolWatch
-from gateway.transport.target import Connect, Era
+from gateway.transport.target import Connect, NegotiatedProtocol
 
 _CLOSING_SPARE_S = 5.0
 """Beyond the longest `close_timeout_s`: what killing and reaping may take."""
@@ -34,7 +34,7 @@ class Openings:
 
     def __init__(self, config: GatewayConfig, connect: Connect | None) -> None:
         self._config, self._connect = config, connect
-        self.eras = {server: Era() for server in config.servers}
+        self.eras = {server: NegotiatedProtocol() for server in config.servers}
         self._cleaning = {server: Cleaning(config.servers[server], era) for server, era in self.eras.items()}
         self.connections: set[Connection] = set()
         """All that have not ended."""

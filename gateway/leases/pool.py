@@ -141,9 +141,9 @@ class BundlePool:
                 self._retire(self._used.popleft())
             await self._change.wait()
 
-    def give_back(self, bundle: Bundle, *, sound: bool) -> None:
+    def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
         """The session is over. `sound`: nothing went wrong with the bundle. Does not wait."""
-        if sound and bundle.alive and bundle.leases < self._leases_each and not self._closing:
+        if healthy and bundle.alive and bundle.leases < self._leases_each and not self._closing:
             self._used.append(bundle)
             self._changed()
         else:

@@ -22,11 +22,11 @@ from gateway.types import (
     REWARD_META,
     SEED_META,
     TRAJECTORY_META,
-    Fault,
-    Heard,
+    CallFault,
     RequestKind,
     Role,
     Scope,
+    ServerEvents,
     ToolDefinition,
     ToolResult,
 )
@@ -70,12 +70,12 @@ class Session:
 
     def __post_init__(self) -> None:
         self._meta = {TRAJECTORY_META: self.trajectory, SEED_META: self.seed}
-        self._heard = Heard()
+        self._heard = ServerEvents()
         self._elicited = 0
         self._eliciting = anyio.Lock()
         self._answerers = self._who_answers()
         self._ended = False
-        self._unsound: set[str] = set()
+        self._unhealthy: set[str] = set()
 
     def end(self) -> None:
         """Refuse every later call: the world is released and may be somebody else's."""
@@ -87,14 +87,14 @@ class Session:
             if server in self._connections:
                 raise self._changed[server].again()
 
-    async def settled(self) -> None:
+    async def wait_for_tool_changes(self) -> None:
         """`check`, once everything that its servers have announced so far was looked at."""
         await self._settle(self._connections.values())
         self.check()
 
-    def sound(self, servers: Iterable[str]) -> bool:
+    def healthy(self, servers: Iterable[str]) -> bool:
         """Whether every call to these servers ended as it should, so that a reset is enough to use them again."""
-        return self._unsound.isdisjoint(servers)
+        return self._unhealthy.isdisjoint(servers)
 
     def connection(self, server: str) -> Connection:
         """What this session has to `server`, for programs that look at servers themselves."""
@@ -104,9 +104,9 @@ class Session:
         """Whether `server` has a harness tool for `role`."""
         return (role, server) in self._harness
 
-    def take_heard(self) -> Heard:
+    def drain_server_events(self) -> ServerEvents:
         """What servers asked for and said within calls since this was last asked."""
-        taken, self._heard = self._heard, Heard()
+        taken, self._heard = self._heard, ServerEvents()
         return taken
 
     async def call(self, name: str, arguments: Any) -> ToolResult:
@@ -118,7 +118,8 @@ class Session:
         tool = self.tools.get(name)
         if tool is None:
             return ToolResult.error(
-                f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}", fault=Fault.UNKNOWN_TOOL
+                f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}",
+                fault=CallFault.UNKNOWN_TOOL,
             )
         fixed = self._filled(tool)
         faults = check_arguments(tool, arguments, fixed=fixed)
@@ -127,7 +128,7 @@ class Session:
             arguments, faults = coerced.arguments, []
         if faults:
             return ToolResult.error(
-                f"Invalid arguments for {name}: " + "; ".join(faults), fault=Fault.INVALID_ARGUMENTS
+                f"Invalid arguments for {name}: " + "; ".join(faults), fault=CallFault.INVALID_ARGUMENTS
             )
         try:
             result = await self._send(tool, arguments, timeout_s=self._config.servers[tool.server].call_timeout_s)
@@ -155,11 +156,11 @@ class Session:
             raise HarnessError(f"has no {role} tool", server=server, role=role)
         result = await self._send(tool, _known_arguments(tool, arguments), timeout_s=self._bound(role, server))
         if result.is_error:
-            self._unsound.add(server)
+            self._unhealthy.add(server)
             raise HarnessError(f"{role} was refused: {result.text[:500]}", server=server, tool=tool.name, role=role)
         structured = _answer(result)
         if structured is None and role not in _SILENT:
-            self._unsound.add(server)
+            self._unhealthy.add(server)
             raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name, role=role)
         return replace(result, structured=structured or {})
 
@@ -204,7 +205,7 @@ class Session:
         try:
             return await self._send_at_most_twice(tool, arguments, timeout_s)
         except BaseException:
-            self._unsound.add(tool.server)  # cancelled, too: the server may still be at work
+            self._unhealthy.add(tool.server)  # cancelled, too: the server may still be at work
             raise
 
     async def _send_at_most_twice(

@@ -12,11 +12,11 @@ from functools import partial
 import anyio
 import httpx2
 
-from gateway.transport.aside import IS_ASIDE, Aside
+from gateway.transport.background import IS_BACKGROUND, BackgroundPosts
 from gateway.transport.delivery import DELIVERY, Delivery, Pace
+from gateway.transport.discarded_bodies import drain, header, is_plain
 from gateway.transport.link import Link
 from gateway.transport.oauth import AuthorizationFailed
-from gateway.transport.unread import drain, header, is_plain
 
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, AuthorizationFailed)
 
@@ -28,14 +28,14 @@ class CallGuard(httpx2.AsyncBaseTransport):
         aside: Sends the messages whose answers say nothing; mcp is told 202 at once.
     """
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, link: Link, limit: int, aside: Aside) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, link: Link, limit: int, aside: BackgroundPosts) -> None:
         self._inner, self._link, self._limit, self._aside = inner, link, limit, aside
         self._pace = Pace()
         """Of attempts at the stream that belongs to no call."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         match request.method:
-            case "POST" if IS_ASIDE.get():
+            case "POST" if IS_BACKGROUND.get():
                 self._aside.start(partial(self._send_aside, request))
                 return httpx2.Response(202, request=request)
             case "POST":

@@ -12,13 +12,13 @@ from mcp.client.streamable_http import streamable_http_client
 
 from gateway.config.models import ServerConfig
 from gateway.transport.address import Address, Addressed
-from gateway.transport.aside import Aside, Marked
+from gateway.transport.background import BackgroundPosts, MarkedWriteStream
 from gateway.transport.call_guard import CallGuard
+from gateway.transport.discarded_bodies import DiscardedBodies
 from gateway.transport.link import Link
 from gateway.transport.oauth import Authority, Authorized
 from gateway.transport.tap import Tap
 from gateway.transport.tls import certificates
-from gateway.transport.unread import Unread
 
 _SPARE_S = 5.0
 """Reads outlive the call's own deadline by this much, so that the deadline is what ends a call."""
@@ -30,7 +30,7 @@ def open_client(
     authority: Authority | None,
     *,
     read_timeout_s: float | None = None,
-    guard: tuple[Link, int, Aside] | None = None,
+    guard: tuple[Link, int, BackgroundPosts] | None = None,
 ) -> httpx2.AsyncClient:
     """A client for one connection.
 
@@ -46,7 +46,7 @@ def open_client(
         transport = Addressed(transport, address)
     if authority is not None:
         transport = Authorized(transport, authority)
-    transport = Unread(transport)
+    transport = DiscardedBodies(transport)
     if guard is not None:
         transport = CallGuard(transport, *guard)
     timeout = httpx2.Timeout(config.start_timeout_s, read=read_timeout_s)
@@ -85,7 +85,7 @@ class HttpTransport:
         assert config.url is not None
         address = Address(config.url)
         silence_s = config.call_timeout_s + self._patience_s + _SPARE_S
-        aside = Aside(config.call_timeout_s)
+        aside = BackgroundPosts(config.call_timeout_s)
         guard = link, config.max_message_bytes, aside
         async with (
             open_client(config, address, self._authority, read_timeout_s=silence_s, guard=guard) as client,
@@ -95,4 +95,4 @@ class HttpTransport:
                 write,
             ),
         ):
-            yield Tap(read, link), Marked(write)
+            yield Tap(read, link), MarkedWriteStream(write)

@@ -34,7 +34,7 @@ class Link:
 
     def __init__(self) -> None:
         self.over = anyio.Event()
-        self.settled = False
+        self.handshake_done = False
         """Whether the handshake is done; a transport owes no courtesy to a server that never finished it."""
         self.reason = ""
         self.exhausted = ""

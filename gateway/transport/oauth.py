@@ -76,7 +76,7 @@ class Authority:
         context = self._provider.context
         return context.current_tokens.access_token if context.is_token_valid() and context.current_tokens else None
 
-    async def settled(self) -> None:
+    async def wait_for_renewal(self) -> None:
         """Wait until nobody is getting a token."""
         if self._renewing.locked():
             async with self._renewing:
@@ -169,7 +169,7 @@ class Authorized(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if self._authority.token is None:
-            await self._authority.settled()
+            await self._authority.wait_for_renewal()
         used = self._authority.token
         response = await self._send(request, used)
         if response.status_code == 401 or _wants_more_scope(response):

@@ -22,11 +22,11 @@ from gateway.errors import ServerUnavailable
 from gateway.transport.address import Address
 from gateway.transport.call_guard import NOT_SENT
 from gateway.transport.delivery import DELIVERY, Delivery
+from gateway.transport.discarded_bodies import drain
 from gateway.transport.http import open_client
 from gateway.transport.lines import LineSplitter, Oversize, parse_line
 from gateway.transport.link import FOR_MCP, Link
 from gateway.transport.oauth import Authority
-from gateway.transport.unread import drain
 from gateway.transport.wire import OVERSIZE
 
 _DATA = b"data:"

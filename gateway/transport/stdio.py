@@ -185,17 +185,17 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._inbox.close()
         if self._inbox.reader is not None and not self._inbox.reader.is_closing():
             self._inbox.reader.resume_reading()  # a server that flushes into a full pipe cannot exit
-        if not self._link.settled and not self._link.exhausted:
+        if not self._link.handshake_done and not self._link.exhausted:
             self._link.exhausted = self._out_of_memory()
         half = self._config.close_timeout_s / 2
         if self._outbox.pipe is not None:
             self._outbox.pipe.abort() if self._outbox.pipe.get_write_buffer_size() else self._outbox.pipe.close()
-        if self._link.settled:
+        if self._link.handshake_done:
             await self._wait_exit(half)
         ours = not self._exited.is_set()
         if ours:
             self._signal_group(signal.SIGTERM)
-            await self._wait_exit(half if self._link.settled else _ABRUPT_S)
+            await self._wait_exit(half if self._link.handshake_done else _ABRUPT_S)
         # Whatever the server itself did, its children go too.
         self._signal_group(signal.SIGKILL)
         await self._wait_exit(_KILL_S)
@@ -204,7 +204,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if self._last_words is not None:
             self._last_words.cancel()
         # A start that failed is not explained by the signal that it was ended with.
-        self._link.end("" if ours and not self._link.settled else self._how_it_ended())
+        self._link.end("" if ours and not self._link.handshake_done else self._how_it_ended())
         process.close()
 
     async def _wait_exit(self, seconds: float) -> None:

@@ -24,7 +24,7 @@ Connect = Callable[[ServerConfig, str], Any]
 
 
 @dataclass(slots=True)
-class Era:
+class NegotiatedProtocol:
     """What the first connection to a server learned about its protocol, so that the next ones need not ask."""
 
     mode: str = "auto"
@@ -46,7 +46,7 @@ class Era:
         self.mode, self.discover = "auto", None
 
 
-def target_of(server: str, config: ServerConfig, link: Link, era: Era, *, patience_s: float) -> Any:
+def target_of(server: str, config: ServerConfig, link: Link, era: NegotiatedProtocol, *, patience_s: float) -> Any:
     """What `mcp.Client` takes for an entry. Raises `ConfigError` as `build` does."""
     match config.kind:
         case Kind.STDIO:

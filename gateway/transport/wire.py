@@ -79,7 +79,7 @@ def read_tools(
     return definitions, faults
 
 
-def sound_tools(page: Mapping[str, Any], version: str) -> tuple[list[mcp.Tool], list[str]]:
+def well_formed_tools(page: Mapping[str, Any], version: str) -> tuple[list[mcp.Tool], list[str]]:
     """The well-formed tools of a raw `tools/list` page, and one message for each of the others."""
     tools: list[mcp.Tool] = []
     faults: list[str] = []

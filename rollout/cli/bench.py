@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rollout.bench.call import CallCost, measure_calls
-from rollout.bench.lease import measure_leases
+from rollout.cli.bench_call import CallCost, measure_calls
+from rollout.cli.bench_lease import measure_leases
 from rollout.cli.target import load_target
 
 

@@ -13,12 +13,12 @@ import anyio
 import typer
 
 from gateway.catalogue.names import policy_tools
-from gateway.config.faults import near
 from gateway.config.models import GatewayConfig
+from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, one_error
 from gateway.gateway import Gateway
 from rollout.cli.target import Target, load_target
-from rollout.startup import opened_where_possible
+from rollout.environment.startup import opened_where_possible
 
 
 def call_tool(
@@ -30,7 +30,7 @@ def call_tool(
         raise ConfigError(f"the arguments are not JSON: {error}", key=tool, remedy="give a JSON object") from error
     if not isinstance(parsed, dict):
         raise ConfigError("the arguments are not a JSON object", key=tool, remedy='for example {"x": 1}')
-    target = load_target(file, environments_dir, all_sound=False)
+    target = load_target(file, environments_dir, all_valid=False)
     server, name = _addressed(tool, target)
     if server is not None:
         target = replace(target, config=_only(server, target.config), faults={})

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.errors import ConfigError
-from rollout.config import load_environment
 from rollout.contract import Options, Outcome, Report, check_environment
 from rollout.contract.answers import TaskItem
+from rollout.environment.config import load_environment
 
 _COLOURS = {Outcome.HOLDS: "green", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
 

@@ -10,11 +10,11 @@ from uuid import uuid4
 import anyio
 import typer
 
-from rollout.config import Environment, load_environment
-from rollout.parquet import write_parquet
-from rollout.rows import environment_tasks
-from rollout.startup import opened
-from rollout.task import Task
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.parquet import write_parquet
+from rollout.environment.rows import environment_tasks
+from rollout.environment.startup import opened
+from rollout.environment.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

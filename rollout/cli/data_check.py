@@ -19,12 +19,12 @@ from rich.text import Text
 from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
-from rollout.checks import locked_tools, missing_roles, row_faults, selected, unnumbered
-from rollout.config import Environment, load_environment
-from rollout.parquet import read_rows
-from rollout.rows import SPLITS, environment_tasks
-from rollout.startup import opened
-from rollout.task import REMEDY, Task
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.parquet import read_rows
+from rollout.environment.rows import SPLITS, environment_tasks
+from rollout.environment.startup import opened
+from rollout.environment.task import REMEDY, Task
+from rollout.environment.validation import locked_tools, missing_roles, row_faults, selected, unnumbered
 
 AGENTS = ("mcp_agent", "tool_agent")
 VERLS = ("single_turn_agent",)
@@ -200,7 +200,7 @@ async def _reset_problems(environment: Environment, gateway: Gateway, rows: Sequ
 
 def _load_tokens(model: str) -> Any:
     try:
-        from rollout.verl.tokens import load_tokens
+        from rollout.tokens.verl_builder import load_tokens
     except ImportError as error:
         remedy = "pip install -c constraints/cpu.txt '.[verl]'"
         raise ConfigError("needs verl and transformers", key="--tokenizer", remedy=remedy) from error
@@ -208,7 +208,7 @@ def _load_tokens(model: str) -> Any:
 
 
 def _too_long(tokens: Any, rows: Iterable[Row], schemas: Sequence[dict[str, Any]], limit: int) -> Iterator[Problem]:
-    from rollout.verl.lengths import prompt_length
+    from rollout.tokens.lengths import prompt_length
 
     for row in rows:
         try:

@@ -19,17 +19,17 @@ from gateway.catalogue.hidden_text import find_hidden_in_tool
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, faults_of
 from gateway.gateway import Gateway
-from rollout.cli.counter import load_counter
 from rollout.cli.doctor_table import print_reports
 from rollout.cli.target import Target, load_target
-from rollout.config import Environment
+from rollout.cli.tokenizer_option import load_counter
+from rollout.doctor.call_option import check_named
 from rollout.doctor.examination import Options, Told
 from rollout.doctor.examine import examine
 from rollout.doctor.fidelity import TokenCounter
-from rollout.doctor.named import check_named
 from rollout.doctor.plan import NamedCall
 from rollout.doctor.report import ServerReport
-from rollout.rows import environment_tasks
+from rollout.environment.config import Environment
+from rollout.environment.rows import environment_tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ UNFIT, UNKNOWN, INTERRUPTED = 1, 3, 130
 
 
 def examine_file(file: str, environments_dir: Path, options: DoctorOptions, *, as_json: bool) -> int:
-    target = load_target(file, environments_dir, all_sound=False)
+    target = load_target(file, environments_dir, all_valid=False)
     chosen = _chosen(target, options.servers)
     config = target.config.model_copy(
         update={"servers": {name: entry for name, entry in target.config.servers.items() if name in chosen}}

@@ -14,11 +14,11 @@ import anyio
 import typer
 
 from gateway.errors import ConfigError
-from rollout.config import load_environment
-from rollout.parquet import write_parquet
-from rollout.rows import SPLITS, environment_tasks
-from rollout.startup import opened
-from rollout.task import Task
+from rollout.environment.config import load_environment
+from rollout.environment.parquet import write_parquet
+from rollout.environment.rows import SPLITS, environment_tasks
+from rollout.environment.startup import opened
+from rollout.environment.task import Task
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _FILES = {

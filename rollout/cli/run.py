@@ -19,17 +19,17 @@ from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.cli.run_table import print_summaries
-from rollout.config import Environment, load_environment
 from rollout.engines.engine import Engine
 from rollout.engines.opening import EngineOptions, ModelEngine, opened_engine
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.rows import environment_tasks
+from rollout.environment.startup import opened
 from rollout.evaluation.play import Job, Lengths, is_done, jobs_of, play_all
 from rollout.evaluation.settings import Settings, compare_settings, keep_settings
 from rollout.evaluation.summary import Summary, summarise
-from rollout.rows import environment_tasks
-from rollout.startup import opened
-from rollout.thinking import check_thoughts
+from rollout.loop.thinking import check_thoughts
 from rollout.trace.record import Trace
 from rollout.trace.store import RunKey, TraceStore, read_traces
 

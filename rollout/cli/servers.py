@@ -14,15 +14,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gateway.catalogue.hidden_text import Finding, plain
+from gateway.catalogue.hidden_text import HiddenText, plain
 from gateway.catalogue.names import policy_tools
 from gateway.catalogue.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.errors import ConfigError, LockMismatch, raise_all
 from gateway.types import Audience, ToolDefinition
-from rollout.cli.counter import load_counter
 from rollout.cli.target import Target, load_target
+from rollout.cli.tokenizer_option import load_counter
 from rollout.doctor.fidelity import TokenCounter
-from rollout.startup import opened, opened_where_possible
+from rollout.environment.startup import opened, opened_where_possible
 from rollout.trace.stats import STEP
 
 _MESSAGES = 512
@@ -33,7 +33,7 @@ _NAME_WIDTH = 28
 
 def list_tools(file: str, environments_dir: Path, *, tokenizer: str | None, as_json: bool) -> int:
     """Print what servers offer. What is wrong with the others is said on standard error, and makes the status 2."""
-    target = load_target(file, environments_dir, all_sound=False)
+    target = load_target(file, environments_dir, all_valid=False)
     counter = load_counter(tokenizer)
     found = anyio.run(_look, target)
     if as_json:
@@ -54,7 +54,7 @@ def list_tools(file: str, environments_dir: Path, *, tokenizer: str | None, as_j
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Found:
     catalogue: dict[str, tuple[ToolDefinition, ...]]
-    hidden_text: dict[str, tuple[Finding, ...]]
+    hidden_text: dict[str, tuple[HiddenText, ...]]
     problems: list[ConfigError]
 
 
@@ -118,7 +118,7 @@ def write_tool_config(files: list[str], environments_dir: Path, output: Path, *,
         raise ConfigError("is a directory", file=output, key="-o", remedy=f"name a file, as {output / 'tools.yaml'}")
     entries: list[dict[str, Any]] = []
     problems: list[ConfigError] = []
-    for target in [load_target(file, environments_dir, all_sound=False) for file in files]:
+    for target in [load_target(file, environments_dir, all_valid=False) for file in files]:
         catalogue, wrong = anyio.run(_catalogue, target)
         if not catalogue:
             raise_all(wrong)

@@ -15,7 +15,7 @@ from gateway.config.mapping_file import JSON_SUFFIXES
 from gateway.config.models import GatewayConfig, read_mapping
 from gateway.config.servers_file import read_servers
 from gateway.errors import ConfigError, raise_all
-from rollout.config import Environment, load_environment
+from rollout.environment.config import Environment, load_environment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,11 +33,11 @@ class Target:
     disabled: tuple[str, ...] = ()
 
 
-def load_target(file: str, environments_dir: Path, *, all_sound: bool = True) -> Target:
+def load_target(file: str, environments_dir: Path, *, all_valid: bool = True) -> Target:
     """Read what `file` names.
 
     Args:
-        all_sound: False leaves entries of a servers file that are wrong to the caller, in `Target.faults`.
+        all_valid: False leaves entries of a servers file that are wrong to the caller, in `Target.faults`.
 
     Raises:
         ConfigError: no such file or environment, or it is wrong.
@@ -47,7 +47,7 @@ def load_target(file: str, environments_dir: Path, *, all_sound: bool = True) ->
         keys = read_mapping(path)
         if path.suffix in JSON_SUFFIXES or "mcpServers" in keys:
             found = read_servers(path)
-            if all_sound:
+            if all_valid:
                 raise_all(list(found.entries.faults.values()))
             return Target(
                 config=found.config,

@@ -13,8 +13,8 @@ import typer
 
 from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError
-from rollout.config import Environment, load_environment
-from rollout.startup import opened
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.startup import opened
 from rollout.trace.export import export_preferences, export_sft
 from rollout.trace.store import read_traces
 

@@ -42,8 +42,8 @@ def _counted_as(
     tokenizer: str, played: Iterator[Trace], directory: Path, tool_config: Path | None, environments_dir: Path
 ) -> Iterator[tuple[Trace, Lengths]]:
     try:
-        from rollout.verl.lengths import lengths_under
-        from rollout.verl.tokens import load_tokens
+        from rollout.tokens.lengths import lengths_under
+        from rollout.tokens.verl_builder import load_tokens
     except ImportError as error:
         problem = f"counting as a model does needs {error.name}, which is not installed"
         raise ConfigError(problem, key="--tokenizer", remedy="pip install 'mcp-rollout[verl]'") from error

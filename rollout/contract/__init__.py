@@ -1,6 +1,6 @@
 """Whether an environment keeps the harness contract, clause by clause."""
 
 from rollout.contract.check import Options, check_environment
-from rollout.contract.report import Clause, Finding, Outcome, Report
+from rollout.contract.report import Clause, ClauseResult, Outcome, Report
 
-__all__ = ["Clause", "Finding", "Options", "Outcome", "Report", "check_environment"]
+__all__ = ["Clause", "ClauseResult", "Options", "Outcome", "Report", "check_environment"]

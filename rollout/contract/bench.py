@@ -10,10 +10,10 @@ from uuid import uuid4
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role
-from rollout.config import Environment
 from rollout.contract.answers import Opening, Reply, Score, Script, TaskItem, TaskList, Turn
 from rollout.contract.play import Play, random_script
-from rollout.harness import ask
+from rollout.environment.config import Environment
+from rollout.environment.harness import ask
 
 
 class Broken(Exception):

@@ -8,12 +8,12 @@ from functools import partial
 
 from gateway.errors import ConfigError, GatewayError, HarnessError
 from gateway.types import Role
-from rollout.config import Environment
 from rollout.contract import clauses
 from rollout.contract.answers import TaskItem
 from rollout.contract.bench import Bench, Broken, Untested
-from rollout.contract.report import Clause, Finding, Outcome, Report, complete
-from rollout.startup import opened
+from rollout.contract.report import Clause, ClauseResult, Outcome, Report, complete
+from rollout.environment.config import Environment
+from rollout.environment.startup import opened
 
 Examine = Callable[[], Awaitable[str]]
 _OWNERS: dict[str | None, Clause] = {
@@ -50,14 +50,14 @@ async def check_environment(environment: Environment, options: Options = Options
     Raises:
         ExceptionGroup, BaseException: defects of this program only.
     """
-    findings: list[Finding] = []
+    findings: list[ClauseResult] = []
     try:
         async with (
             opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway,
             opened(environment.gateway_config(), name=environment.name, source=environment.file) as elsewhere,
         ):
             bench = Bench(environment=environment, gateway=gateway, user_varies=options.user_varies)
-            findings.append(Finding(clause=Clause.STARTS, outcome=Outcome.HOLDS, said=_started(bench)))
+            findings.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.HOLDS, said=_started(bench)))
             findings += [await _found(Clause.ROLES, partial(clauses.roles, bench))]
             findings += [await _found(Clause.HIDDEN, partial(clauses.hidden, bench))]
             findings += [await _found(Clause.TASKS, partial(clauses.tasks, bench))]
@@ -80,21 +80,21 @@ async def check_environment(environment: Environment, options: Options = Options
                 findings.append(await _found(clause, examine))
     except (ConfigError, GatewayError) as error:
         if not findings:
-            findings.append(Finding(clause=Clause.STARTS, outcome=Outcome.FAILS, said=str(error)))
+            findings.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.FAILS, said=str(error)))
             return _report(environment, findings, because="the servers did not start")
         raise
     return _report(environment, findings, because="not reached")
 
 
-async def _found(clause: Clause, examine: Examine) -> Finding:
+async def _found(clause: Clause, examine: Examine) -> ClauseResult:
     """The boundary where whatever breaks becomes a finding."""
     try:
-        return Finding(clause=clause, outcome=Outcome.HOLDS, said=await examine())
+        return ClauseResult(clause=clause, outcome=Outcome.HOLDS, said=await examine())
     except Untested as reason:
-        return Finding(clause=clause, outcome=Outcome.UNTESTED, said=str(reason))
+        return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=str(reason))
     except (Broken, ConfigError, GatewayError) as problem:
         blames = _blamed(problem)
-        return Finding(
+        return ClauseResult(
             clause=clause,
             outcome=Outcome.FAILS,
             said=str(problem),
@@ -126,5 +126,5 @@ def _started(bench: Bench) -> str:
     return f"{len(bench.gateway.catalogue)} servers, {tools} tools"
 
 
-def _report(environment: Environment, findings: list[Finding], *, because: str) -> Report:
+def _report(environment: Environment, findings: list[ClauseResult], *, because: str) -> Report:
     return Report(environment=environment.name, findings=complete(findings, because=because))

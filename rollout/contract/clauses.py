@@ -10,13 +10,13 @@ from gateway.errors import HarnessError
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role
-from rollout.checks import missing_roles
-from rollout.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
 from rollout.contract.answers import Elicited, Reply, Score, Silent, Snapshot, Turn
 from rollout.contract.bench import Bench, Broken, Untested
 from rollout.contract.play import Play, difference, view
-from rollout.harness import ask
-from rollout.rows import SPLITS
+from rollout.environment.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
+from rollout.environment.harness import ask
+from rollout.environment.rows import SPLITS
+from rollout.environment.validation import missing_roles
 from rollout.types import Message
 
 LISTED = 1_000_000

@@ -11,10 +11,10 @@ from pydantic import BaseModel
 
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
-from rollout.config import Environment
 from rollout.contract.answers import Call, Opening, Reply, Score, Snapshot, TaskItem, Turn
 from rollout.engines.random_arguments import plain_arguments, random_arguments
-from rollout.harness import ask
+from rollout.environment.config import Environment
+from rollout.environment.harness import ask
 from rollout.types import Message
 
 _READS = 12

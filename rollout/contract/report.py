@@ -52,7 +52,7 @@ REMEDIES: dict[Clause, str] = {
     Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
     Clause.SCORE: "return {score, parts}, 0 <= score <= 1, and the same part names always: those of reward.parts",
     Clause.EXPERT: "play the expert by `mcp-rollout run ENV --engine expert` and read the trace; mend expert or score",
-    Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
+    Clause.ISOLATION: 'key all state by _meta["mcp-rollout/loop/trajectory"], or set scope: process for the server',
     Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
     Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; keep the replies given, and their numbers",
 }
@@ -65,7 +65,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class ClauseResult:
     """One clause, and what was seen."""
 
     clause: Clause
@@ -84,7 +84,7 @@ class Report:
     """What was found about one environment, a finding for every clause."""
 
     environment: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ClauseResult, ...]
 
     @property
     def keeps_the_contract(self) -> bool:
@@ -112,7 +112,7 @@ class Report:
         }
 
 
-def complete(findings: Iterable[Finding], *, because: str) -> tuple[Finding, ...]:
+def complete(findings: Iterable[ClauseResult], *, because: str) -> tuple[ClauseResult, ...]:
     """The findings in the clauses' order; what was not examined is untested.
 
     So is what failed in a tool of another clause that fails as well: one fault, one place.
@@ -120,13 +120,13 @@ def complete(findings: Iterable[Finding], *, because: str) -> tuple[Finding, ...
     found = {finding.clause: finding for finding in findings}
     failed = {clause for clause, finding in found.items() if finding.outcome is Outcome.FAILS}
 
-    def settled(clause: Clause) -> Finding:
+    def settled(clause: Clause) -> ClauseResult:
         finding = found.get(clause)
         if finding is None:
-            return Finding(clause=clause, outcome=Outcome.UNTESTED, said=because)
+            return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=because)
         if finding.outcome is Outcome.FAILS and finding.blames in failed:
             said = f"because {finding.blames} fails: {finding.said}"
-            return Finding(clause=clause, outcome=Outcome.UNTESTED, said=said)
+            return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=said)
         return finding
 
     return tuple(map(settled, Clause))

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from gateway.config.models import ServerConfig
 from gateway.leases.lease_dir import LEASE_DIR, names_lease_dir
 from gateway.types import Scope
-from rollout.doctor.report import Advice, Finding, Isolation
+from rollout.doctor.report import Advice, Isolation, IsolationVerdict
 
-SAFE = frozenset({Finding.APART, Finding.STATELESS})
+SAFE = frozenset({IsolationVerdict.APART, IsolationVerdict.STATELESS})
 
 
 def own_scope(config: ServerConfig) -> Scope:
@@ -26,14 +26,18 @@ def advise(config: ServerConfig, shared: Isolation | None, own: Isolation, *, mo
         modern: Whether the protocol is one without sessions.
     """
     strongest = own_scope(config)
-    if own.finding is Finding.LEAKS:
+    if own.finding is IsolationVerdict.LEAKS:
         return Advice(scope=None, reason=f"{_how_to_part(config)}; {own.evidence}")
     if shared is None:
         return Advice(scope=strongest, reason=f"it names {LEASE_DIR}, a directory for each lease; {own.evidence}")
     if shared.finding in SAFE:
         return Advice(scope=Scope.SHARED, reason=shared.evidence)
-    if shared.finding is Finding.LEAKS:
-        proven = "" if own.finding is Finding.APART else f" (and nothing shows that this is enough{_of_files(config)})"
+    if shared.finding is IsolationVerdict.LEAKS:
+        proven = (
+            ""
+            if own.finding is IsolationVerdict.APART
+            else f" (and nothing shows that this is enough{_of_files(config)})"
+        )
         return Advice(scope=strongest, reason=f"shared, it leaks: {shared.evidence}{proven}")
     caution = "; without sessions in its protocol, that is a connection and no more" if modern and config.url else ""
     if own.finding in SAFE:
@@ -50,7 +54,7 @@ def unproven(report_scope: str | None, isolation: Collection[Isolation], advice:
     """
     for scope in dict.fromkeys((advice.scope, report_scope)):
         found = finding_under(scope, isolation, config) if scope is not None else None
-        if found is not None and found.finding is Finding.UNKNOWN:
+        if found is not None and found.finding is IsolationVerdict.UNKNOWN:
             return f"under {found.scope}: {found.evidence}"
     return ""
 
@@ -71,7 +75,7 @@ def _how_to_part(config: ServerConfig) -> str:
     if config.url is not None:
         return (
             "its sessions share state: start it with a command under scope: process, or let it key its state by the "
-            'trajectory in _meta["mcp-rollout/trajectory"]'
+            'trajectory in _meta["mcp-rollout/loop/trajectory"]'
         )
     if names_lease_dir(config):
         return f"its processes share state in spite of {LEASE_DIR}: find what else it writes to"

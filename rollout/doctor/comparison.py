@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollout.doctor.isolation import Observation
-from rollout.doctor.judgement import counted, differs_between, mixed_up, survives
 from rollout.doctor.plan import Plan
-from rollout.doctor.report import Determinism, Finding, Isolation
+from rollout.doctor.report import Determinism, Isolation, IsolationVerdict
+from rollout.doctor.verdict import counted, differs_between, mixed_up, survives
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,32 +22,32 @@ class Seen:
 def own_finding(shared: Seen | None, own: Seen) -> Isolation:
     """What was found under the scope that keeps most apart, what earlier leases left behind included."""
     found = own.isolation
-    if shared is None or found.finding is Finding.LEAKS or not (shared.observation and own.observation):
+    if shared is None or found.finding is IsolationVerdict.LEAKS or not (shared.observation and own.observation):
         return found
     if left := survives(shared.observation, own.observation, own.plan):
-        return Isolation(scope=found.scope, finding=Finding.LEAKS, evidence=left)
-    if found.finding is Finding.STATELESS and counted(shared.observation, own.observation, own.plan):
+        return Isolation(scope=found.scope, finding=IsolationVerdict.LEAKS, evidence=left)
+    if found.finding is IsolationVerdict.STATELESS and counted(shared.observation, own.observation, own.plan):
         # What it has is its own: that is not to have nothing.
         evidence = "what counts on when shared began anew in each lease"
-        return Isolation(scope=found.scope, finding=Finding.APART, evidence=evidence)
+        return Isolation(scope=found.scope, finding=IsolationVerdict.APART, evidence=evidence)
     return found
 
 
 def shared_finding(shared: Seen | None, own: Seen) -> Isolation | None:
     """What was found under scope `shared`, with what only the comparison shows; None where it cannot be shared."""
-    if shared is None or shared.isolation.finding is Finding.LEAKS:
+    if shared is None or shared.isolation.finding is IsolationVerdict.LEAKS:
         return shared.isolation if shared else None
     if shared.observation and own.observation:
         mixed = mixed_up(shared.observation, own.observation, own.plan)
         mixed = mixed or counted(shared.observation, own.observation, own.plan)
         if mixed:
-            return Isolation(scope=shared.isolation.scope, finding=Finding.LEAKS, evidence=mixed)
+            return Isolation(scope=shared.isolation.scope, finding=IsolationVerdict.LEAKS, evidence=mixed)
     depends = ""
-    if shared.observation and own.observation and shared.isolation.finding is Finding.STATELESS:
+    if shared.observation and own.observation and shared.isolation.finding is IsolationVerdict.STATELESS:
         depends = differs_between(shared.observation, own.observation, own.plan)
     if not depends:
         return shared.isolation
-    return Isolation(scope=shared.isolation.scope, finding=Finding.UNKNOWN, evidence=depends)
+    return Isolation(scope=shared.isolation.scope, finding=IsolationVerdict.UNKNOWN, evidence=depends)
 
 
 def determinism(shared: Seen | None, own: Seen) -> Determinism | None:

@@ -17,16 +17,16 @@ from gateway.gateway import Gateway
 from gateway.leases.lease_dir import names_lease_dir
 from gateway.leases.session import Session
 from gateway.types import Audience, Role, Scope, ToolDefinition
-from rollout.doctor import ending
+from rollout.doctor import fault_injection as ending
 from rollout.doctor.advice import advise, finding_under, own_scope, unproven
 from rollout.doctor.answers import ask
 from rollout.doctor.comparison import Seen, determinism, own_finding, shared_finding
 from rollout.doctor.fidelity import FindHidden, TokenCounter, examine_tools, schema_problems
 from rollout.doctor.isolation import Observation, observe, slow_tools
-from rollout.doctor.judgement import judge, unhelpful
 from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls, suggested
-from rollout.doctor.report import Finding, Isolation, Latency, ServerReport
-from rollout.harness import ask as ask_harness
+from rollout.doctor.report import Isolation, IsolationVerdict, Latency, ServerReport
+from rollout.doctor.verdict import judge, unhelpful
+from rollout.environment.harness import ask as ask_harness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,7 +224,7 @@ class Examination:
                 await observe(observation, a, b, plan, pause_s=self._options.pause_s)
                 return Seen(plan, observation, judge(str(scope), plan, observation))
         evidence = f"the calls were not over after {self._options.probe_timeout_s:g} s"
-        return Seen(plan, None, Isolation(scope=str(scope), finding=Finding.UNKNOWN, evidence=evidence))
+        return Seen(plan, None, Isolation(scope=str(scope), finding=IsolationVerdict.UNKNOWN, evidence=evidence))
 
     async def _end_it(self, session: Session) -> bool:
         """Stop its process and kill it, once nobody else takes part in it; whether that was done."""
@@ -269,7 +269,7 @@ class Examination:
 
     def _configured_leaks(self) -> bool:
         found = finding_under(self._report.scope, self._report.isolation, self._entry)
-        return found is not None and found.finding is Finding.LEAKS
+        return found is not None and found.finding is IsolationVerdict.LEAKS
 
     def _to_know(self, own: Seen) -> tuple[str, ...]:
         """Options that would let the probes find out: calls to fill in, and leave to call everything."""

@@ -10,8 +10,8 @@ from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
 from rollout.doctor.examination import Examination, Options, Told
 from rollout.doctor.report import ServerReport
-from rollout.remedies import diagnose
-from rollout.startup import placed
+from rollout.environment.diagnosis import diagnose
+from rollout.environment.startup import placed
 
 
 async def examine(config: GatewayConfig, options: Options, *, told: Told = lambda _, __: None) -> list[ServerReport]:

@@ -47,7 +47,7 @@ class ToolReport:
     """Characters in it that people do not see and models do."""
 
 
-class Finding(StrEnum):
+class IsolationVerdict(StrEnum):
     """How far two leases are apart under one scope."""
 
     LEAKS = "leaks"
@@ -64,7 +64,7 @@ class Isolation:
     """What two leases under one scope showed, and by what."""
 
     scope: str
-    finding: Finding
+    finding: IsolationVerdict
     evidence: str
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.leases.session import Session
-from rollout.config import Environment
-from rollout.task import Origin, Task
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin, Task
 from rollout.types import Policy, TokenBuilder
 
 

@@ -17,13 +17,13 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gateway.errors import ConfigError
+from rollout.decoding.batch import ContinuousBatch, Ending, Request
+from rollout.decoding.sampling import Sampling
 from rollout.engines.completions import checked
-from rollout.engines.decoding.batch import ContinuousBatch, Ending, Request
-from rollout.engines.decoding.sampling import Sampling
 from rollout.engines.interruption import NoResult, result_or_rest
 from rollout.engines.parameters import SamplingParameters, Waits
+from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
-from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
 
 _REASONS = {

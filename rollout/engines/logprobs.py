@@ -26,7 +26,7 @@ _SAME = 0.02
 _CERTAIN = 1e-6
 
 
-class Meaning(StrEnum):
+class LogprobSemantics(StrEnum):
     DRAWN = "drawn"
     """Under the distribution that the id was drawn from: ours."""
     SCALED = "scaled"
@@ -39,13 +39,13 @@ class Meaning(StrEnum):
     def fits(self, parameters: SamplingParameters) -> bool:
         """Whether numbers of this meaning have ours as well, under these parameters."""
         match self:
-            case Meaning.DRAWN:
+            case LogprobSemantics.DRAWN:
                 return True
-            case Meaning.SCALED:
+            case LogprobSemantics.SCALED:
                 return not parameters.is_truncated
-            case Meaning.RAW:
+            case LogprobSemantics.RAW:
                 return not parameters.is_truncated and parameters.temperature in (0.0, 1.0)
-            case Meaning.UNKNOWN:
+            case LogprobSemantics.UNKNOWN:
                 return False
 
 
@@ -53,7 +53,7 @@ Probe = Callable[[int, float], Awaitable[float | None]]
 """(prompt id, temperature) -> the logprob reported for one token sampled with `GREEDY_TOP_P`."""
 
 
-async def find_meaning(probe: Probe, prompt_ids: Sequence[int]) -> Meaning:
+async def detect_logprob_semantics(probe: Probe, prompt_ids: Sequence[int]) -> LogprobSemantics:
     """Ask the engine for the likeliest token after each of a few prompts of one token, at two temperatures.
 
     Under `GREEDY_TOP_P` that token's probability is 1 where logprobs are `drawn`. Otherwise it falls with the
@@ -63,7 +63,11 @@ async def find_meaning(probe: Probe, prompt_ids: Sequence[int]) -> Meaning:
     pairs = [(first, second) for first, second in answers if first is not None and second is not None]
     values = [value for pair in pairs for value in pair]
     if len(pairs) < len(answers) or not values or any(not math.isfinite(v) or v > _CERTAIN for v in values):
-        return Meaning.UNKNOWN
+        return LogprobSemantics.UNKNOWN
     if all(abs(value) <= _CERTAIN for value in values):
-        return Meaning.DRAWN
-    return Meaning.RAW if all(abs(first - second) <= _SAME for first, second in pairs) else Meaning.SCALED
+        return LogprobSemantics.DRAWN
+    return (
+        LogprobSemantics.RAW
+        if all(abs(first - second) <= _SAME for first, second in pairs)
+        else LogprobSemantics.SCALED
+    )

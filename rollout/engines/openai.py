@@ -17,10 +17,10 @@ from gateway.errors import ConfigError
 from rollout.engines.completions import TokenId, checked
 from rollout.engines.http import EngineHttp, Lost
 from rollout.engines.interruption import NoResult, result_or_rest
-from rollout.engines.logprobs import GREEDY_TOP_P, Meaning
+from rollout.engines.logprobs import GREEDY_TOP_P, LogprobSemantics
 from rollout.engines.parameters import SamplingParameters
+from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
-from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
 
 PATH = "/v1/completions"
@@ -75,7 +75,7 @@ class OpenAIPolicy:
         parameters: SamplingParameters,
         origin: Origin,
         *,
-        meaning: Meaning,
+        meaning: LogprobSemantics,
         stop_token_ids: Sequence[int],
     ) -> None:
         self._http, self._model, self._parameters, self._meaning = http, model, parameters, meaning
@@ -212,7 +212,7 @@ _REMEDY = "serve the model with vLLM (return_token_ids) or SGLang, or give its d
 
 
 async def greedy_logprob(http: EngineHttp, model: str, token: int, temperature: float) -> float | None:
-    """What the server reports of the likeliest token after `token`; see `logprobs.find_meaning`."""
+    """What the server reports of the likeliest token after `token`; see `logprobs.detect_logprob_semantics`."""
     sampled = Sampled()
     parameters = SamplingParameters(temperature=temperature, top_p=GREEDY_TOP_P)
     await read_stream(http, request(model, [token], parameters, max_tokens=1, seed=0), sampled)

@@ -14,20 +14,20 @@ import anyio
 
 from gateway.errors import ConfigError
 from gateway.leases.session import Session
-from rollout.checks import selected
-from rollout.config import Environment
 from rollout.engines.engine import Engine
 from rollout.engines.http import EngineHttp
-from rollout.engines.logprobs import Meaning, find_meaning
+from rollout.engines.logprobs import LogprobSemantics, detect_logprob_semantics
 from rollout.engines.parameters import SamplingParameters, Waits
 from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin, Task
+from rollout.environment.validation import selected
 from rollout.errors import EngineError
 from rollout.formats.known import FORMATS
-from rollout.task import Origin, Task
 from rollout.types import Policy, TokenBuilder
 
 if TYPE_CHECKING:
-    from rollout.verl.tokens import ContinuousTokens
+    from rollout.tokens.verl_builder import ContinuousTokens
 
 PROBED_TEXT = "Once upon a time there was"
 """Its token ids are the prompts, one each, by which a server shows what it does."""
@@ -71,7 +71,7 @@ class ModelEngine:
 
     def check_template(self, task: Task, tools: Sequence[dict[str, Any]], *, has_user: bool) -> None:
         """Raises ConfigError where the model's template does not render a conversation of such a task."""
-        from rollout.verl.rendering import check_turns
+        from rollout.tokens.rendering import check_turns
 
         check_turns(copy.copy(self.own_tokens), task.prompt, selected(tools, task), has_user=has_user, key="--engine")
 
@@ -167,7 +167,7 @@ async def _sglang(http: EngineHttp, info: dict[str, Any], options: EngineOptions
     tokens = _remote_tokens(options, [info.get("tokenizer_path"), info.get("model_path")])
     server = await http.look_up("/server_info") or await http.look_up("/get_server_info") or {}
     probed = _probed(tokens)
-    meaning = await find_meaning(partial(greedy_logprob, http), probed)
+    meaning = await detect_logprob_semantics(partial(greedy_logprob, http), probed)
     sampling = options.sampling
     fits = await renormalises(http, probed[0], sampling) if sampling.is_truncated else meaning.fits(sampling)
     remedy = "use a newer SGLang" if sampling.is_truncated else "start SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"
@@ -187,7 +187,7 @@ async def _openai(http: EngineHttp, served: dict[str, Any], options: EngineOptio
     tokens = _remote_tokens(options, [served.get("root"), model])
     probed = _probed(tokens)
     await check_token_ids(http, model, probed[0])
-    meaning = await find_meaning(partial(greedy_logprob, http, model), probed)
+    meaning = await detect_logprob_semantics(partial(greedy_logprob, http, model), probed)
     remedy = "start vLLM with --logprobs-mode processed_logprobs"
     return ModelEngine(
         name=f"openai:{model}",
@@ -200,7 +200,7 @@ async def _openai(http: EngineHttp, served: dict[str, Any], options: EngineOptio
     )
 
 
-def _left_out(meaning: Meaning, sampling: SamplingParameters, remedy: str) -> str:
+def _left_out(meaning: LogprobSemantics, sampling: SamplingParameters, remedy: str) -> str:
     what = f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}, top_k {sampling.top_k}"
     return f"logprobs are left out: the server's are {meaning}, which cannot be converted at {what} ({remedy})"
 
@@ -224,7 +224,7 @@ def _load_tokens(options: EngineOptions, path: str, *, model: str, key: str) -> 
     if not Path(path).is_dir():
         raise ConfigError(f"no such directory: {path}", key=key, remedy="give a model directory with its tokenizer")
     try:
-        from rollout.verl.tokens import load_tokens
+        from rollout.tokens.verl_builder import load_tokens
     except ImportError as error:
         raise _not_installed(error) from error
     return load_tokens(model, tokenizer_path=path, tool_format=options.tool_format, key=key)

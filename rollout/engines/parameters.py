@@ -15,7 +15,7 @@ class SamplingParameters:
     top_k: int = -1
     """-1 means all tokens."""
     seed: int = 0
-    """Each turn's own seed derives from it; see `rollout.task.sampling_seed`."""
+    """Each turn's own seed derives from it; see `rollout.environment.task.sampling_seed`."""
 
     @property
     def is_truncated(self) -> bool:

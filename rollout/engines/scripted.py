@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.engines.random_arguments import random_arguments
+from rollout.environment.harness import ask
+from rollout.environment.task import Task
 from rollout.errors import EngineError
 from rollout.formats import hermes
-from rollout.harness import ask
-from rollout.task import Task
 from rollout.types import Call, Completion, FinishReason
 
 Encode = Callable[[str], list[int]]

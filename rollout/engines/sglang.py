@@ -16,10 +16,10 @@ from pydantic import BaseModel, ValidationError
 from rollout.engines.completions import TokenId, checked, version_number
 from rollout.engines.http import EngineHttp, Lost
 from rollout.engines.interruption import NoResult, result_or_rest
-from rollout.engines.logprobs import GREEDY_TOP_P, Meaning
+from rollout.engines.logprobs import GREEDY_TOP_P, LogprobSemantics
 from rollout.engines.parameters import SamplingParameters
+from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
-from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
 
 ALL = -1
@@ -62,7 +62,7 @@ class SGLangPolicy:
         parameters: SamplingParameters,
         origin: Origin,
         *,
-        meaning: Meaning,
+        meaning: LogprobSemantics,
         stop_token_ids: Sequence[int],
     ) -> None:
         self._http, self._parameters, self._meaning = http, parameters, meaning
@@ -131,7 +131,7 @@ async def ask(http: EngineHttp, body: Mapping[str, Any]) -> Answer:
         raise EngineError(f"{http.url}/generate: {key}: {fault['msg']}") from error
 
 
-def completion(answer: Answer, meaning: Meaning, parameters: SamplingParameters) -> Completion:
+def completion(answer: Answer, meaning: LogprobSemantics, parameters: SamplingParameters) -> Completion:
     """Raises EngineError: the answer contradicts itself."""
     meta = answer.meta_info
     kind = meta.finish_reason.type if meta.finish_reason else "stop"
@@ -156,7 +156,7 @@ def completion(answer: Answer, meaning: Meaning, parameters: SamplingParameters)
 
 
 async def greedy_logprob(http: EngineHttp, token: int, temperature: float) -> float | None:
-    """What the server reports of the likeliest token after `token`; see `logprobs.find_meaning`."""
+    """What the server reports of the likeliest token after `token`; see `logprobs.detect_logprob_semantics`."""
     params = {"max_new_tokens": 1, "temperature": temperature, "top_p": GREEDY_TOP_P}
     answer = await ask(http, {"input_ids": [token], "sampling_params": params, "return_logprob": True})
     reported = answer.meta_info.output_token_logprobs

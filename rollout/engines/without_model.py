@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gateway.errors import ConfigError
 from gateway.leases.session import Session
-from rollout.config import Environment
 from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
-from rollout.task import Origin, Task
-from rollout.tokens import IM_END, ByteTokens
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin, Task
+from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.types import Policy, TokenBuilder
 
 WITHOUT_MODEL = ("expert", "random", "none")

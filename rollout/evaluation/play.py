@@ -10,13 +10,13 @@ import anyio
 
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.config import Environment
 from rollout.engines.engine import Engine
-from rollout.limits import Limits
-from rollout.task import Origin, Task
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin, Task
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
 from rollout.trace.store import RunKey, TraceStore
-from rollout.trajectory import roll_out
 from rollout.types import Policy
 
 

@@ -27,7 +27,7 @@ class Reading:
 
 
 class Format(Protocol):
-    """One way of writing a completion. A format knows text only; tokens are `rollout.verl.tokens`'s."""
+    """One way of writing a completion. A format knows text only; tokens are `rollout.tokens.verl_builder`'s."""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.types import Content, ContentKind, Fault, ToolResult
+from gateway.types import CallFault, Content, ContentKind, ToolResult
 from rollout.types import Call, Message, Shown
 
 
@@ -38,7 +38,7 @@ class ToolEvent:
     text: str
     """The whole of it, a line for each block that is not text."""
     is_error: bool
-    fault: Fault | None = None
+    fault: CallFault | None = None
     server: str | None = None
     """Whose tool it is; None for a call that no server was asked for."""
     id: str | None = None

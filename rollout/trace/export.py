@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigError
-from gateway.types import Fault
+from gateway.types import CallFault
 from rollout.trace.record import ROUNDING, Trace, Turn
 from rollout.types import Message
 
@@ -168,7 +168,7 @@ def _can_be_imitated(trace: Trace) -> bool:
     """Whether it ended, was scored, and every call in it could be read."""
     if trace.reward is None or trace.failure is not None or not trace.turns:
         return False
-    return all(event.fault is not Fault.UNREADABLE for turn in trace.turns for event in turn.tools)
+    return all(event.fault is not CallFault.UNREADABLE for turn in trace.turns for event in turn.tools)
 
 
 def _score(trace: Trace) -> float:

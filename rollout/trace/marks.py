@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rollout.config import FilterAction
+from rollout.environment.config import FilterAction
 
 
 class MarkKind(StrEnum):

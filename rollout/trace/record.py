@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.types import Heard, ToolResult
-from rollout.task import Origin, Task
+from gateway.types import ServerEvents, ToolResult
+from rollout.environment.task import Origin, Task
 from rollout.trace.events import ToolEvent, UserEvent, tool_event, tool_message
 from rollout.trace.marks import Mark
 from rollout.trace.segment import Segment, Span, SpanKind, runs
@@ -67,7 +67,7 @@ class Turn:
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
     user: UserEvent | None = None
-    heard: Heard = field(default_factory=Heard)
+    heard: ServerEvents = field(default_factory=ServerEvents)
     """What servers asked for and said within this turn's calls, the user simulator's included."""
     marks: list[Mark] = field(default_factory=list[Mark])
     """What went wrong in this turn, and what the filters did about it."""
@@ -125,7 +125,7 @@ class Trace(Segment):
     stop_reason: StopReason | None = None
     failure: Failure | None = None
     reward: Reward | None = None
-    heard: Heard = field(default_factory=Heard)
+    heard: ServerEvents = field(default_factory=ServerEvents)
     """The same, within the calls before and after the turns: reset, start, score."""
     lease_wait_s: float = 0.0
     elapsed_s: float = 0.0

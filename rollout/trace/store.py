@@ -14,8 +14,8 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
+from rollout.trace.archive import SUFFIX, sealed_records, write_sealed
 from rollout.trace.record import SCHEMA_VERSION, Trace
-from rollout.trace.sealed import SUFFIX, sealed_records, write_sealed
 
 log = structlog.get_logger(__name__)
 

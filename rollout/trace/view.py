@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from gateway.types import Heard
-from rollout.config import FilterAction
+from gateway.types import ServerEvents
+from rollout.environment.config import FilterAction
 from rollout.trace.marks import Mark
 from rollout.trace.record import ToolEvent, Trace, Turn
 
@@ -77,7 +77,7 @@ def _tool(event: ToolEvent, full: bool) -> list[Text]:
     ]
 
 
-def _heard(heard: Heard, full: bool) -> list[Text]:
+def _heard(heard: ServerEvents, full: bool) -> list[Text]:
     lines: list[Text] = []
     for request in heard.requests:
         asked = str(request.asked.get("message") or json.dumps(request.asked.get("messages"), ensure_ascii=False))

@@ -10,12 +10,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
+from rollout.environment.task import Origin, Task
 from rollout.errors import RolloutError
-from rollout.task import Origin, Task
+from rollout.loop.trajectory import roll_out
+from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Trace
-from rollout.trajectory import roll_out
 from rollout.types import Policy
-from rollout.verl.images import DecodedImages
 from rollout.verl.ledger import Entry
 from rollout.verl.manager import BATCH
 from rollout.verl.output import to_outputs, withdrawn_output

@@ -5,8 +5,8 @@ from __future__ import annotations
 from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError
-from rollout.config import Environment, ThinkingContext
-from rollout.thinking import check_thoughts
+from rollout.environment.config import Environment, ThinkingContext
+from rollout.loop.thinking import check_thoughts
 
 
 def check_thinking(environment: Environment, config: DictConfig) -> None:

@@ -81,7 +81,7 @@ class Summary:
     in_loss: int = 0
     """Trajectories that have a token in the loss."""
     marks: dict[str, int] = field(default_factory=dict[str, int])
-    """Marked turns, by kind."""
+    """MarkedWriteStream turns, by kind."""
     drifts: tuple[Drift, ...] = ()
     """Calls that got different results in sibling trajectories."""
     tools_changed: tuple[str, ...] = ()

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
+from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Segment, Trace
 from rollout.verl.dense import DenseOutput, reward_by_position
-from rollout.verl.images import DecodedImages
 
 
 def to_outputs(trace: Trace, parts: Sequence[str], *, pad_token_id: int = 0) -> list[AgentLoopOutput]:

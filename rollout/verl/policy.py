@@ -9,8 +9,8 @@ from typing import Any
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
-from rollout.task import Origin, TurnSeeds
 from rollout.types import Completion, FinishReason
 
 

@@ -20,18 +20,26 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError
-from rollout.checks import LOCK_KEY, locked_tools, missing_roles, refuse_differences, row_faults, selected, unnumbered
-from rollout.config import load_environment
-from rollout.parquet import read_rows
-from rollout.startup import opened
-from rollout.task import Task
+from rollout.environment.config import load_environment
+from rollout.environment.parquet import read_rows
+from rollout.environment.startup import opened
+from rollout.environment.task import Task
+from rollout.environment.validation import (
+    LOCK_KEY,
+    locked_tools,
+    missing_roles,
+    refuse_differences,
+    row_faults,
+    selected,
+    unnumbered,
+)
 from rollout.trace.store import TraceStore
 from rollout.verl.combinations import check_model_length, check_thinking
 from rollout.verl.settings import Settings, context_tokens
 from rollout.verl.stock_session import gateway_config
 
 if TYPE_CHECKING:
-    from rollout.verl.tokens import ContinuousTokens
+    from rollout.tokens.verl_builder import ContinuousTokens
 
 log = structlog.get_logger(__name__)
 
@@ -199,7 +207,7 @@ async def _check_environment(
 
 def _tokens(config: DictConfig) -> ContinuousTokens:
     """The model's tokenizer and template, as the trainer will use them."""
-    from rollout.verl.tokens import load_tokens
+    from rollout.tokens.verl_builder import load_tokens
 
     model = config.actor_rollout_ref.model
     template_kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
@@ -218,7 +226,7 @@ def _check_prompts(
     config: DictConfig, tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]
 ) -> None:
     """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
-    from rollout.verl.lengths import prompt_length
+    from rollout.tokens.lengths import prompt_length
 
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
     lengths: list[int] = []
@@ -248,7 +256,7 @@ def _check_prompts(
 
 def _check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
     """The template renders what comes behind a prompt, tried on the first row of each environment."""
-    from rollout.verl.rendering import check_turns
+    from rollout.tokens.rendering import check_turns
 
     for row in {row.task.environment: row for row in reversed(rows)}.values():
         own = shown[row.task.environment]

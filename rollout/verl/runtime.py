@@ -16,15 +16,15 @@ from omegaconf import DictConfig
 from gateway.catalogue.tool_config import LockEntry
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from rollout.checks import locked_tools
-from rollout.config import Environment, environment_names, load_environment
-from rollout.limits import Limits
+from rollout.environment.config import Environment, environment_names, load_environment
+from rollout.environment.validation import locked_tools
+from rollout.loop.limits import Limits
+from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.store import TraceStore
 from rollout.verl.gateways import Gateways
 from rollout.verl.ledger import Entry, start_ledger
 from rollout.verl.settings import Settings, limits_for
 from rollout.verl.stock_session import StockSessions
-from rollout.verl.tokens import ContinuousTokens
 
 log = structlog.get_logger(__name__)
 

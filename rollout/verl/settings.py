@@ -12,8 +12,15 @@ from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import GatewayConfig, ServerConfig, validate
 from gateway.errors import ConfigError
-from rollout.config import Environment, FilterAction, FiltersConfig, ThinkingContext, ThinkingLoss, ThinkingReward
-from rollout.limits import Limits
+from rollout.environment.config import (
+    Environment,
+    FilterAction,
+    FiltersConfig,
+    ThinkingContext,
+    ThinkingLoss,
+    ThinkingReward,
+)
+from rollout.loop.limits import Limits
 
 Section = TypeVar("Section", bound=BaseModel)
 

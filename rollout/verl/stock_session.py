@@ -20,8 +20,8 @@ from gateway.config.models import GatewayConfig
 from gateway.config.servers_file import load_servers
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.checks import refuse_differences
-from rollout.config import load_environment
+from rollout.environment.config import load_environment
+from rollout.environment.validation import refuse_differences
 from rollout.verl.gateways import Gateways
 from rollout.verl.settings import share
 

@@ -11,7 +11,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from gateway.catalogue.tool_config import LockEntry, lock_entry
 from gateway.types import ContentKind
-from rollout.verl.images import read_image
+from rollout.tokens.images import read_image
 from rollout.verl.runtime import WORKER
 
 

@@ -74,8 +74,8 @@ async def main(trajectories: int, turns: int) -> None:
     from rollout.formats import hermes
     from rollout.types import Call
     from rollout.verl.agent_loop import MCPAgentLoop
-    from rollout.verl.cpu.tiny_model import make_tiny_model
     from rollout.verl.runtime import WORKER
+    from rollout.verl_cpu.tiny_model import make_tiny_model
 
     home = Path(tempfile.mkdtemp())
     (home / "environments").mkdir()

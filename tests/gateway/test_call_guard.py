@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from serving import listening
 
-from gateway.transport.aside import Aside
+from gateway.transport.background import BackgroundPosts
 from gateway.transport.call_guard import CallGuard
 from gateway.transport.delivery import Delivery
 from gateway.transport.link import Link
@@ -34,7 +34,7 @@ async def never_whole(scope: Any, receive: Any, send: Any) -> None:
 
 async def test_an_answer_counts_though_an_earlier_one_to_the_same_call_broke_off() -> None:
     async with listening(answer) as address:
-        guard = CallGuard(httpx2.AsyncHTTPTransport(), Link(), 100, Aside(1))
+        guard = CallGuard(httpx2.AsyncHTTPTransport(), Link(), 100, BackgroundPosts(1))
         async with httpx2.AsyncClient(transport=guard) as client:
             with Delivery() as delivery:
                 delivery.lost = "the stream broke off"
@@ -44,7 +44,7 @@ async def test_an_answer_counts_though_an_earlier_one_to_the_same_call_broke_off
 async def test_a_document_that_never_ends_is_given_up_with_its_call_and_holds_no_connection() -> None:
     async with listening(never_whole) as address:
         inner = httpx2.AsyncHTTPTransport()
-        guard = CallGuard(inner, Link(), 100, Aside(1))
+        guard = CallGuard(inner, Link(), 100, BackgroundPosts(1))
         async with httpx2.AsyncClient(transport=guard, timeout=None) as client:
             responses: list[httpx2.Response] = []
 

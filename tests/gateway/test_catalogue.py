@@ -12,7 +12,7 @@ from mcp.server.mcpserver import Context, MCPServer
 
 from gateway import ConfigError, Gateway, GatewayConfig, Role, ToolDefinition, load_servers
 from gateway.catalogue.names import expose
-from gateway.catalogue.shown import select_tools
+from gateway.catalogue.overrides import select_tools
 from gateway.config.models import ServerConfig
 from gateway.schemas.fixed import without
 

@@ -10,7 +10,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from gateway import ConfigError, Gateway, GatewayConfig, ToolDefinition
-from gateway.catalogue.shown import select_tools
+from gateway.catalogue.overrides import select_tools
 from gateway.config.models import ServerConfig
 from gateway.schemas.check import check_arguments, check_value
 from gateway.schemas.coerce import coerce

@@ -104,8 +104,8 @@ async def test_the_lock_pins_what_is_offered(config: Config, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("plain", r"servers.plain.tools.offer: the server has no instructions \(it has: prompts, resources\)"),
-        ("taker", r"servers.taker.tools.offer: the server has a tool 'resources/read' of its own"),
+        ("plain", r"servers.plain.tools.resource_kind: the server has no instructions \(it has: prompts, resources\)"),
+        ("taker", r"servers.taker.tools.resource_kind: the server has a tool 'resources/read' of its own"),
     ],
 )
 async def test_what_cannot_be_offered_is_said_at_the_start(config: Config, name: str, said: str) -> None:
@@ -123,7 +123,7 @@ async def test_offered_tools_carry_the_trajectory(config: Config) -> None:
 
     @server.resource("world://{name}")
     def state(name: str, ctx: Context) -> str:
-        return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
+        return (ctx.request_context.meta or {})["mcp-rollout/loop/trajectory"]
 
     gate = Gateway(config(world={"factory": "x:x", "tools": {"offer": ["resources"]}}), connect=lambda _, __: server)
     async with gate, gate.lease(trajectory="t9", task=None, seed=1) as session:

@@ -60,7 +60,7 @@ async def test_a_session_does_not_wait_for_the_pause_and_gets_the_place_that_the
     async with anyio.create_task_group() as tasks:
         pool = server.pool(tasks, min_ready=1, most=1)
         bundle = await pool.take(reset=False)
-        pool.give_back(bundle, sound=False)  # its place is free, and a warm start in it fails
+        pool.give_back(bundle, healthy=False)  # its place is free, and a warm start in it fails
         while server.begun == 0:
             await turns(1)
         with anyio.fail_after(5), pytest.raises(ServerUnavailable):

@@ -19,7 +19,7 @@ from gateway import ConfigError, Gateway, GatewayConfig, Session
 from gateway.config.models import SamplingConfig
 from gateway.connection.sampling import result
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
-from gateway.types import Heard, NotificationKind, RequestKind
+from gateway.types import NotificationKind, RequestKind, ServerEvents
 
 pytestmark = [
     pytest.mark.anyio,
@@ -120,7 +120,7 @@ async def test_a_question_within_a_call_is_answered_by_the_elicit_tool(transport
         assert "elicit" not in session.tools
         first = await session.call("order", {"item": "tea"})
         await session.call("order", {"item": "tea"})
-        heard = session.take_heard()
+        heard = session.drain_server_events()
     assert not first.is_error and "7" in first.text
     assert [question["seq"] for question in asked] == [1, 2]
     assert asked[0]["message"] == "How many?" and asked[0]["server"] == "shop" and asked[0]["tool"] == "order"
@@ -140,7 +140,7 @@ async def test_a_completion_within_a_call_comes_from_the_configured_model(
         sampling = {"url": f"{address}/v1/", "model": "m", "api_key": "sk-very-secret", "max_tokens": 20}
         async with leased(transport, sampling=sampling) as session:
             result = await session.call("summarize", {"text": "a long story"})
-            heard = session.take_heard()
+            heard = session.drain_server_events()
     assert result.text == "A LONG STORY"
     assert model.requests[0]["model"] == "m" and model.requests[0]["max_tokens"] == 20
     assert model.requests[0]["messages"][-1] == {"role": "user", "content": "a long story"}
@@ -162,7 +162,7 @@ async def test_what_nobody_is_configured_to_answer_is_refused_with_the_remedy(tr
                 await session.call(tool, arguments)
             return
         result = await session.call(tool, arguments)
-        requests = session.take_heard().requests
+        requests = session.drain_server_events().requests
     # Others ask all the same, are told, and decide for themselves what becomes of the call.
     assert result.is_error
     (request,) = requests
@@ -310,7 +310,7 @@ async def test_the_elicitation_server_must_have_the_tool() -> None:
 async def test_progress_and_log_messages_are_noted_on_their_call(transport: str) -> None:
     async with leased(transport) as session:
         assert (await session.call("count", {"to": 3})).text == "counted"
-        heard = session.take_heard()
+        heard = session.drain_server_events()
     progress = [(note.progress, note.total) for note in heard.notifications if note.kind is NotificationKind.PROGRESS]
     logs = [(note.level, note.text) for note in heard.notifications if note.kind is NotificationKind.LOG]
     assert progress == [(0, 3), (1, 3), (2, 3)]
@@ -333,9 +333,9 @@ async def test_a_flood_of_notifications_costs_a_bounded_amount_and_no_call(trans
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, "count", {"to": many})
             tasks.start_soon(call, "count", {"to": 1})
-        heard = session.take_heard()
+        heard = session.drain_server_events()
     assert results == ["counted", "counted"]
-    assert len(heard.notifications) == Heard.MAX_NOTIFICATIONS
+    assert len(heard.notifications) == ServerEvents.MAX_NOTIFICATIONS
     in_all = len(heard.notifications) + heard.more_notifications
     # Half of the log messages of the older server are below the level that is kept.
     assert in_all >= (many * 1.5 if transport == "stdio-handshake" else many)

@@ -16,7 +16,7 @@ import pytest
 
 from gateway import ConfigError, Gateway, GatewayConfig
 from gateway.errors import DeliveryUnknown, LeaseTimeout
-from gateway.leases.places import Places
+from gateway.leases.slots import Slots
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
@@ -116,7 +116,7 @@ async def test_sessions_that_need_two_limited_servers_in_either_order_do_not_blo
 
 
 async def test_places_are_granted_in_turn_and_only_together() -> None:
-    places, order = Places({"a": 1, "b": 1}), list[str]()
+    places, order = Slots({"a": 1, "b": 1}), list[str]()
 
     async def want(name: str, *needs: str) -> None:
         await places.acquire(frozenset(needs))
@@ -136,7 +136,7 @@ async def test_places_are_granted_in_turn_and_only_together() -> None:
 
 
 async def test_whoever_stops_waiting_for_a_place_holds_none() -> None:
-    places = Places({"a": 1})
+    places = Slots({"a": 1})
     await places.acquire(frozenset({"a"}))
     with anyio.move_on_after(0.01):
         await places.acquire(frozenset({"a"}))

@@ -93,7 +93,7 @@ async def test_the_difference_of_changed_tools_holds_no_secret(mini: Entry, conf
             await session.call("turn_coat", {"text": "change"})
             with pytest.raises(ToolsChanged, match=r'\+  "description": "\[secret\]"') as caught:
                 while True:
-                    await session.settled()
+                    await session.wait_for_tool_changes()
                     await session.call("echo", {"text": "x"})
     assert told not in str(caught.value) and told not in repr(logs)
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.connection.exchange import Answerer, Exchange, Question
 from gateway.shortened import shortened
-from gateway.types import Heard, RequestKind
+from gateway.types import RequestKind, ServerEvents
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_nothing_is_kept_beyond_its_depth() -> None:
 
 @pytest.mark.anyio
 async def test_of_a_large_question_and_answer_the_beginning_is_kept_and_the_whole_is_passed_on() -> None:
-    heard, long = Heard(), "x" * 1_000_000
+    heard, long = ServerEvents(), "x" * 1_000_000
 
     async def answer(question: Question) -> dict[str, Any]:
         assert question.params["message"] == long

@@ -35,7 +35,7 @@ async def change_of(session: Session) -> ToolsChanged:
     with anyio.fail_after(10):
         while True:
             try:
-                await session.settled()
+                await session.wait_for_tool_changes()
             except ToolsChanged as error:
                 return error
             await anyio.lowlevel.checkpoint()

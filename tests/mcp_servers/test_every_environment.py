@@ -22,7 +22,7 @@ from mcp_servers import calculator, gsm8k_tools, research, retail, sandbox, user
 from mcp_servers.kit.state import TrajectoryState
 from mcp_servers.retail.users import scenario
 from rollout.contract import Clause, Options, Outcome, check_environment
-from rollout.task import Task
+from rollout.environment.task import Task
 from rollout.trace.record import Trace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]

@@ -13,11 +13,11 @@ from tool_formats import DIALECTS, Dialect, builder_for, tokenizer_for
 from worlds import ROLE, environment, opened, task
 
 from gateway.leases.session import Session
-from rollout.limits import Limits
-from rollout.task import Origin
+from rollout.environment.task import Origin
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
-from rollout.trajectory import roll_out
 from rollout.types import Call, Policy
 
 OK = {
@@ -75,7 +75,7 @@ def servers(answers: int) -> dict[str, MCPServer]:
 
 
 async def played(name: str, script: Sequence[Said], directory: Path, **thinking: Any) -> tuple[Trace, Sampler]:
-    from rollout.verl.tokens import ContinuousTokens
+    from rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, dialect = tokenizer_for(name), DIALECTS[name]
     sampler = Sampler(tokenizer=tokenizer, script=[said.text(dialect) for said in script], seed=len(script))

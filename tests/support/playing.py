@@ -17,17 +17,17 @@ from mcp.server.mcpserver import MCPServer
 
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.config import Environment, load_environment
 from rollout.engines.random_arguments import random_arguments
 from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.rows import environment_tasks
+from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
-from rollout.limits import Limits
-from rollout.rows import environment_tasks
-from rollout.task import Origin, Task
-from rollout.tokens import IM_END, ByteTokens
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import PolicyFor, roll_out
+from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
-from rollout.trajectory import PolicyFor, roll_out
 from rollout.types import Call, Completion, Policy
 
 ENVIRONMENTS = Path(__file__).parents[2] / "configs" / "environments"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollout.verl.cpu.tiny_model import make_tiny_model
+from rollout.verl_cpu.tiny_model import make_tiny_model
 
 
 def teach(path: Path, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, steps: int = 80) -> Path:

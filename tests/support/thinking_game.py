@@ -14,12 +14,12 @@ from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, task
 
 from rollout.engines.scripted import ScriptedPolicy
+from rollout.environment.task import Origin
 from rollout.formats import hermes
-from rollout.limits import Limits
-from rollout.task import Origin
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore, read_traces, to_json
-from rollout.trajectory import roll_out
 from rollout.types import Call, Completion, Policy, TokenBuilder
 
 SCRIPT = [

@@ -273,7 +273,7 @@ def _small(dialect: Dialect) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from rollout.verl.cpu.tiny_model import CHAT_TEMPLATE
+    from rollout.verl_cpu.tiny_model import CHAT_TEMPLATE
 
     template = HERE / "templates" / f"{dialect.name}.jinja"
     chat = CHAT_TEMPLATE if dialect.name == "hermes" else template

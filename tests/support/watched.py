@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 
 from gateway.leases.session import Session
-from rollout.config import Environment
 from rollout.engines.engine import Engine
-from rollout.task import Origin, Task
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin, Task
 from rollout.types import Completion, Policy, TokenBuilder
 
 

@@ -12,18 +12,18 @@ from mcp.server.mcpserver import MCPServer
 from gateway.config.models import ServerConfig
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.config import Environment
 from rollout.engines.scripted import ScriptedPolicy
-from rollout.limits import Limits
-from rollout.task import Origin, Task
-from rollout.tokens import IM_END, ByteTokens
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin, Task
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
+from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
-from rollout.trajectory import roll_out
 from rollout.types import Policy
 
 ROLE = "mcp-rollout/role"
-REWARD = "mcp-rollout/reward"
+REWARD = "mcp-rollout/loop/reward"
 
 
 def environment(servers: Mapping[str, MCPServer], **fields: Any) -> Environment:

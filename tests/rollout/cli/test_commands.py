@@ -250,7 +250,7 @@ def test_bad_use_gives_one_message_and_status_two(arguments: list[str], said: st
 
 def test_tools_says_what_they_cost_under_a_tokenizer(servers: Path, tmp_path: Path) -> None:
     made = subprocess.run(
-        [sys.executable, "-m", "rollout.verl.cpu.tiny_model", tmp_path / "model", "--hidden", "64", "--layers", "1"],
+        [sys.executable, "-m", "rollout.verl_cpu.tiny_model", tmp_path / "model", "--hidden", "64", "--layers", "1"],
         cwd=ROOT,
         capture_output=True,
         timeout=100,

@@ -135,7 +135,7 @@ def test_tools_are_counted_as_the_chat_template_renders_them(tmp_path: Path) -> 
     from tokenizers.pre_tokenizers import WhitespaceSplit
     from transformers import PreTrainedTokenizerFast
 
-    from rollout.verl.chat_tokens import ChatTokens
+    from rollout.tokens.tool_cost import ChatTokens
 
     plain = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
     plain.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.errors import ConfigError
 from rollout.cli.new_server import write_server
-from rollout.parquet import read_rows
-from rollout.task import Task
+from rollout.environment.parquet import read_rows
+from rollout.environment.task import Task
 
 FILES = ["README.md", "server.py", "tea_shop.yaml", "test.parquet", "test_tea_shop.py", "train.parquet"]
 

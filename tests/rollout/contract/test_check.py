@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from gateway.errors import ConfigError
 from rollout.cli.app import app
-from rollout.config import Environment
 from rollout.contract import Clause, Options, Outcome, Report, check_environment
 from rollout.contract.answers import TaskItem
 from rollout.contract.play import difference
+from rollout.environment.config import Environment
 
 ROOT = Path(__file__).parents[3]
 

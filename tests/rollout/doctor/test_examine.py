@@ -16,7 +16,7 @@ from gateway.types import ToolDefinition
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
 from rollout.doctor.plan import NamedCall
-from rollout.doctor.report import Finding, Latency, ServerReport
+from rollout.doctor.report import IsolationVerdict, Latency, ServerReport
 
 pytestmark = pytest.mark.anyio
 FULL = pytest.mark.full
@@ -52,7 +52,7 @@ async def report_on(entry: dict[str, Any], **options: Any) -> ServerReport:
     return report
 
 
-def findings(report: ServerReport) -> dict[str, Finding]:
+def findings(report: ServerReport) -> dict[str, IsolationVerdict]:
     return {found.scope: found.finding for found in report.isolation}
 
 
@@ -184,7 +184,7 @@ async def test_a_scope_that_the_file_asks_for_and_that_leaks_is_unfit() -> None:
 
 async def test_a_clock_that_moves_on_is_no_leak(tmp_path: Path) -> None:
     report = await report_on(stdio("nowhere", "clock"), allow_writes=True)
-    assert Finding.LEAKS not in findings(report).values() and report.fit
+    assert IsolationVerdict.LEAKS not in findings(report).values() and report.fit
     assert report.determinism is not None and report.determinism.differing == ("read_clock",)
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from rollout.doctor.answers import Answer
 from rollout.doctor.isolation import Observation
-from rollout.doctor.judgement import judge, mixed_up, survives
 from rollout.doctor.plan import Plan, ProbeCall
-from rollout.doctor.report import Finding
+from rollout.doctor.report import IsolationVerdict
+from rollout.doctor.verdict import judge, mixed_up, survives
 
 
 def no(text: str) -> Answer:
@@ -44,15 +44,17 @@ LOST, LATER = (no("no 1"), no("no 2"), no("no 3")), (no("no 1"), no("no 2"))
 @pytest.mark.parametrize(
     ("made", "seen", "found"),
     [
-        (plan(1), observed(YES), Finding.STATELESS),
-        (plan(1), observed(no("not found")), Finding.UNKNOWN),
-        (plan(1, 1), observed(YES, OK, OK), Finding.STATELESS),
-        (plan(1, 1, read_only=True), observed(no("not found"), OK, OK), Finding.UNKNOWN),
-        (plan(0, 1), observed(a=LOST, b=LATER), Finding.UNKNOWN),
-        (plan(0, 1), observed(a=(YES, no("twice"), no("twice")), b=(YES, no("twice"))), Finding.APART),
+        (plan(1), observed(YES), IsolationVerdict.STATELESS),
+        (plan(1), observed(no("not found")), IsolationVerdict.UNKNOWN),
+        (plan(1, 1), observed(YES, OK, OK), IsolationVerdict.STATELESS),
+        (plan(1, 1, read_only=True), observed(no("not found"), OK, OK), IsolationVerdict.UNKNOWN),
+        (plan(0, 1), observed(a=LOST, b=LATER), IsolationVerdict.UNKNOWN),
+        (plan(0, 1), observed(a=(YES, no("twice"), no("twice")), b=(YES, no("twice"))), IsolationVerdict.APART),
     ],
 )
-def test_calls_that_are_answered_with_errors_alone_show_nothing(made: Plan, seen: Observation, found: Finding) -> None:
+def test_calls_that_are_answered_with_errors_alone_show_nothing(
+    made: Plan, seen: Observation, found: IsolationVerdict
+) -> None:
     assert judge("shared", made, seen).finding is found
 
 

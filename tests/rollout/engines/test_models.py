@@ -24,12 +24,12 @@ from rollout.cli.app import main
 from rollout.engines.engine import Engine
 from rollout.engines.opening import EngineOptions, opened_engine
 from rollout.engines.parameters import SamplingParameters, Waits
+from rollout.environment.task import Origin, sampling_seed
 from rollout.errors import EngineError
-from rollout.limits import Limits
-from rollout.task import Origin, sampling_seed
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
 from rollout.trace.record import SpanKind, StopReason, Trace
 from rollout.trace.store import TraceStore, read_traces
-from rollout.trajectory import roll_out
 from rollout.types import FinishReason, Policy
 
 pytestmark = pytest.mark.anyio

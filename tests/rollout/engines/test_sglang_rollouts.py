@@ -15,11 +15,11 @@ from mcp.server.mcpserver import MCPServer
 from watched import Watched
 from worlds import ROLE, environment, opened, task
 
-from rollout.config import Environment
 from rollout.engines.opening import EngineOptions, opened_engine
 from rollout.engines.parameters import SamplingParameters
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin
 from rollout.evaluation.play import Job, Lengths, play_all
-from rollout.task import Origin
 from rollout.trace.record import SpanKind, StopReason, Trace
 from rollout.trace.store import TraceStore, read_traces
 from rollout.types import FinishReason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.types import Content, ContentKind, ToolResult
-from rollout.task import Origin, Task
+from rollout.environment.task import Origin, Task
 from rollout.trace.drift import Drift, calls_seen, drifts, siblings
 from rollout.trace.record import StopReason, Trace
 from rollout.trace.stats import recorded_lengths, statistics_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.types import Content, ContentKind, Fault, ToolResult
-from rollout.task import Origin, Task
+from gateway.types import CallFault, Content, ContentKind, ToolResult
+from rollout.environment.task import Origin, Task
 from rollout.trace.export import Exported, export_preferences, export_sft, sft_row
 from rollout.trace.record import Reward, StopReason, Trace, UserEvent
 from rollout.types import Call, Completion, Edit, Parsed
@@ -31,7 +31,7 @@ def played(
     say(trace, Parsed(content="", thinking="Look first.", calls=(call,)))
     result = ToolResult(content=(Content(kind=ContentKind.TEXT, text="tea"),))
     if problem is not None:
-        result = ToolResult.error(problem, fault=Fault.UNREADABLE)
+        result = ToolResult.error(problem, fault=CallFault.UNREADABLE)
     trace.messages += trace.add_calls([call], [result])
     say(trace, Parsed(content="There is tea."))
     trace.turns[-1].user = UserEvent(seq=1, message="Bye", done=True)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.task import Origin, Task
+from rollout.environment.task import Origin, Task
 from rollout.trace.record import SpanKind, Trace
 from rollout.types import Completion, Edit, Parsed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.task import Origin, Task
+from rollout.environment.task import Origin, Task
 from rollout.trace.record import Reward, StopReason, Trace
 from rollout.trace.stats import STEP, Lengths, recorded_lengths, statistics_of
 from rollout.types import Completion, Edit, Parsed

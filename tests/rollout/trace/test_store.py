@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import ConfigError
 from gateway.types import Content, ContentKind, ToolResult
-from rollout.task import Origin, Task
+from rollout.environment.task import Origin, Task
 from rollout.trace.record import Reward, StopReason, Trace, UserEvent
 from rollout.trace.store import TraceStore, from_json, read_traces, to_json
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed

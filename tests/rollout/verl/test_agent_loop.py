@@ -20,7 +20,7 @@ from rollout.formats import hermes
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
 from rollout.types import Call
-from rollout.verl.cpu.tiny_model import make_tiny_model
+from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 

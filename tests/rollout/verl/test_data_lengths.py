@@ -13,7 +13,7 @@ import yaml
 
 from gateway.errors import ConfigError
 from rollout.cli.data_check import CheckOptions, check_rows
-from rollout.verl.cpu.tiny_model import make_tiny_model
+from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollout.task import Origin, Task
+from rollout.environment.task import Origin, Task
 from rollout.trace.record import Reward, StopReason, Trace
 from rollout.types import Completion, Edit, Parsed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollout.task import Origin, Task
+from rollout.environment.task import Origin, Task
 from rollout.trace.record import Reward, StopReason, Trace
 
 pytestmark = pytest.mark.usefixtures("imported_verl")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollout.task import Origin
+from rollout.environment.task import Origin
 from rollout.types import FinishReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]

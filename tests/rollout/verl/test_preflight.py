@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from structlog.testing import capture_logs
 
-from rollout.verl.cpu.tiny_model import make_tiny_model
+from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollout.config import Environment, FilterAction, ThinkingContext, ThinkingReward
+from rollout.environment.config import Environment, FilterAction, ThinkingContext, ThinkingReward
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 

@@ -11,7 +11,7 @@ import yaml
 from verl_run import logged, train
 
 from rollout.trace.store import read_traces
-from rollout.verl.cpu.tiny_model import make_tiny_model
+from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
 

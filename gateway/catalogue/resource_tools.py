@@ -1,0 +1,114 @@
+"""Tools that the gateway makes of a server's instructions, resources and prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.config.models import ServerConfig
+from gateway.errors import ConfigError
+from gateway.types import ResourceKind, ToolDefinition
+
+GET_INSTRUCTIONS, LIST_RESOURCES, READ_RESOURCE, LIST_PROMPTS, GET_PROMPT = (
+    "instructions/get",
+    "resources/list",
+    "resources/read",
+    "prompts/list",
+    "prompts/get",
+)
+"""The names by which calls are routed; the policy sees `server__get_instructions` and so on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Made:
+    resource_kind: ResourceKind
+    exposed_name: str
+    description: str
+    properties: dict[str, Any]
+    required: tuple[str, ...] = ()
+
+
+_MADE = {
+    GET_INSTRUCTIONS: _Made(
+        resource_kind=ResourceKind.INSTRUCTIONS,
+        exposed_name="get_instructions",
+        description="Read how the server {server} is to be used.",
+        properties={},
+    ),
+    LIST_RESOURCES: _Made(
+        resource_kind=ResourceKind.RESOURCES,
+        exposed_name="list_resources",
+        description="List the resources of the server {server} that can be read, with their URIs.",
+        properties={},
+    ),
+    READ_RESOURCE: _Made(
+        resource_kind=ResourceKind.RESOURCES,
+        exposed_name="read_resource",
+        description="Read a resource of the server {server}.",
+        properties={"uri": {"type": "string", "description": "The resource's URI."}},
+        required=("uri",),
+    ),
+    LIST_PROMPTS: _Made(
+        resource_kind=ResourceKind.PROMPTS,
+        exposed_name="list_prompts",
+        description="List the prompts of the server {server}, with their arguments.",
+        properties={},
+    ),
+    GET_PROMPT: _Made(
+        resource_kind=ResourceKind.PROMPTS,
+        exposed_name="get_prompt",
+        description="Get a prompt of the server {server}, with its arguments filled in.",
+        properties={
+            "name": {"type": "string", "description": "The prompt's name."},
+            "arguments": {
+                "type": "object",
+                "description": "The prompt's arguments by name.",
+                "additionalProperties": {"type": "string"},
+            },
+        },
+        required=("name",),
+    ),
+}
+
+
+def made_tool(server: str, name: str) -> ToolDefinition:
+    """One of the tools above, for `server`."""
+    made = _MADE[name]
+    return ToolDefinition(
+        server=server,
+        name=name,
+        exposed_name=made.exposed_name,
+        description=made.description.format(server=server),
+        input_schema={
+            "type": "object",
+            "properties": made.properties,
+            "required": list(made.required),
+            "additionalProperties": False,
+        },
+        read_only=True,
+        idempotent=True,
+        resource_kind=made.resource_kind,
+    )
+
+
+def resource_tools(
+    server: str, config: ServerConfig, *, has: Collection[ResourceKind], taken: Collection[str]
+) -> tuple[ToolDefinition, ...]:
+    """The tools that an entry's `tools.resource_kind` asks for.
+
+    Args:
+        has: What the server says that it has.
+        taken: Names of the server's own tools.
+
+    Raises:
+        ConfigError: the server does not have what is to be offered, or uses one of the names itself.
+    """
+    key = f"servers.{server}.tools.resource_kind"
+    if missing := sorted(config.tools.offer - set(has)):
+        found = f"it has: {', '.join(sorted(has)) or 'none of them'}"
+        raise ConfigError(f"the server has no {' and no '.join(missing)}", key=key, remedy=found)
+    names = [name for name, made in _MADE.items() if made.resource_kind in config.tools.offer]
+    if both := [name for name in names if name in taken]:
+        raise ConfigError(f"the server has a tool {both[0]!r} of its own", key=key, remedy="do not offer both")
+    return tuple(made_tool(server, name) for name in names)

@@ -1,0 +1,144 @@
+"""What pydantic finds wrong with a user's data, in words: file, dotted key, problem, remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from gateway.errors import ConfigError, one_error
+
+_SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "client_secret", "api_key"})
+"""Keys below which a value is never quoted."""
+_LISTS = frozenset({"tuple_type", "list_type", "set_type", "frozen_set_type"})
+_MAPPINGS = frozenset({"dict_type", "model_type", "model_attributes_type", "mapping_type"})
+_WORDS = {
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+}
+
+
+class InvalidValue(ValueError):
+    """Raised by validators that know the remedy as well."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validate(model: type[M], data: Mapping[str, Any], *, file: str | Path | None, key: str = "") -> M:
+    """`model.model_validate(data)`, with every failure as a `ConfigError`, several as `ConfigErrors`."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise one_error(config_errors(error, model=model, file=file, key=key)) from None
+
+
+def config_errors(
+    error: ValidationError, *, model: type[BaseModel], file: str | Path | None = None, key: str = ""
+) -> list[ConfigError]:
+    """Each fault of a pydantic error; values are kept out where they may be secret.
+
+    Args:
+        model: The model that refused; its fields give the near miss for an unknown key.
+        key: Where in the file the model's data stands.
+    """
+    return [_config_error(fault, model, file, key) for fault in error.errors(include_url=False)]
+
+
+def _config_error(fault: Any, model: type[BaseModel], file: str | Path | None, key: str) -> ConfigError:
+    path = [str(part) for part in fault["loc"]]
+    of_a_key = path[-1:] == ["[key]"]
+    path = path[:-1] if of_a_key else path
+    dotted = ".".join(part for part in [key, *path] if part) or None
+    annotation = _annotation_at(model, path)
+    problem, remedy = str(fault["msg"]).removeprefix("Value error, "), "correct the value"
+    cause = fault.get("ctx", {}).get("error")
+    match fault["type"]:
+        case "extra_forbidden":
+            known = list(_fields(_annotation_at(model, path[:-1])) or {})
+            return ConfigError(f"unknown key {path[-1]!r}", file=file, key=dotted, remedy=near(path[-1], known, "keys"))
+        case "missing":
+            return ConfigError(f"missing key {path[-1]!r}", file=file, key=dotted, remedy="add it")
+        case "enum" if of_a_key and (known := _members(_annotation_at(model, path[:-1]))):
+            what = path[-2].removesuffix("s") if len(path) > 1 else "key"
+            problem = f"unknown {what} {path[-1]!r}"
+            return ConfigError(problem, file=file, key=dotted, remedy=near(path[-1], known, f"{what}s"))
+        case kind if kind in _LISTS:
+            of_strings = " of strings" if str in _arguments(annotation) else ""
+            problem, remedy = f"must be a list{of_strings}", 'write ["...", "..."]'
+        case kind if kind in _MAPPINGS:
+            known = _fields(annotation)
+            problem = "must be a mapping"
+            remedy = f"write {{{', '.join(f'{name}: ...' for name in known)}}}" if known else "write {NAME: VALUE}"
+        case _:
+            problem = _WORDS.get(fault["type"], problem.replace("Input should be", "must be"))
+            remedy = cause.remedy if isinstance(cause, InvalidValue) else remedy
+    shown = fault["input"]
+    if isinstance(shown, str | int | float | bool) and not _SECRET & set(path) and len(str(shown)) <= 60:
+        problem += f", got {shown!r}"
+    return ConfigError(problem, file=file, key=dotted, remedy=remedy)
+
+
+def near(name: str, known: Iterable[str], what: str) -> str:
+    """The remedy for an unknown name: the one that was probably meant, else all there are."""
+    names = sorted(known)
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {found[0]!r}?" if found else f"known {what}: {', '.join(names)}"
+
+
+def _annotation_at(model: type[BaseModel], path: Collection[str]) -> Any:
+    """The type of what stands at `path`; None where that cannot be told."""
+    here: Any = model
+    for part in path:
+        if part.isdigit() and get_origin(here) in (list, tuple):
+            here = get_args(here)[0]
+            continue
+        fields = _fields(here)
+        if fields is None:
+            # Inside a mapping of names to something: the name consumes one step.
+            here = next((inner for inner in _arguments(here) if _fields(inner) is not None), None)
+            continue
+        field = fields.get(part) or next((each for each in fields.values() if each.validation_alias == part), None)
+        here = field.annotation if field is not None else None
+    return here
+
+
+def _fields(annotation: Any) -> Any:
+    """The fields of the model that an annotation is, or allows for; None where it is no model's place."""
+    if get_origin(annotation) is dict:
+        return None
+    found = next((each for each in (annotation, *get_args(annotation)) if _is_model(each)), None)
+    return None if found is None else found.model_fields
+
+
+def _is_model(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
+
+
+def _arguments(annotation: Any) -> list[Any]:
+    """All types that an annotation is made of."""
+    found: list[Any] = []
+    for argument in get_args(annotation):
+        found += [argument, *_arguments(argument)]
+    return found
+
+
+def _members(annotation: Any) -> list[str]:
+    for each in _arguments(annotation):
+        if isinstance(each, type) and issubclass(each, StrEnum):
+            return [str(member) for member in cast("Iterable[StrEnum]", each)]
+    return []

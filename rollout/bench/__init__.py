@@ -1,1 +1,0 @@
-"""Measurements that a user may repeat."""

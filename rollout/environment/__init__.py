@@ -1,0 +1,1 @@
+"""Environments, tasks and rows: typed configuration, files, validation and start-up."""

@@ -1,0 +1,95 @@
+# pyright: basic
+# pyarrow ships no types; this module is the one place that uses it.
+"""Dataset rows in the parquet form that verl reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gateway.errors import ConfigError
+from rollout.environment.task import Task
+
+_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+# Spelt out, so that a column that is null in every row still has its type, and two files can be concatenated.
+SCHEMA = pa.schema(
+    [
+        ("data_source", pa.string()),
+        ("agent_name", pa.string()),
+        ("prompt", pa.list_(_MESSAGE)),
+        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
+        (
+            "extra_info",
+            pa.struct(
+                [
+                    ("index", pa.int64()),
+                    ("split", pa.string()),
+                    (
+                        "mcp",
+                        pa.struct(
+                            [
+                                ("environment", pa.string()),
+                                ("task", pa.string()),
+                                ("seed", pa.int64()),
+                                ("tools", pa.list_(pa.string())),
+                            ]
+                        ),
+                    ),
+                    # What verl's stock tool_agent hands to our tool class, see rollout/verl/stock_session.py.
+                    ("tools_kwargs", pa.struct([("mcp", pa.struct([("task", pa.string()), ("seed", pa.int64())]))])),
+                ]
+            ),
+        ),
+    ]
+)
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file, in order.
+
+    Raises:
+        ConfigError: the file is not there, or is no parquet file.
+    """
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError as error:
+        raise ConfigError("no such file", file=path, remedy="write it with `mcp-rollout data`") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ConfigError(f"is not a parquet file: {error}", file=path) from error
+    yield from table.to_pylist()
+
+
+def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> None:
+    """Write rows for verl; the file appears whole or not at all.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    rows = [_row(index, task, split, agent) for index, task in enumerate(tasks)]
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial)
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="-o") from error
+
+
+def _row(index: int, task: Task, split: str, agent: str) -> dict[str, Any]:
+    mcp = {"environment": task.environment, "task": task.task, "seed": task.seed, "tools": task.tools}
+    return {
+        "data_source": task.environment,
+        "agent_name": agent,
+        "prompt": list(task.prompt),
+        "reward_model": {"style": "rule", "ground_truth": task.answer or ""},
+        "extra_info": {
+            "index": index,
+            "split": split,
+            "mcp": mcp,
+            "tools_kwargs": {"mcp": {"task": task.task, "seed": task.seed}},
+        },
+    }

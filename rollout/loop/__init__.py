@@ -1,0 +1,1 @@
+"""One trajectory: the main path, and the parts it calls."""

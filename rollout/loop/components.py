@@ -1,0 +1,94 @@
+"""Components of a reward that a trace alone decides. Each reads what the policy wrote, and nothing that a tool said."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+
+from gateway.errors import ConfigError
+from gateway.types import CallFault
+from rollout.environment.reward_config import Component, RewardConfig
+from rollout.trace.record import Trace
+from rollout.types import FinishReason
+
+
+def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
+    """The components of ours that the environment weighs, each in [0, 1].
+
+    Raises:
+        ConfigError: `exact_match` is weighed, and the row has no ground truth.
+    """
+    return {component: _COMPUTED[component](config, trace) for component in config.ours}
+
+
+def exact_match(config: RewardConfig, trace: Trace) -> float:
+    """Whether the last answer is the row's ground truth: as numbers where both are, else as normalised text."""
+    truth = trace.task.answer
+    if not truth:
+        raise ConfigError(
+            "exact_match needs the row's ground truth",
+            file=trace.task.environment,
+            key="reward_model.ground_truth",
+            remedy="let the server's `tasks` tool give each task an `answer`, or write it into the rows",
+        )
+    answers = bool(trace.turns) and not trace.turns[-1].tools and not trace.ends_unheard
+    said = trace.turns[-1].content if answers else ""
+    if config.answer_pattern is not None:
+        found = re.findall(config.answer_pattern, said)
+        said = found[-1] if found else ""
+    return float(same_answer(said, truth))
+
+
+def same_answer(one: str, other: str) -> bool:
+    """`1,000.0` is `1000`, and ` The Nile.` is `the nile`; an empty answer is no answer."""
+    left, right = _normalised(one), _normalised(other)
+    numbers = _number(left), _number(right)
+    return numbers[0] == numbers[1] if None not in numbers else bool(left) and left == right
+
+
+def valid_calls(config: RewardConfig, trace: Trace) -> float:
+    """No call at all earns nothing, or the safest policy would be one that never calls.
+
+    Calls beyond the parallel limit were never looked at, and say nothing: else writing many would lift the share.
+    """
+    events = [event for turn in trace.turns for event in turn.tools]
+    calls = [event for event in events if event.fault is not None or event.server is not None]
+    return sum(event.fault is None for event in calls) / len(calls) if calls else 0.0
+
+
+def well_formed(config: RewardConfig, trace: Trace) -> float:
+    well = [
+        turn.finish_reason is FinishReason.STOP and all(event.fault is not CallFault.UNREADABLE for event in turn.tools)
+        for turn in trace.turns
+    ]
+    return sum(well) / len(well) if well else 0.0
+
+
+def brevity(config: RewardConfig, trace: Trace) -> float:
+    """The length penalty of DAPO (arXiv 2503.14476, section 3.4), turned round: 1 is short, 0 is too long."""
+    assert config.brevity is not None
+    sampled = sum(turn.sampled for turn in trace.turns)
+    room = config.brevity.none_from - config.brevity.full_until
+    return min(1.0, max(0.0, (config.brevity.none_from - sampled) / room))
+
+
+_COMPUTED: Mapping[Component, Callable[[RewardConfig, Trace], float]] = {
+    Component.EXACT_MATCH: exact_match,
+    Component.VALID_CALLS: valid_calls,
+    Component.FORMAT: well_formed,
+    Component.BREVITY: brevity,
+}
+
+
+def _normalised(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(".,;:!?\"'`*$ ")
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        number = Decimal(text.replace(",", ""))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None

@@ -1,0 +1,120 @@
+"""How tool results and user messages join the context: with the budget told, cut to what fits, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollout.environment.config import Environment, ThinkingContext
+from rollout.loop.limits import Limits
+from rollout.loop.results import rule_for, shorten
+from rollout.loop.thinking import without_thinking
+from rollout.trace.marks import Mark, MarkKind
+from rollout.trace.record import StopReason, Trace
+from rollout.types import Edit, Message, TokenBuilder
+
+_ATTEMPTS = 3
+"""Tokens of a text by itself and within a message may differ by a few, so what was cut is measured again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """The rules by which one trajectory's context grows."""
+
+    environment: Environment
+    limits: Limits
+    tokens: TokenBuilder
+    schemas: Sequence[Mapping[str, Any]]
+
+    def add(self, trace: Trace, messages: list[Message]) -> None:
+        """Record messages, and render them into the context where another generation will read them.
+
+        Sets the stop reason where a limit is reached or where they do not fit.
+        """
+        base = self._base(trace, messages)
+        trace.stop_reason = trace.stop_reason or self.limits.reached(trace, freed=len(trace.context) - len(base))
+        try:
+            if trace.stop_reason is None:
+                self._render(trace, messages, base)
+        finally:  # what happened was said, even to a template that cannot render it
+            trace.messages += messages
+
+    def _render(self, trace: Trace, messages: list[Message], base: list[int]) -> None:
+        edit = self._fitted(trace, messages, base)
+        if edit is None:
+            trace.stop_reason = StopReason.TOKEN_LIMIT
+        elif len(base) == len(trace.context):
+            trace.add_context(edit)
+        else:
+            kept = base[: len(base) - edit.removed]
+            trace.take_back(edit.removed)
+            trace.open([*kept, *edit.inserted, *edit.appended], images=trace.images + edit.images)
+
+    def _base(self, trace: Trace, messages: Sequence[Message]) -> list[int]:
+        """The context that the messages join."""
+        new_user_turn = messages[0]["role"] == "user"
+        if new_user_turn and self.environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
+            return without_thinking(trace, self.tokens)
+        return trace.context
+
+    def _fitted(self, trace: Trace, messages: list[Message], base: list[int]) -> Edit | None:
+        """The messages as an edit of `base`, None where they do not fit; in `messages` stands what the policy reads."""
+        line = self.limits.budget_line(trace) if self.limits.tell_budget else ""
+        room = self.limits.tokens_left(trace) + len(trace.context) - len(base)
+        for attempt in range(_ATTEMPTS):
+            told = [*messages[:-1], with_line(messages[-1], line)]
+            edit = self.tokens.messages(base, trace.messages, told, self.schemas)
+            left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
+            if left >= 1:
+                messages[:] = told
+                note_shown(trace, messages, cut=attempt > 0)
+                return edit
+            if not self._cut(trace, messages, self.environment.results.overflow_tokens - left):
+                break
+        trace.turns[-1].marks.append(Mark(kind=MarkKind.RESULT_OVERFLOW))
+        return None
+
+    def _cut(self, trace: Trace, messages: list[Message], excess: int) -> bool:
+        """Take `excess` tokens off the results, off the longest first; False where too little of them would be left."""
+        results, tokens = self.environment.results, self.tokens
+        sizes = {
+            index: len(tokens.encode(message["content"]))
+            for index, message in enumerate(messages)
+            if message["role"] == "tool" and isinstance(message["content"], str)
+        }
+        spare = {index: max(0, size - results.overflow_tokens) for index, size in sizes.items()}
+        if sum(spare.values()) < excess:
+            return False
+        for index in sorted(spare, key=lambda index: -spare[index]):
+            taken = min(excess, spare[index])
+            if taken == 0:
+                break
+            message, event = messages[index], trace.turns[-1].tools[index]
+            keep = rule_for(event.name, results).keep
+            text, cut = shorten(message["content"], sizes[index] - taken, keep, tokens)
+            messages[index] = message | {"content": text}
+            event.cut_tokens += cut
+            excess -= taken
+        return True
+
+
+def with_line(message: Message, line: str) -> Message:
+    """The message with a line more at its end."""
+    if not line:
+        return message
+    content = message["content"]
+    if isinstance(content, str):
+        return message | {"content": f"{content}\n{line}"}
+    return message | {"content": [*content, {"type": "text", "text": line}]}
+
+
+def note_shown(trace: Trace, messages: Sequence[Message], *, cut: bool) -> None:
+    """Record what the policy reads of each result, and that it was cut to fit."""
+    turn = trace.turns[-1]
+    if cut:
+        turn.marks.append(Mark(kind=MarkKind.RESULT_CUT))
+    for event, message in zip(turn.tools, messages, strict=False):
+        content = message["content"]
+        if message["role"] == "tool" and isinstance(content, str) and content != event.text:
+            event.shown = content

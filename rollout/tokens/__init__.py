@@ -1,0 +1,1 @@
+"""Everything that turns messages into token ids."""

@@ -1,0 +1,160 @@
+"""verl's continuous-token builder as a `TokenBuilder`, under every tool format that verl knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from verl.experimental.agent_loop.tool_parser import ToolParser
+
+from gateway.errors import ConfigError
+from rollout.formats.known import FORMATS
+from rollout.formats.spelling import token_ranges
+from rollout.tokens.images import image_urls, read_image, with_images
+from rollout.tokens.window import TAIL, can_narrow, edit_of, merge, narrow, wide
+from rollout.types import Edit, Message, Parsed, ThoughtMarkers
+
+FORMAT_KEY = "actor_rollout_ref.rollout.multi_turn.format"
+
+
+class ContinuousTokens:
+    """`TokenBuilder` over `verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder`.
+
+    Completions are read by `rollout.formats`, which loses no call; verl's own parser says which tokens must stop the
+    engine. Messages are rendered by verl's builder.
+
+    Args:
+        narrow_view: whether the builder may be shown the end of a conversation alone; None tries it out now, for
+            about as long as a hundred turns take. The attribute of that name tells the next one with the same template.
+
+    Raises:
+        ConfigError: there is no such tool format.
+    """
+
+    def __init__(self, builder: Any, tokenizer: Any, tool_format: str, *, narrow_view: bool | None = None) -> None:
+        if tool_format not in FORMATS:
+            remedy = f"one of {', '.join(sorted(FORMATS))}"
+            raise ConfigError(f"no tool format {tool_format!r}", key=FORMAT_KEY, remedy=remedy)
+        self._builder, self._tokenizer, self._format = builder, tokenizer, FORMATS[tool_format]
+        self._ends = {*self._ids(self._format.ends), *_valid((tokenizer.eos_token_id, tokenizer.pad_token_id))}
+        self._closing = [self._ids([token] if token else []) for token in self._format.closing]
+        self._whole = self._ends.union(*self._closing)
+        self._opened = False
+        self.narrow_view = can_narrow(builder, sorted(self._whole)) if narrow_view is None else narrow_view
+
+    @property
+    def thought(self) -> ThoughtMarkers | None:
+        return self._format.thought
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Ids after which generation must stop so that a call can be read."""
+        parser = ToolParser.get_tool_parser(self._format.name, self._tokenizer)
+        return sorted({*_valid(parser.stop_token_ids), *self._ids(self._format.stops)})
+
+    def sees(self, image: bytes) -> bool:
+        return self._builder.supports_multimodal() and read_image(image) is not None
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def encode_completion(self, text: str) -> list[int]:
+        """Ids of what a policy might have sampled, its end-of-turn token included."""
+        return self.encode(text + self._tokenizer.eos_token)
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        ids: list[int] = self._builder.build_initial_tokens(list(messages), tools=list(tools) or None)
+        self._note_opened(ids)
+        return ids
+
+    def completion(self, context: list[int], sampled: list[int]) -> Edit:
+        return edit_of(self._builder.merge_assistant_tokens(self._seen(context), sampled))
+
+    def messages(
+        self,
+        context: list[int],
+        previous: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> Edit:
+        # A completion cut at its length limit lacks the end of its message.
+        cut = bool(context) and context[-1] not in self._whole
+        closing = self._closing[new[0]["role"] != "tool"] if cut else []
+        view = (narrow if self.narrow_view else wide)(self._seen(context) + closing, previous, tools)
+        edit = merge(self._builder, replace(view, previous=with_images(view.previous)), with_images(new))
+        self._note_opened(edit.appended)
+        return replace(edit, inserted=closing + edit.inserted, images=len(image_urls(new)))
+
+    async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
+        ids = self._without_end(sampled)
+        text = self.decode(ids)
+        reading = self._format.read(text, tools, opened=self._opened)
+        return Parsed(
+            content=reading.content,
+            thinking=reading.thinking,
+            thoughts=token_ranges(ids, text, reading.thoughts, decode=self.decode, token_of=self._token_of),
+            in_thought=reading.in_thought,
+            calls=reading.calls,
+        )
+
+    def _seen(self, context: list[int]) -> list[int]:
+        return context[-TAIL:] if self.narrow_view else context
+
+    def _note_opened(self, ids: list[int]) -> None:
+        """Some templates begin the thought themselves; then a completion without a closing marker is all thought."""
+        self._opened = self._format.opens(self.decode(ids[-16:]))
+
+    def _without_end(self, ids: list[int]) -> list[int]:
+        end = len(ids)
+        while end and ids[end - 1] in self._ends:
+            end -= 1
+        return ids[:end]
+
+    def _token_of(self, marker: str) -> int | None:
+        return next(iter(self._ids([marker])), None)
+
+    def _ids(self, tokens: Sequence[str]) -> list[int]:
+        """The ids of those tokens that the vocabulary has."""
+        found = [self._tokenizer.convert_tokens_to_ids(token) for token in tokens]
+        return [token for token in _valid(found) if token != self._tokenizer.unk_token_id]
+
+
+def load_tokens(
+    model: str,
+    *,
+    tokenizer_path: str | None = None,
+    trust_remote_code: bool = False,
+    chat_template: str | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+    tool_format: str = "hermes",
+    key: str | None = None,
+) -> ContinuousTokens:
+    """The tokenizer of a model directory, or of `tokenizer_path`.
+
+    Raises:
+        ConfigError: there is none, and `key` says where the path was given; or no such tool format.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    path = tokenizer_path or model
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        kind = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).model_type
+        if chat_template:
+            tokenizer.chat_template = chat_template
+        kwargs = dict(template_kwargs or {})
+        # It looks up the tokens that its templates need.
+        builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
+    except (OSError, ValueError) as error:
+        problem = f"no tokenizer can be loaded: {str(error).splitlines()[0]}"
+        raise ConfigError(problem, file=path, key=key, remedy="give a model directory with its tokenizer") from error
+    return ContinuousTokens(builder, tokenizer, tool_format)
+
+
+def _valid(tokens: Iterable[int | None]) -> list[int]:
+    return [token for token in tokens if isinstance(token, int) and token >= 0]

@@ -1,0 +1,133 @@
+# pyright: basic
+"""A Qwen3 small enough to train on two CPU cores, with a tokenizer of its own; made offline.
+
+    python -m rollout.verl_cpu.tiny_model OUT [--corpus FILE ...]
+
+It knows nothing: its weights are random. What it is good for is running the whole path for real.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# As in Qwen3, added but not special: decoding with `skip_special_tokens` keeps them.
+_MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+
+# What may become one token: a word with the punctuation around it, or up to three digits. Tool schemas are mostly
+# punctuation; kept apart from the words, as most tokenizers do, it doubles a prompt's length.
+_PIECE = r"\d{1,3}|[^A-Za-z0-9]*[A-Za-z_]+[^A-Za-z0-9\n]*"
+
+_CORPUS = (
+    '{"type": "function", "function": {"name": "add", "description": "Add two integers.", "parameters": '
+    '{"type": "object", "properties": {"a": {"type": "integer", "title": "A"}, "b": {"type": "number", '
+    '"default": null, "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "boolean"}}, '
+    '{"type": "null"}]}}, "required": ["a", "b"], "additionalProperties": false, "enum": []}}}',
+    '{"name": "add", "arguments": {"a": 1, "b": 2}}',
+    "What is 12 plus 34? The answer is 46. I need to look up the order first, then I can answer the user.",
+)
+
+
+def make_tiny_model(
+    path: str | Path,
+    *,
+    corpus: Iterable[str] = (),
+    vocab_size: int = 4096,
+    hidden: int = 128,
+    layers: int = 4,
+    seed: int = 0,
+) -> Path:
+    """Write a random Qwen3 and its tokenizer to the directory `path`, and return it.
+
+    The same arguments give the same files. `vocab_size` is an upper bound: a small corpus has fewer pieces to learn.
+    The model's vocabulary is exactly the tokenizer's, so no id can be sampled that has no text.
+
+    Args:
+        corpus: texts to learn the vocabulary from, beside a few lines of English and JSON. The nearer they are to what
+            will be tokenised, the shorter prompts become.
+        hidden: model width, a multiple of 64.
+    """
+    path = Path(path)
+    tokenizer = _tokenizer([CHAT_TEMPLATE.read_text(encoding="utf-8"), *_CORPUS, *corpus], vocab_size)
+    tokenizer.save_pretrained(path)
+    end, padding = tokenizer.get_vocab()["<|im_end|>"], tokenizer.get_vocab()["<|endoftext|>"]
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        # Prompts are long and the model is narrow, so attention is most of the work: few heads, none of them shared.
+        num_attention_heads=max(hidden // 64, 1),
+        num_key_value_heads=max(hidden // 64, 1),
+        head_dim=32,
+        max_position_embeddings=32768,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=padding,
+        architectures=["Qwen3ForCausalLM"],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=padding)
+    model.save_pretrained(path)
+    return path
+
+
+def _tokenizer(corpus: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE: any text can be encoded and decoded again without loss."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECE), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(_MARKERS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=list(_SPECIAL),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    tokenizer.add_tokens([AddedToken(marker, special=False, normalized=False) for marker in _MARKERS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>", "<|im_end|>"],
+        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m rollout.verl_cpu.tiny_model", description=__doc__)
+    parser.add_argument("out", type=Path, help="directory to write, made if it is missing")
+    parser.add_argument("--corpus", type=Path, nargs="*", default=[], metavar="FILE", help="texts to learn pieces from")
+    parser.add_argument("--vocab-size", type=int, default=4096)
+    parser.add_argument("--hidden", type=int, default=128, help="model width, a multiple of 64")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    make_tiny_model(
+        options.out,
+        corpus=[file.read_text(encoding="utf-8") for file in options.corpus],
+        vocab_size=options.vocab_size,
+        hidden=options.hidden,
+        layers=options.layers,
+        seed=options.seed,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Rows begin with what the environment's servers have to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from worlds import environment, opened
+
+from gateway import ConfigError
+from rollout.environment.config import Environment
+from rollout.environment.rows import environment_tasks
+
+pytestmark = pytest.mark.anyio
+
+PROMPTLESS = MCPServer("promptless")
+SERVERS = {"shop": MCPServer("shop", instructions="Sell."), "mute": MCPServer("mute")}
+
+
+@SERVERS["shop"].resource("shop://prices")
+def prices() -> str:
+    return "Plum: 1."
+
+
+@SERVERS["shop"].prompt()
+def manners(tone: str) -> str:
+    return f"Be {tone}."
+
+
+@SERVERS["shop"].tool(meta={"mcp-rollout/role": "tasks"})
+def tasks(split: str, limit: int) -> dict[str, Any]:
+    """Tasks."""
+    return {"tasks": [{"task": "sell", "seed": 3, "prompt": "A plum."}]}
+
+
+@PROMPTLESS.tool(name="tasks", meta={"mcp-rollout/role": "tasks"})
+def without_prompts(split: str, limit: int) -> dict[str, Any]:
+    """Tasks."""
+    return {"tasks": [{"task": "sell", "seed": 3}]}
+
+
+async def test_a_row_that_would_be_empty_is_one_error() -> None:
+    servers = {"promptless": PROMPTLESS}
+    env = environment(servers, tasks={"server": "promptless"})
+    async with opened(env, servers) as gateway:
+        with pytest.raises(ConfigError, match="system: task 'sell' has no prompt"):
+            await environment_tasks(env, gateway, "train", None)
+
+
+def made(system: Any) -> Environment:
+    return environment(SERVERS, system=system, tasks={"server": "shop"})
+
+
+async def prompt(system: Any) -> list[tuple[str, str]]:
+    env = made(system)
+    async with opened(env, SERVERS) as gateway:
+        (task,) = await environment_tasks(env, gateway, "train", None)
+    return [(message["role"], message["content"]) for message in task.prompt]
+
+
+PROMPT = {"prompt": {"server": "shop", "name": "manners", "arguments": {"tone": "brief"}}}
+RESOURCE = {"resource": {"server": "shop", "uri": "shop://prices"}}
+
+
+@pytest.mark.parametrize(
+    ("system", "text"),
+    [
+        ({"text": "Hello."}, "Hello."),
+        ({"instructions_of": "shop"}, "Sell."),
+        (PROMPT, "Be brief."),
+        (RESOURCE, "Plum: 1."),
+        (
+            [{"text": "Hello."}, RESOURCE, PROMPT, {"instructions_of": "shop"}],
+            "Hello.\n\nPlum: 1.\n\nBe brief.\n\nSell.",
+        ),
+    ],
+)
+async def test_the_system_message_is_what_the_environment_puts_together(system: Any, text: str) -> None:
+    assert await prompt(system) == [("system", text), ("user", "A plum.")]
+
+
+async def test_an_environment_may_have_no_system_message() -> None:
+    assert await prompt(None) == [("user", "A plum.")]
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        ({"instructions_of": "mute"}, r"system.0: server 'mute' gives no instructions"),
+        ([{"text": "x"}, {"resource": {"server": "shop", "uri": "shop://x"}}], r"system.1: .* refuses resource 'shop:"),
+        ({"prompt": {"server": "shop", "name": "manners"}}, r"system.0: server 'shop' refuses prompt 'manners'"),
+    ],
+)
+async def test_a_part_that_a_server_does_not_give_is_one_error_with_its_key(system: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        await prompt(system)
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        ({"text": "x", "instructions_of": "shop"}, "give one of"),
+        ([{}], "give one of"),
+        ([{"prompt": {"server": "shp", "name": "x"}}], "system.0 names 'shp'"),
+    ],
+)
+def test_a_wrong_system_section_is_refused(system: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made(system)

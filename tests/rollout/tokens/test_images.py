@@ -1,0 +1,185 @@
+"""Images in results, for policies that see: a real processor, verl's own vision builder, and what verl is handed."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from galleries import gallery, png
+from worlds import environment, opened, task
+
+from gateway.leases.session import Session
+from rollout.engines.scripted import ScriptedPolicy
+from rollout.environment.task import Origin
+from rollout.formats import hermes
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
+from rollout.trace.record import StopReason, Trace
+from rollout.trace.store import TraceStore
+from rollout.types import Call, Policy
+
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+
+VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+TEMPLATE = """{%- for message in messages -%}
+<|im_start|>{{ 'user' if message.role == 'tool' else message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}{% for block in message.content -%}
+{% if block.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ block.text }}{% endif %}
+{%- endfor %}{% endif %}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif -%}"""
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory, imported_verl: None) -> tuple[Any, Any]:
+    """A tokenizer, and a processor of the Qwen2-VL family around it."""
+    from transformers import AutoTokenizer
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+    from transformers.processing_utils import ProcessorMixin
+
+    from rollout.verl_cpu.tiny_model import make_tiny_model
+
+    class Processor(Qwen2VLProcessor):
+        """Without the video half, which needs torchvision."""
+
+        attributes = ["image_processor", "tokenizer"]  # noqa: RUF012
+
+        def __init__(self, image_processor: Any, tokenizer: Any, chat_template: str) -> None:
+            self.image_token, self.video_token = "<|image_pad|>", "<|video_pad|>"
+            self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+            self.video_token_id = tokenizer.convert_tokens_to_ids(self.video_token)
+            ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+    directory = make_tiny_model(tmp_path_factory.mktemp("model"), hidden=64, layers=1)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(VISION)})
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer, Processor(Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=56 * 56), tokenizer, TEMPLATE)
+
+
+def builder_for(parts: tuple[Any, Any], *, vision: bool) -> Any:
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    tokenizer, processor = parts
+    if vision:
+        return create_continuous_token_builder(tokenizer, model_family="vldefault", processor=processor)
+    return create_continuous_token_builder(tokenizer, model_family="default")
+
+
+async def played(tmp_path: Path, parts: tuple[Any, Any], colors: list[str], *, vision: bool, most: int = 2000) -> Trace:
+    from rollout.tokens.verl_builder import ContinuousTokens
+
+    tokenizer, _ = parts
+    calls = [hermes.write(calls=[Call(name="paint", arguments={"color": color})]) for color in colors]
+
+    async def policy_for(_: Session) -> Policy:
+        def encode(text: str) -> list[int]:
+            return tokenizer.encode(text, add_special_tokens=False)
+
+        return ScriptedPolicy([*calls, "Done."], encode, stop="<|im_end|>")
+
+    servers = {"gallery": gallery()}
+    made = environment(servers, reward={"server": "gallery"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        async with opened(made, servers) as gateway:
+            return await roll_out(
+                Trace.begin("t", task(), Origin()),
+                environment=made,
+                gateway=gateway,
+                policy_for=policy_for,
+                tokens=ContinuousTokens(builder_for(parts, vision=vision), tokenizer, "hermes"),
+                limits=Limits(response_tokens=most),
+                store=TraceStore(tmp_path),
+            )
+
+
+async def test_images_reach_the_context_and_verl_in_their_order(tmp_path: Path, parts: tuple[Any, Any]) -> None:
+    from rollout.verl.output import to_outputs
+
+    trace = await played(tmp_path, parts, ["red", "blue"], vision=True)
+    assert trace.stop_reason is StopReason.ANSWERED and trace.images == 2
+    tokenizer, _ = parts
+    pads = trace.response_ids.count(tokenizer.convert_tokens_to_ids("<|image_pad|>"))
+    assert pads == 2 * 2  # each of the pictures is two patches wide and one high
+    output = to_outputs(trace, ())[0]
+    assert output.multi_modal_data is not None
+    pictures = output.multi_modal_data["images"]
+    assert [picture.getpixel((0, 0)) for picture in pictures] == [(255, 0, 0), (0, 0, 255)]
+    assert pads == tokens_of(parts, pictures)
+    assert trace.turns[0].tools[0].text == f"All red.\n[image: image/png, {len(png('red'))} bytes]"
+    assert trace.turns[0].tools[0].shown == "All red."
+    assert trace.turns[0].tools[0].blocks[0].size == len(png("red"))
+
+
+def tokens_of(parts: tuple[Any, Any], pictures: list[Any]) -> int:
+    """How many image tokens the processor itself makes of the pictures that verl is handed."""
+    tokenizer, processor = parts
+    text = "<|vision_start|><|image_pad|><|vision_end|>" * len(pictures)
+    ids = processor(text=[text], images=pictures)["input_ids"][0]
+    return list(ids).count(tokenizer.convert_tokens_to_ids("<|image_pad|>"))
+
+
+async def test_a_policy_without_vision_reads_what_the_image_was(tmp_path: Path, parts: tuple[Any, Any]) -> None:
+    from rollout.verl.output import to_outputs
+
+    trace = await played(tmp_path, parts, ["red"], vision=False)
+    assert trace.images == 0 and to_outputs(trace, ())[0].multi_modal_data == {}
+    assert trace.messages[2]["content"] == f"All red.\n[image: image/png, {len(png('red'))} bytes]"
+
+
+async def test_an_image_that_cannot_be_read_is_named_like_other_data(tmp_path: Path, parts: tuple[Any, Any]) -> None:
+    trace = await played(tmp_path, parts, ["broken", "red"], vision=True)
+    assert trace.stop_reason is StopReason.ANSWERED and trace.images == 1
+    assert trace.messages[2]["content"] == "All broken.\n[image: image/png, 10 bytes]"
+
+
+async def test_an_image_that_no_longer_fits_is_not_handed_to_verl(tmp_path: Path, parts: tuple[Any, Any]) -> None:
+    from rollout.verl.output import to_outputs
+
+    whole = await played(tmp_path / "whole", parts, ["red", "blue"], vision=True)
+    second = whole.spans[-2]
+    trace = await played(tmp_path / "cut", parts, ["red", "blue"], vision=True, most=second.end - 1)
+    assert trace.stop_reason is StopReason.TOKEN_LIMIT and trace.images == 1
+    pictures = to_outputs(trace, ())[0].multi_modal_data or {}
+    assert len(pictures["images"]) == 1
+
+
+def test_a_picture_that_would_fill_the_memory_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    from rollout.tokens.images import read_image
+
+    data = png("red", (100, 100))
+    assert read_image(data) is not None
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert read_image(data) is None
+
+
+async def test_stock_tool_agent_gets_images_where_the_lock_says_so(tmp_path: Path, imported_verl: None) -> None:
+    from verl.experimental.agent_loop.tool_agent_loop import AgentData
+    from verl.tools.tool_registry import initialize_tools_from_config
+
+    from gateway import Gateway, load_servers
+    from gateway.catalogue.tool_config import lock_entries, write_lock
+    from rollout.verl.runtime import WORKER
+
+    source, lock = tmp_path / "servers.json", tmp_path / "tools.yaml"
+    source.write_text('{"mcpServers": {"gallery": {"factory": "galleries:gallery", "required": true}}}')
+    async with Gateway(load_servers(source)) as gateway:
+        entries = lock_entries(gateway.catalogue, environment=None, source=str(source))
+    told: list[Any] = []
+    for images in (True, False):
+        entries[0]["config"]["images"] = images
+        write_lock(lock, entries)
+        (tool,) = initialize_tools_from_config(str(lock))
+        data = AgentData([], [], [], None, None, {}, "r", {})  # pyright: ignore[reportArgumentType]
+        told.append((await tool.execute("1", {"color": "red"}, agent_data=data))[0])
+        del data
+    await WORKER.close()
+    assert told[0].text == "All red." and told[0].image[0].getpixel((0, 0)) == (255, 0, 0)
+    assert told[1].text.endswith("bytes]") and told[1].image is None

@@ -1,0 +1,185 @@
+"""What a turn costs in our own code: counted in tokens rendered and decoded, under every tool format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sampled import Counting
+from tool_formats import DIALECTS, builder_for, tokenizer_for
+
+from gateway.errors import ConfigError
+from rollout.trace.record import assistant_message
+from rollout.types import Call, Edit, Message
+
+pytestmark = pytest.mark.usefixtures("imported_verl")
+
+TEXT = "I note the plums and pears. " * 4
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Take a note. " * 10,
+            "parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+        },
+    }
+    for name in ("note", "find", "look", "send")
+]
+
+
+def applied(context: list[int], edit: Edit) -> list[int]:
+    return [*context[: len(context) - edit.removed], *edit.inserted, *edit.appended]
+
+
+class Talk:
+    """A conversation that is built turn by turn: every fifth time the user speaks, else a tool."""
+
+    def __init__(self, name: str, *, narrow_view: bool | None = True, tools: list[dict[str, Any]] = TOOLS) -> None:
+        from rollout.tokens.verl_builder import ContinuousTokens
+
+        self.name, self.counting, self.tools = name, Counting(tokenizer_for(name)), tools
+        builder = builder_for(name, self.counting)
+        self.tokens = ContinuousTokens(builder, self.counting, name, narrow_view=narrow_view)
+        self.messages: list[Message] = [{"role": "user", "content": "Begin."}]
+        self.context = self.tokens.prompt(self.messages, tools)
+        self.turns = 0
+
+    def turn(self, thinking: str = TEXT) -> tuple[int, int]:
+        """(tokens rendered, tokens decoded) by one more turn."""
+        rendered, decoded = self.counting.rendered, self.counting.decoded
+        asks = self.turns % 5 == 4
+        calls = [] if asks else [Call(name="note", arguments={"text": TEXT}, id="functions.note:0")]
+        text = DIALECTS[self.name].write(thinking, TEXT.strip() if asks else "", calls)
+        sampled = self.counting.tokenizer.encode(text, add_special_tokens=False)
+        parsed = anyio.run(self.tokens.parse, sampled, self.tools)
+        assert [call.name for call in parsed.calls] == [call.name for call in calls]
+        self.context = applied(self.context, self.tokens.completion(self.context, sampled))
+        previous = [*self.messages, assistant_message(parsed)]
+        answer: Message = {"role": "tool", "name": "note", "content": TEXT, "tool_call_id": "functions.note:0"}
+        new: list[Message] = [{"role": "user", "content": TEXT}] if asks else [answer]
+        self.context = applied(self.context, self.tokens.messages(self.context, previous, new, self.tools))
+        self.messages = [*previous, *new]
+        self.turns += 1
+        return self.counting.rendered - rendered, self.counting.decoded - decoded
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_turn_sixty_costs_what_turn_five_costs(name: str) -> None:
+    talk = Talk(name)
+    costs = [talk.turn() for _ in range(60)]
+    for early, late in ((4, 59), (3, 58)):  # the user speaks, and a tool does
+        assert all(later <= 1.5 * earlier for earlier, later in zip(costs[early], costs[late], strict=True))
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_neither_tools_nor_what_was_sampled_is_rendered_again(name: str) -> None:
+    talk, thinking_more, with_one_tool = Talk(name), Talk(name), Talk(name, tools=TOOLS[:1])
+    for _ in range(5):
+        rendered, decoded = talk.turn()
+        more_rendered, more_decoded = thinking_more.turn(TEXT * 10)
+        assert rendered == more_rendered == with_one_tool.turn()[0]
+        assert more_decoded < 12 * decoded  # linear in what was sampled
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_public_template_lets_what_is_new_be_rendered_alone(name: str) -> None:
+    assert Talk(name, narrow_view=None).tokens.narrow_view
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> None:
+    from rollout.tokens.rendering import check_turns
+
+    for tools in (TOOLS, []):
+        check_turns(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True)
+
+
+@pytest.mark.parametrize(
+    ("refused", "what"),
+    [
+        ("m.role == 'tool'", "a tool's answer"),
+        ("m.role == 'tool' and loop.previtem is defined and loop.previtem.role == 'tool'", "two tools' answers"),
+        ("m.role == 'user' and not loop.last", None),
+    ],
+)
+def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: str, what: str | None) -> None:
+    from rollout.tokens.rendering import check_turns
+
+    tokenizer: Any = Talk("hermes").counting.tokenizer
+    template = tokenizer.chat_template
+    refusal = f"{{%- for m in messages -%}}{{%- if {refused} -%}}{{{{ raise_exception('not here') }}}}{{%- endif -%}}"
+    prompt: list[Message] = [{"role": "user", "content": "Begin."}]
+    try:
+        tokenizer.chat_template = f"{refusal}{{%- endfor -%}}{template}"
+        if what is None:  # a template that refuses what no trajectory needs is no worse for it
+            check_turns(Talk("hermes").tokens, prompt, [], has_user=False)
+            return
+        with pytest.raises(ConfigError, match=f"does not render {what}.*: TemplateError: not here"):
+            check_turns(Talk("hermes").tokens, prompt, TOOLS, has_user=False)
+    finally:
+        tokenizer.chat_template = template
+
+
+WORDS = st.text('abcxyz 0123.,\n\u4e2d\U0001f351{}"<>', max_size=12)
+STEPS = st.lists(st.tuples(st.sampled_from(["tool", "tools", "user"]), WORDS, WORDS), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(steps=STEPS, system=st.booleans(), tools=st.booleans(), cut=st.booleans())
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+def test_the_narrow_view_renders_what_the_whole_conversation_does(
+    name: str, steps: list[tuple[str, str, str]], system: bool, tools: bool, cut: bool
+) -> None:
+    from rollout.tokens.window import merge, narrow, wide
+
+    tokenizer = tokenizer_for(name)
+    builder = builder_for(name, tokenizer)
+    end = tokenizer.encode(DIALECTS[name].write("", "x", []), add_special_tokens=False)[-1:]
+    offered = TOOLS if tools else []
+    messages: list[Message] = [{"role": "system", "content": "Be kind."}] if system else []
+    messages.append({"role": "user", "content": "Begin."})
+    context = builder.build_initial_tokens(messages, tools=offered or None)
+    for kind, said, answer in steps:
+        calls = [] if kind == "user" else [("note", "find")[index] for index in range(1 + (kind == "tools"))]
+        message: Message = {"role": "assistant", "content": said}
+        if calls:
+            message["tool_calls"] = [
+                {
+                    "type": "function",
+                    "id": f"functions.{call}:0",
+                    "function": {"name": call, "arguments": {"text": said}},
+                }
+                for call in calls
+            ]
+        new: list[Message] = [
+            {"role": "tool", "name": call, "content": answer, "tool_call_id": f"functions.{call}:0"} for call in calls
+        ] or [{"role": "user", "content": answer}]
+        messages.append(message)
+        context += tokenizer.encode(said, add_special_tokens=False) + ([] if cut else end)
+        edit = merge(builder, wide(context, messages, offered), new)
+        assert merge(builder, narrow(context, messages, offered), new) == edit
+        context = applied(context, edit)
+        messages += new
+
+
+COUNTS_MESSAGES = "{%- if add_generation_prompt -%}{{- '<|start|>assistant' -}}{%- endif -%}"
+
+
+def test_a_template_that_needs_the_whole_conversation_is_given_it() -> None:
+    template = tokenizer_for("gpt-oss").chat_template
+    assert template.rstrip().endswith(COUNTS_MESSAGES)
+    counts = COUNTS_MESSAGES.replace("<|start|>assistant'", "<|start|>assistant' ~ messages | length")
+    tokenizer: Any = Talk("gpt-oss").counting.tokenizer
+    try:
+        tokenizer.chat_template = template.replace(COUNTS_MESSAGES, counts)
+        talk = Talk("gpt-oss", narrow_view=None)
+        assert not talk.tokens.narrow_view
+        costs = [talk.turn()[0] for _ in range(8)]
+        assert tokenizer.decode(talk.context).endswith("<|start|>assistant17")
+        assert costs[7] > costs[2]
+    finally:
+        tokenizer.chat_template = template

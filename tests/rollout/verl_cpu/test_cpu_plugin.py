@@ -1,0 +1,96 @@
+"""verl finds the CPU adapter by itself, and only where it is asked to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+
+def python(program: str, **environment: str) -> str:
+    """Standard output of a fresh interpreter; what verl registers, it registers for the whole process."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("VERL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    return done.stdout + (done.stderr if "STDERR" in environment else "")
+
+
+def test_the_entry_point_names_the_package() -> None:
+    [plugin] = [plugin for plugin in entry_points(group="verl.plugins") if plugin.name == "mcp_rollout_cpu"]
+    assert plugin.value == "rollout.verl_cpu"
+
+
+def test_without_being_asked_for_it_imports_nothing() -> None:
+    program = "import sys, rollout.verl_cpu; print({'torch', 'ray', 'verl', 'transformers'} & set(sys.modules))"
+    assert python(program) == "set()\n"
+    assert python(program, VERL_PLATFORM="nvidia") == "set()\n"
+
+
+REGISTERED = """
+import sys
+import {first}
+import verl
+from verl.utils.device import get_device_name
+from verl.utils.distributed import initialize_global_process_group_ray
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
+from verl.workers.rollout.replica import get_rollout_replica_class
+import torch.distributed as dist
+
+print(get_device_name())
+print(get_rollout_replica_class("transformers_cpu").__name__, get_rollout_class("transformers_cpu").__name__)
+print(_ROLLOUT_REGISTRY["sglang", "async"], "sglang" in sys.modules)
+print(EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__)
+initialize_global_process_group_ray(timeout_second=None)
+print(dist.get_backend())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("first", ["verl", "rollout.verl_cpu.server"])
+def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> None:
+    found = python(REGISTERED.format(first=first), VERL_PLATFORM="cpu", DIST_INIT_METHOD="tcp://127.0.0.1:0", RANK="0")
+    assert found.splitlines()[-5:] == [
+        "cpu",
+        "TransformersReplica TransformersAdapter",
+        "rollout.verl_cpu.sglang.adapter.SGLangCPUAdapter False",
+        "FSDPEngineWithLMHead",
+        "cpu:gloo",
+    ]
+
+
+MOVED = """
+import verl.utils.distributed as distributed
+
+def initialize_global_process_group_ray(backend=None): ...
+
+distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
+from rollout.verl_cpu.register import VerlMoved, register
+try:
+    register()
+except VerlMoved as error:
+    print(error)
+"""
+
+
+def test_a_verl_that_has_moved_is_named_in_the_error() -> None:
+    message = python(MOVED)
+    assert "initialize_global_process_group_ray has another signature" in message
+    assert "verl 0.9.1" in message
+
+
+def test_a_failure_is_logged_as_an_error_where_verl_would_hide_it() -> None:
+    """verl loads plugins last; breaking a module the plugin needs stands for any failure in it."""
+    program = "import sys; sys.modules['rollout.verl_cpu.platform'] = None; import verl"
+    printed = python(program, VERL_PLATFORM="cpu", STDERR="1")
+    assert "verl could not be prepared for it" in printed
+    assert "rollout.verl_cpu.platform" in printed

@@ -1,0 +1,115 @@
+"""Workers forked by a server behave as workers that an interpreter of their own started."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 20
+# Not imported by the interpreter itself, so its presence shows that the server had imported it.
+PRELOADED = "wave"
+
+DESCRIBE = """
+import os, sys
+seen = sys.argv[1:], os.environ["WORKER"], os.getcwd(), sys.stdin.read()
+print(os.getppid(), "wave" in sys.modules, *seen, flush=True)
+print("to stderr", file=sys.stderr)
+sys.exit(int(os.environ["STATUS"]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "worker.py"
+    path.write_text(DESCRIBE)
+    return path
+
+
+def command(script: Path, *arguments: str) -> list[str]:
+    """What Ray runs; the directory of `--raylet-name` is the test's own, so no server is shared between tests."""
+    prefork = [sys.executable, "-m", "rollout.verl_cpu.prefork", "--preload", PRELOADED]
+    return [*prefork, str(script), f"--raylet-name={script.parent}/raylet", *arguments]
+
+
+def work(script: Path, name: str, *, status: int = 0, given: str = "") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"WORKER": name, "STATUS": str(status)}
+    return subprocess.run(
+        command(script, "--node=7"),
+        env=environment,
+        cwd=script.parent,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_a_worker_has_its_own_arguments_environment_directory_and_streams(script: Path) -> None:
+    done = work(script, "one", given="some input")
+    _, *seen = done.stdout.split(" ", 1)
+    arguments = [f"--raylet-name={script.parent}/raylet", "--node=7"]
+    assert seen == [f"True {arguments} one {script.parent} some input\n"]
+    assert (done.stderr, done.returncode) == ("to stderr\n", 0)
+
+
+def test_workers_come_from_one_server_and_end_with_their_own_status(script: Path) -> None:
+    done = [work(script, str(status), status=status) for status in (0, 3, 1)]
+    assert [worker.returncode for worker in done] == [0, 3, 1]
+    assert len({worker.stdout.split()[0] for worker in done}) == 1
+    assert {worker.stdout.split()[1] for worker in done} == {"True"}
+
+
+def test_workers_that_start_together_share_one_server(script: Path) -> None:
+    environment = os.environ | {"WORKER": "many", "STATUS": "0"}
+    started = [
+        subprocess.Popen(command(script), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    printed = [worker.communicate(timeout=TIMEOUT_S)[0] for worker in started]
+    assert len({line.split()[0] for line in printed}) == 1
+
+
+def test_an_exception_and_a_signal_become_an_exit_status(script: Path) -> None:
+    script.write_text("raise ValueError('broken')")
+    broken = work(script, "broken")
+    assert (broken.returncode, "ValueError: broken" in broken.stderr) == (1, True)
+    script.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert work(script, "killed").returncode == 137
+
+
+def test_the_server_ends_when_the_process_that_starts_workers_does(script: Path) -> None:
+    # A shell stands for the raylet: it starts one worker, says which server that came from, and ends when told to.
+    raylet = subprocess.Popen(
+        ["/bin/sh", "-c", '"$@" </dev/null; read -r line', "sh", *command(script)],
+        env=os.environ | {"WORKER": "one", "STATUS": "0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert raylet.stdin and raylet.stdout
+    server = os.pidfd_open(int(raylet.stdout.readline().split()[0]))
+    try:
+        assert select.select([server], [], [], 0)[0] == []
+        raylet.communicate("end\n", timeout=TIMEOUT_S)
+        assert select.select([server], [], [], TIMEOUT_S)[0] == [server]
+    finally:
+        os.close(server)
+
+
+def test_without_a_raylet_there_is_nothing_to_start(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rollout.verl_cpu.prefork", "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no --raylet-name" in done.stderr

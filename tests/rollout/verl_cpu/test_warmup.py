@@ -1,0 +1,97 @@
+"""A warm-up trains on what a rollout would have sampled, and gives the same model for the same arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import ConfigError
+from gateway.types import Content, ContentKind, ToolResult
+from rollout.environment.task import Origin, Task
+from rollout.trace.export import sft_row
+from rollout.trace.record import Reward, StopReason, Trace
+from rollout.types import Call, Completion, Edit, Parsed
+
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+
+LOOK = {"type": "object", "properties": {"what": {"type": "string"}}}
+TOOLS = {"shop": [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": LOOK}}]}
+
+
+def played(what: str) -> Trace:
+    prompt = ({"role": "system", "content": "Sell."}, {"role": "user", "content": f"Is there {what}?"})
+    trace = Trace.begin(what, Task(environment="shop", task=what, seed=0, prompt=prompt), Origin())
+    call = Call(name="look", arguments={"what": what})
+    found = ToolResult(content=(Content(kind=ContentKind.TEXT, text=f"{what}: 3"),))
+    for parsed in (Parsed(content="", thinking="I look.", calls=(call,)), Parsed(content=f"There is {what}.")):
+        trace.add_completion(Completion(ids=[1]), parsed, Edit(appended=[1]), mask_thinking=False)
+        if parsed.calls:
+            trace.messages += trace.add_calls([call], [found])
+    trace.reward, trace.stop_reason = Reward(score=1.0), StopReason.ANSWERED
+    return trace
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    file = tmp_path / "sft.jsonl"
+    exported = [sft_row(played(what), TOOLS) for what in ("tea", "rice", "salt", "plums")]
+    file.write_text("".join(json.dumps(row) + "\n" for row in exported))
+    return file
+
+
+@pytest.fixture
+def model(tmp_path: Path, rows: Path) -> Path:
+    from rollout.verl_cpu.tiny_model import make_tiny_model
+
+    return make_tiny_model(tmp_path / "model", corpus=[rows.read_text()], hidden=64, layers=1)
+
+
+def weights(model: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(model / "model.safetensors")
+
+
+def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, model: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from rollout.tokens.lengths import lengths_under
+    from rollout.tokens.verl_builder import load_tokens
+    from rollout.verl_cpu.warmup import read_rows, tokenize
+
+    tokenizer, tokens = AutoTokenizer.from_pretrained(model), load_tokens(str(model))
+    for row in read_rows(rows):
+        conversation = tokenize(tokenizer, row)
+        rollout = lengths_under(tokens, played(row["task"]), TOOLS["shop"])
+        assert len(conversation.ids) == rollout.prompt + rollout.response
+        assert sum(conversation.sampled) == sum(rollout.completions)
+        first = conversation.sampled.index(True)
+        assert first == rollout.prompt
+        assert tokenizer.decode(conversation.ids[first:]).startswith("<think>\nI look.\n</think>")
+
+
+def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, model: Path, tmp_path: Path) -> None:
+    import shutil
+
+    import torch
+
+    from rollout.verl_cpu.warmup import WarmUp, warm_up
+
+    again = Path(shutil.copytree(model, tmp_path / "again"))
+    losses: list[float] = []
+    options = WarmUp(steps=30, batch_size=3)
+    last = warm_up(model, rows, options, progress=lambda _step, loss: losses.append(loss))
+    assert len(losses) == 30 and losses[-1] == last < losses[0] / 2
+    assert warm_up(again, rows, options) == last
+    trained, repeated = weights(model), weights(again)
+    assert all(torch.equal(trained[name], repeated[name]) for name in trained)
+
+
+def test_too_few_rows_for_a_batch_are_refused(rows: Path, model: Path) -> None:
+    from rollout.verl_cpu.warmup import WarmUp, warm_up
+
+    with pytest.raises(ConfigError, match="4 rows, a batch takes 16"):
+        warm_up(model, rows, WarmUp())
