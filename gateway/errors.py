@@ -2,23 +2,51 @@
 
 Three kinds of failure reach a rollout, and only the second and third are exceptions:
 
-* the tool says no: `gateway.types.ToolResult` with `is_error=True`; the policy reads it;
+* the tool says no: `gateway.types.ToolResult` with `is_error=True`, which the policy reads;
 * the world broke: a `GatewayError`; the trajectory is recorded and withdrawn;
-* the configuration is wrong: a `ConfigError` at start-up, before anything is taken.
+* the configuration is wrong: a `ConfigError` at start-up, before any resource is taken.
+
+Each class has a stable `code` for traces and metrics. Instances can be pickled, since verl's workers are processes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self, cast
 
 
-class ConfigError(ValueError):
+class CodedError(Exception):
+    """Base of every exception here: carries a code and can be pickled."""
+
+    code: ClassVar[str] = "error"
+    """Stable snake_case name of the class, for example ``server_unavailable``."""
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in cls.__dict__:
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle as a call of their class with `args`, which does not fit keyword arguments.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[CodedError], args: tuple[Any, ...], state: dict[str, Any]) -> CodedError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The first exception inside nested exception groups; the error itself where it is not a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+class ConfigError(CodedError, ValueError):
     """A user's file or row is wrong. `str()` is the one message to show: where, what, and the remedy."""
-
-    kind = "config_error"
-    """The word for traces, as `GatewayError.kind`."""
 
     def __init__(
         self, problem: str, *, file: str | Path | None = None, key: str | None = None, remedy: str = ""
@@ -28,8 +56,16 @@ class ConfigError(ValueError):
         super().__init__((f"{where}: " if where else "") + problem + (f" ({remedy})" if remedy else ""))
 
 
+class InvalidValue(ValueError):
+    """Raised by pydantic validators that know the remedy too; `gateway.config` turns it into a `ConfigError`."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
 class ConfigErrors(ConfigError):
-    """Several things are wrong with one file; `str()` has a line for each."""
+    """Several faults of one file; `str()` has a line for each."""
 
     def __init__(self, faults: Sequence[ConfigError]) -> None:
         first = faults[0]
@@ -39,7 +75,7 @@ class ConfigErrors(ConfigError):
 
 
 def raise_all(faults: Sequence[ConfigError]) -> None:
-    """Raises what there is: nothing, the one fault as it is, or all of them as `ConfigErrors`."""
+    """Raise the one fault as it is, or several as `ConfigErrors`; return where there are none."""
     if faults:
         raise one_error(faults)
 
@@ -55,24 +91,20 @@ def faults_of(error: ConfigError) -> tuple[ConfigError, ...]:
 
 
 class LockMismatch(ConfigError):
-    """The servers define tools otherwise than the lock says; the message has the difference."""
+    """Live tool definitions differ from the lock; the message has the difference."""
 
-    kind = "tools_changed"
+    code = "tools_changed"
 
 
-class GatewayError(Exception):
+class GatewayError(CodedError):
     """The world broke: what happened is not the policy's doing and says nothing about its quality."""
 
     def __init__(self, message: str, *, server: str | None = None, tool: str | None = None) -> None:
         self.server, self.tool = server, tool
+        self.may_resend = False
+        """Whether the request may be sent once more, as `gateway.transport.delivery.verdict` decided."""
         where = "/".join(part for part in (server, tool) if part)
         super().__init__(f"{where}: {message}" if where else message)
-
-    @property
-    def kind(self) -> str:
-        """Stable snake_case word for traces and metrics, for example ``server_unavailable``."""
-        name = type(self).__name__
-        return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
 class ServerUnavailable(GatewayError):
@@ -84,7 +116,7 @@ class ConnectTimeout(ServerUnavailable):
 
 
 class LeaseTimeout(GatewayError):
-    """No place for another session became free within `lease_timeout_s`."""
+    """No slot for another session became free within `lease_timeout_s`."""
 
 
 class CallTimeout(GatewayError):
@@ -100,27 +132,27 @@ class ProtocolError(GatewayError):
 
 
 class ToolsChanged(GatewayError):
-    """A server defines tools otherwise than it did when this run began; the message is the difference."""
+    """A server's tool definitions differ from those at the start of the run; the message is the difference."""
 
     def __init__(self, difference: str, *, server: str) -> None:
         self.difference = difference
         super().__init__(f"its tools have changed since the start of the run:\n{difference}", server=server)
 
     def again(self) -> Self:
-        """The same for another trajectory; an exception object gathers the traces of all who raise it."""
+        """A copy to raise in another trajectory; a shared exception would collect the traceback of each raise."""
         return type(self)(self.difference, server=self.server or "")
 
 
 class ToolsUnknown(ToolsChanged):
-    """Whether a server's tools have changed could not be found out, by a fault of this program's own."""
+    """Comparing a server's tools failed because of a defect in this program."""
 
     def __init__(self, difference: str, *, server: str) -> None:
         self.difference = difference
-        GatewayError.__init__(self, f"whether its tools have changed cannot be told: {difference}", server=server)
+        GatewayError.__init__(self, f"whether its tools have changed is unknown: {difference}", server=server)
 
 
 class HarnessError(GatewayError):
-    """A harness tool (reset, start, reply, score, release, ...) is missing, refused, or answered off contract."""
+    """A harness tool (reset, start, reply, score, release, ...) is missing, refused, or broke its contract."""
 
     def __init__(
         self, message: str, *, server: str | None = None, tool: str | None = None, role: str | None = None
@@ -131,4 +163,4 @@ class HarnessError(GatewayError):
 
 
 class RequestRefused(GatewayError):
-    """A server asked for something within a call, a user's answer or a model's, that nobody here could give."""
+    """A server requested elicitation or sampling within a call, and no configured component could answer."""

@@ -16,7 +16,7 @@ from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.overrides import select_tools
 from gateway.catalogue.resource_tools import made_tool, resource_tools
 from gateway.config.models import GatewayConfig
-from gateway.connection.answering import check_elicitation
+from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
 from gateway.leases.leasing import Leases

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-TRAJECTORY_META = "mcp-rollout/loop/trajectory"
+TRAJECTORY_META = "mcp-rollout/trajectory"
 """Key in each request's `_meta`: the trajectory id, by which our `shared` servers keep state apart."""
 SEED_META = "mcp-rollout/seed"
 """Key in each request's `_meta`: the trajectory's seed."""
 ROLE_META = "mcp-rollout/role"
 """Key in a tool's `_meta`: its `Role`, which makes it a harness tool."""
-REWARD_META = "mcp-rollout/loop/reward"
+REWARD_META = "mcp-rollout/reward"
 """Key in a result's `_meta`: a reward for this turn; read from trusted servers only."""
 
 
@@ -60,6 +60,16 @@ class ResourceKind(StrEnum):
     PROMPTS = "prompts"
 
 
+GET_INSTRUCTIONS, LIST_RESOURCES, READ_RESOURCE, LIST_PROMPTS, GET_PROMPT = (
+    "instructions/get",
+    "resources/list",
+    "resources/read",
+    "prompts/list",
+    "prompts/get",
+)
+"""Names by which calls of resource tools are routed; the policy sees `server__get_instructions` and so on."""
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces, so that equal values have equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -99,8 +109,13 @@ class ToolDefinition:
 
     @property
     def safe_to_resend(self) -> bool:
-        """Whether sending a call twice cannot change the world more than sending it once."""
-        return self.read_only or self.idempotent
+        """Whether sending a call twice cannot change the world more than sending it once.
+
+        Annotations decide, and for the harness roles that number their calls, a `seq` argument. The role alone does
+        not: a foreign tool that was mapped to it never promised anything.
+        """
+        numbered = self.role in (Role.REPLY, Role.ELICIT) and "seq" in self.sent_schema.get("properties", ())
+        return self.read_only or self.idempotent or numbered
 
     @property
     def pinned(self) -> dict[str, Any]:

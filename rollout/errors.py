@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from gateway.errors import CodedError
 
-class RolloutError(Exception):
+
+class RolloutError(CodedError):
     """The trajectory could not be played; like a `GatewayError`, it is recorded and withdrawn."""
-
-    kind = "rollout_error"
 
 
 class EngineError(RolloutError):
     """The policy's engine failed, or answered with something that is not a completion."""
 
-    kind = "engine_error"
-
 
 class PromptTooLong(RolloutError):
     """The rendered prompt exceeds the trainer's prompt length; it is never cut."""
-
-    kind = "prompt_too_long"

@@ -1,4 +1,4 @@
-"""A server's tools as its entry wants them shown: chosen, renamed, with arguments filled in by the gateway left out."""
+"""Apply an entry's `tools`: select, rename and describe a server's tools, and hide the arguments that are fixed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, cast
 import structlog
 
 from gateway.config.models import ServerConfig
-from gateway.config.selection import ToolChange, fill, is_glob, matches
+from gateway.config.tool_selection import ToolOverride, fill, is_glob, matches
 from gateway.errors import ConfigError
-from gateway.schemas.fixed import CannotHide, fits_alone, without
+from gateway.schemas.fixed import CannotHide, accepts_argument, without
 from gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
@@ -22,15 +22,15 @@ def select_tools(server: str, config: ServerConfig, tools: Sequence[ToolDefiniti
     """Apply an entry's `tools` and check its `roles`; the order is the server's.
 
     Raises:
-        ConfigError: a name or glob matches no tool of the server, a fixed argument is none of its tool's, does not
-            fit it or cannot be hidden, or two tools have the same role.
+        ConfigError: a name or glob matches no tool of the server; a fixed argument is unknown to its tool, does not
+            fit its schema or cannot be hidden; or two tools have the same role.
     """
     _check_patterns(server, config, {tool.name for tool in tools})
     _check_roles(server, tools)
     shown = [tool for tool in tools if tool.role is not None or config.tools.shows(tool.name)]
-    changed = tuple(_changed(server, config.tools.change, tool) for tool in shown)
-    _check_fixed_somewhere(server, config.tools.change, changed)
-    return changed
+    overridden = tuple(_overridden(server, config.tools.change, tool) for tool in shown)
+    _check_fixed_somewhere(server, config.tools.change, overridden)
+    return overridden
 
 
 def _check_patterns(server: str, config: ServerConfig, names: Collection[str]) -> None:
@@ -46,7 +46,7 @@ def _check_patterns(server: str, config: ServerConfig, names: Collection[str]) -
             if any(pattern == name if key == "roles" else matches(pattern, name) for name in names):
                 continue
             if key == "tools.deny" and is_glob(pattern):
-                # A guard against tools that may come one day is no mistake.
+                # Denying tools that a later version may add is legitimate.
                 log.warning("config.deny_matches_nothing", server=server, pattern=pattern)
                 continue
             what = "no tool that matches" if key != "roles" and is_glob(pattern) else "no tool"
@@ -68,7 +68,7 @@ def _check_roles(server: str, tools: Sequence[ToolDefinition]) -> None:
             )
 
 
-def _changed(server: str, changes: Mapping[str, ToolChange], tool: ToolDefinition) -> ToolDefinition:
+def _overridden(server: str, changes: Mapping[str, ToolOverride], tool: ToolDefinition) -> ToolDefinition:
     for pattern, change in changes.items():
         if not matches(pattern, tool.name):
             continue
@@ -90,7 +90,7 @@ def _with_fixed(tool: ToolDefinition, fixed: Mapping[str, Any], *, key: str) -> 
         if name not in known:
             remedy = f"its arguments: {', '.join(known) or 'none'}"
             raise ConfigError(f"{tool.name} has no argument {name!r}", key=key, remedy=remedy)
-        if not fits_alone(full, name, fill(value, trajectory="trajectory", seed=0)):
+        if not accepts_argument(full, name, fill(value, trajectory="trajectory", seed=0)):
             # The value itself may be a secret.
             remedy = "give a value that fits"
             raise ConfigError(f"{tool.name}'s schema refuses the value of {name!r}", key=key, remedy=remedy)
@@ -99,19 +99,19 @@ def _with_fixed(tool: ToolDefinition, fixed: Mapping[str, Any], *, key: str) -> 
         shown = without(full, fixed)
     except CannotHide as problem:
         raise ConfigError(
-            f"{tool.name}'s argument {problem.name!r} cannot be hidden: {problem}",
+            f"{tool.name}'s argument {next(iter(fixed))!r} cannot be hidden: {problem}",
             key=key,
-            remedy="leave it to the policy, or keep the tool from it with tools.deny",
+            remedy="leave it to the policy, or hide the tool with tools.deny",
         ) from None
     return replace(tool, input_schema=shown, full_schema=full, fixed=fixed)
 
 
-def _check_fixed_somewhere(server: str, changes: Mapping[str, ToolChange], tools: Collection[ToolDefinition]) -> None:
+def _check_fixed_somewhere(server: str, changes: Mapping[str, ToolOverride], tools: Collection[ToolDefinition]) -> None:
     for pattern, change in changes.items():
         for name in change.fixed:
             if not any(name in tool.fixed for tool in tools if matches(pattern, tool.name)):
                 raise ConfigError(
-                    f"no tool that it stands for has an argument {name!r}",
+                    f"no tool that it matches has an argument {name!r}",
                     key=f"servers.{server}.tools.change.{pattern}.fixed",
                     remedy="look at their schemas with `mcp-rollout tools --json`",
                 )

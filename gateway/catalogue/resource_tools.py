@@ -1,4 +1,4 @@
-"""Tools that the gateway makes of a server's instructions, resources and prompts."""
+"""Resource tools: tools that the gateway makes of a server's instructions, resources and prompts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 
 from gateway.config.models import ServerConfig
 from gateway.errors import ConfigError
-from gateway.types import ResourceKind, ToolDefinition
-
-GET_INSTRUCTIONS, LIST_RESOURCES, READ_RESOURCE, LIST_PROMPTS, GET_PROMPT = (
-    "instructions/get",
-    "resources/list",
-    "resources/read",
-    "prompts/list",
-    "prompts/get",
+from gateway.types import (
+    GET_INSTRUCTIONS,
+    GET_PROMPT,
+    LIST_PROMPTS,
+    LIST_RESOURCES,
+    READ_RESOURCE,
+    ResourceKind,
+    ToolDefinition,
 )
-"""The names by which calls are routed; the policy sees `server__get_instructions` and so on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +101,7 @@ def resource_tools(
         taken: Names of the server's own tools.
 
     Raises:
-        ConfigError: the server does not have what is to be offered, or uses one of the names itself.
+        ConfigError: the server does not have what is to be offered, or has a tool of the same name.
     """
     key = f"servers.{server}.tools.resource_kind"
     if missing := sorted(config.tools.offer - set(has)):

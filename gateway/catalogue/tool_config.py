@@ -1,11 +1,13 @@
-"""The lock: what the policy was shown, as a file that verl loads (`multi_turn.tool_config_path`) and that we check.
+"""The lock: the tool definitions that the policy sees, in a file that verl loads (`multi_turn.tool_config_path`).
 
-Every entry holds the full definition under `config` and, under `tool_schema`, what verl's own schema class
-accepts of it. verl reads the file with OmegaConf and resolves it, so `${...}` in a description is written escaped.
+Each entry has the full definition under `config` and, under `tool_schema`, the part of it that verl's own schema class
+accepts. verl reads the file with OmegaConf and resolves it, so `${...}` in a description is written escaped.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from typing import Any, cast
 
 import yaml
 
-from gateway.catalogue.differences import difference
+from gateway.catalogue.hidden_text import plain
 from gateway.catalogue.names import Catalogue, policy_tools
 from gateway.config.models import read_mapping
 from gateway.errors import ConfigError
@@ -23,9 +25,8 @@ from gateway.types import ToolDefinition
 
 CLASS_NAME = "rollout.verl.tool.MCPTool"
 FORMAT = 2
-"""Of an entry's `config`. Before it had a number, annotations, output schemas and schemas with fixed arguments in them
-were not pinned."""
-_REMEDY = "write it anew with `mcp-rollout tool-config`"
+"""Version of an entry's `config`. Version 1 did not pin annotations, output and sent schemas."""
+_REMEDY = "write it again with `mcp-rollout tool-config`"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +72,7 @@ def lock_entries(catalogue: Catalogue, *, environment: str | None, source: str) 
 
 
 def write_lock(path: str | Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Write the lock, whole or not at all, and the directories it is to lie in.
+    """Write the lock atomically, and create its directory.
 
     Every value survives both readers: verl's, which resolves `${...}`, and `read_lock`.
 
@@ -91,7 +92,7 @@ def write_lock(path: str | Path, entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_lock(path: str | Path) -> list[LockEntry]:
-    """Our entries of a tool config file; tools of other classes may stand beside them.
+    """Our entries of a tool config file, which may also list tools of other classes.
 
     Raises:
         ConfigError: the file is no tool config, or an entry was changed after it was written.
@@ -107,7 +108,7 @@ def read_lock(path: str | Path) -> list[LockEntry]:
 
 
 def parse_entries(entries: Sequence[Mapping[str, Any]]) -> list[LockEntry]:
-    """What `lock_entries` made, as `read_lock` would read it back."""
+    """Parse the output of `lock_entries`, as `read_lock` would read it back."""
     return [lock_entry(entry["config"], entry["tool_schema"]["function"]["name"]) for entry in entries]
 
 
@@ -151,9 +152,9 @@ def lock_entry(config: Mapping[str, Any], exposed_name: str) -> LockEntry:
 
 
 def check_lock(entries: Sequence[LockEntry], catalogue: Catalogue) -> list[str]:
-    """What differs between the lock and the servers as they are now, a readable difference per tool; empty if nothing.
+    """Compare the lock with live servers: a readable difference for each changed or missing tool.
 
-    A tool that the servers have and the lock has not is no difference: the policy is never shown it.
+    A tool that only the servers have is no difference: the policy never sees it.
     """
     live = {(tool.server, tool.name): tool for tool in policy_tools(catalogue)}
     differences: list[str] = []
@@ -168,7 +169,7 @@ def check_lock(entries: Sequence[LockEntry], catalogue: Catalogue) -> list[str]:
 
 
 def compare_locks(before: Sequence[LockEntry], after: Sequence[LockEntry]) -> list[str]:
-    """What writing `after` over `before` would change: a readable difference for each tool, new and lost ones too."""
+    """What replacing `before` by `after` would change: a readable difference per tool, added or removed ones too."""
     old, new = ({_place(entry): entry.definition for entry in entries} for entries in (before, after))
     differences = [f"{_named(place)}: would be lost" for place in old if place not in new]
     for place, definition in new.items():
@@ -189,8 +190,39 @@ def _named(place: tuple[str, str, str]) -> str:
     return f"{server}/{tool} of {source}"
 
 
+def difference(before: ToolDefinition, after: ToolDefinition, *, was: str, now: str) -> str:
+    """A unified diff of what the lock pins; `was` and `now` name the origin of each side.
+
+    Invisible characters are spelled out, so that a change of nothing else is visible too.
+    """
+    old, new = (_pinned_lines({"name": tool.exposed_name, **tool.pinned}) for tool in (before, after))
+    lines = difflib.unified_diff(old, new, was, now, n=1, lineterm="")
+    return "\n".join([f"{before.server}/{before.name} has changed:", *lines])
+
+
+def changed_tools(published: Mapping[str, ToolDefinition], now: Mapping[str, ToolDefinition]) -> list[str]:
+    """One difference for each published tool that has changed or is gone; keys are the server's own names.
+
+    Added tools are no difference: the policy does not see them.
+    """
+    found: list[str] = []
+    for name, before in published.items():
+        after = now.get(name)
+        if after is None:
+            found.append(f"{before.server}/{name} is not listed any more")
+        elif after.digest != before.digest or after.role is not before.role:
+            found.append(difference(before, after, was="at the start", now="now"))
+    return found
+
+
+def _pinned_lines(value: Any) -> list[str]:
+    # Not `splitlines`, which also splits at characters that JSON leaves in its strings.
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+    return [plain(line) for line in text.split("\n")]
+
+
 def escape(text: str) -> str:
-    """So that OmegaConf resolves the outcome to `text`. Only a string with `${` in it is parsed at all."""
+    """Escape a string so that OmegaConf resolves it to `text`. Only strings that contain `${` are parsed at all."""
     return re.sub(r"(\\*)\$\{", lambda match: match.group(1) * 2 + r"\${", text)
 
 
@@ -200,7 +232,7 @@ def unescape(text: str) -> str:
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """`value` with `change` applied to every string in it; keys stay, nobody resolves those."""
+    """`value` with `change` applied to every string in it except keys, which OmegaConf does not resolve."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -212,7 +244,7 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every string that is not a plain word: OmegaConf's reader takes more for numbers than PyYAML's writer."""
+    """Quotes every string that is not a plain word: OmegaConf reads more strings as numbers than PyYAML expects."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

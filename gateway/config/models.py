@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from gateway.config.mapping_file import read_mapping
-from gateway.config.pydantic_errors import InvalidValue, validate
-from gateway.config.selection import ToolSelection
+from gateway.config.pydantic_errors import validate
+from gateway.config.tool_selection import ToolSelection
 from gateway.config.variables import expand
+from gateway.errors import InvalidValue
 from gateway.types import Role, Scope
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a user's data, in words: file, dotted key, problem, remedy."""
+"""Turn pydantic's validation errors into `ConfigError`s with file, dotted key, problem and remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gateway.errors import ConfigError, one_error
+from gateway.errors import ConfigError, InvalidValue, one_error
 
 _SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "client_secret", "api_key"})
 """Keys below which a value is never quoted."""
@@ -26,14 +26,6 @@ _WORDS = {
     "float_type": "must be a number",
     "float_parsing": "must be a number",
 }
-
-
-class InvalidValue(ValueError):
-    """Raised by validators that know the remedy as well."""
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(problem)
-        self.remedy = remedy
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import structlog
 
-from gateway.config.foreign import patterns_by_key, translated
+from gateway.config.client_formats import patterns_by_key, translated
 from gateway.config.mapping_file import read_mapping
 from gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
 from gateway.config.pydantic_errors import validate
-from gateway.config.selection import TRAJECTORY_VARIABLES
+from gateway.config.tool_selection import TRAJECTORY_VARIABLES
 from gateway.config.variables import Editor, expand
 from gateway.errors import ConfigError, raise_all
 

@@ -1,10 +1,10 @@
-"""Requests on an open connection: how they are sent and waited for, and what it means when they fail."""
+"""Send requests on an open connection, wait for their answers, and turn failures into errors."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import mcp_types as mcp
@@ -13,34 +13,41 @@ from mcp.client.session import ClientSession
 from pydantic import ValidationError
 
 from gateway.config.models import ServerConfig
-from gateway.connection.cleaning import Cleaning
-from gateway.connection.exchange import EXCHANGE, Exchange
-from gateway.connection.fetch import fetch
-from gateway.connection.listing import raw_tools
-from gateway.connection.requests import Exchanges
-from gateway.connection.rounds import ask
+from gateway.connection.in_flight import InFlightCall
+from gateway.connection.redaction import Redactor
+from gateway.connection.resource_calls import fetch
+from gateway.connection.server_requests import InFlightCalls, answer_round
+from gateway.connection.tool_listing import raw_tools
 from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.schemas.check import check_output
-from gateway.transport.delivery import Delivery
+from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.link import Link
-from gateway.transport.wire import failure, read_result
+from gateway.transport.wire import ANSWER, Answer, failure, read_result
 from gateway.types import ToolDefinition, ToolResult
 
-_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
+MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
 """What mcp raises when a request fails."""
+_MAX_ROUNDS = 10
+"""How often a server may answer a call with "come back with this state" before that breaks the protocol."""
+_ROUND_S = 0.05
+_CLOSED = "Connection closed"
+"""How mcp words its own CONNECTION_CLOSED; servers use that code for errors of their own."""
 
 
 class Calls:
-    """The calling side of one connection; its owner sets `session` while it is open."""
+    """The requests of one connection. Its owner sets `session` while it is open."""
 
-    def __init__(self, server: str, config: ServerConfig, link: Link, exchanges: Exchanges, cleaning: Cleaning) -> None:
+    def __init__(
+        self, server: str, config: ServerConfig, link: Link, in_flight: InFlightCalls, redactor: Redactor
+    ) -> None:
         self._server, self._config = server, config
-        self._link, self._exchanges, self._cleaning = link, exchanges, cleaning
+        self._link, self._in_flight, self._redactor = link, in_flight, redactor
         self.session: ClientSession | None = None
         self.instructions = ""
-        """What the server says about itself; a tool may be made of it."""
-        self.by_callback = True
-        """Whether progress comes through mcp; our own transports hand it to the link, where a flood costs little."""
+        """The server's instructions, which one of the resource tools returns."""
+        self.notes_delivery = False
+        """Whether the transport notes when requests leave and passes notifications to the link. Otherwise progress
+        comes through mcp's callbacks, and every request counts as sent."""
 
     async def call(
         self,
@@ -49,26 +56,15 @@ class Calls:
         *,
         meta: Mapping[str, Any],
         timeout_s: float,
-        exchange: Exchange | None = None,
+        in_flight: InFlightCall | None,
     ) -> ToolResult:
-        """Send one request and wait for its result; safe from any task, and any number at a time.
-
-        Args:
-            timeout_s: Does not run while the server waits for an answer to a request of its own.
-            exchange: Answers such requests; without one they are refused.
-
-        Raises:
-            RequestRefused: the server asked for something that nobody could give.
-            ServerUnavailable: the request surely did not arrive.
-            DeliveryUnknown: it was sent and the line broke before the answer.
-            CallTimeout: it was not answered within `timeout_s`.
-            ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
-        """
+        """As `Connection.call`."""
         try:
-            result = await self._call(tool, arguments, meta, timeout_s, exchange)
+            with in_flight or InFlightCall(server=tool.server, tool=tool.name) as call:
+                result = await self._call(tool, arguments, meta, timeout_s, call)
         except GatewayError as error:
-            raise self._cleaning.error(error) from error.__cause__
-        return self._cleaning.result(result)
+            raise self._redactor.error(error) from error.__cause__
+        return self._redactor.result(result)
 
     async def _call(
         self,
@@ -76,67 +72,114 @@ class Calls:
         arguments: Mapping[str, Any],
         meta: Mapping[str, Any],
         timeout_s: float,
-        exchange: Exchange | None,
+        call: InFlightCall,
     ) -> ToolResult:
-        server, name = tool.server, tool.name
-        session = self._open_session(server, name)
-        exchange = exchange or Exchange(server=server, tool=name)
-        exchange.clean = self._cleaning.json
-        outer = EXCHANGE.set(exchange)
-        progress_token = self._exchanges.open(exchange)
-        if not self.by_callback:
-            meta = {**meta, "progress_token": progress_token}
+        where = {"server": tool.server, "tool": tool.name}
+        session = self._open_session(**where)
+        call.redact = self._redactor.json
+        if not self.notes_delivery:
+            call.left()
+        token = self._in_flight.open(call)
+        if self.notes_delivery:
+            meta = {**meta, "progress_token": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | None = None
-        with Delivery() as delivery, anyio.move_on_after(timeout_s) as exchange.scope:
+        with anyio.move_on_after(timeout_s) as call.scope:
             try:
                 if tool.resource_kind is None:
-                    answer = await ask(session, name, arguments, meta, exchange, delivery, by_callback=self.by_callback)
+                    answer = await self._call_tool(session, tool.name, arguments, meta, call)
                 else:
-                    answer = await fetch(session, name, arguments, instructions=self.instructions, meta=meta)
-            except _FAILURES as error:
-                if exchange.broken is not None:
-                    raise exchange.broken from error
-                return self._failed(error, delivery, server, name)
+                    answer = await fetch(session, tool.name, arguments, instructions=self.instructions, meta=meta)
+            except MCP_FAILURES as error:
+                if call.broken is not None:
+                    raise call.broken from error
+                return self._failed(error, call, repeatable=tool.safe_to_resend, **where)
             finally:
-                self._exchanges.close(progress_token)
-                EXCHANGE.reset(outer)
-        if exchange.broken is not None:
-            raise exchange.broken
+                self._in_flight.close(token)
+        if call.broken is not None:
+            raise call.broken
         if answer is None:
-            raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool=name)
+            raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
         try:
             result = read_result(answer, trusted=self._config.trusted, elapsed_s=time.perf_counter() - began)
         except ValueError as error:
-            raise ProtocolError(str(error), server=server, tool=name) from error
+            raise ProtocolError(str(error), **where) from error
         if tool.output_schema is not None and not result.is_error:
             fault = check_output(tool, answer.structured_content)
             if fault is not None:
-                raise ProtocolError(f"off its own output schema: {fault}", server=server, tool=name)
+                raise ProtocolError(f"the result does not fit the tool's own output schema: {fault}", **where)
         return result
 
+    async def _call_tool(
+        self,
+        session: ClientSession,
+        name: str,
+        arguments: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        call: InFlightCall,
+    ) -> mcp.CallToolResult:
+        """One `tools/call`, without the SDK's second validation of the result and without its hidden `tools/list`.
+
+        A server that needs input first is called again with the answers, as often as it may ask.
+
+        Raises:
+            RequestRefused: it needs input that no configured component gives.
+            ValueError: it came back too often with nothing but a request to call again.
+        """
+        state: str | None = None
+        answers: dict[str, Any] | None = None
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            call.progress(progress, total, message)
+
+        callback = None if self.notes_delivery else on_progress
+        for _ in range(_MAX_ROUNDS):
+            params = mcp.CallToolRequestParams(
+                name=name,
+                arguments=dict(arguments),
+                request_state=state,
+                input_responses=answers,
+                _meta=cast("Any", dict(meta)),
+            )
+            request = mcp.CallToolRequest(params=params)
+            answer: Answer = await session.send_request(request, ANSWER, progress_callback=callback)
+            if isinstance(answer, mcp.CallToolResult):
+                return answer
+            call.round_done()
+            state, answers = answer.request_state, None
+            if answer.input_requests:
+                answers = await answer_round(call, answer.input_requests)
+            else:
+                await anyio.sleep(_ROUND_S)
+        raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
+
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
-        """The server's tools as it sends them, read by nobody. Raises what `call` raises."""
-        server, name = self._server, "tools/list"
-        session = self._open_session(server, name)
+        """As `Connection.list_raw`."""
+        where = {"server": self._server, "tool": "tools/list"}
+        session = self._open_session(**where)
         with Delivery() as delivery, anyio.move_on_after(timeout_s):
             try:
                 return await raw_tools(session)
-            except _FAILURES as error:
-                refusal = self._failed(error, delivery, server, name)
-                raise ProtocolError(refusal.text, server=server, tool=name) from error
-        raise CallTimeout(f"no answer within {timeout_s:g} s", server=server, tool=name)
+            except MCP_FAILURES as error:
+                refusal = self._failed(error, delivery, repeatable=True, **where)
+                raise ProtocolError(refusal.text, **where) from error
+        raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
 
     def _open_session(self, server: str, tool: str) -> ClientSession:
         if self.session is None or self._link.over.is_set():
-            raise ServerUnavailable(self._link.down or "not connected", server=server, tool=tool)
+            unavailable = ServerUnavailable(self._link.down or "not connected", server=server, tool=tool)
+            unavailable.may_resend = True  # nothing was sent
+            raise unavailable
         return self.session
 
-    def _failed(self, error: Exception, delivery: Delivery, server: str, tool: str) -> ToolResult:
-        """What the server said no with, for the policy to read; raises where it said nothing."""
-        outcome = failure(error, delivery, down=self._link.down, server=server, tool=tool)
-        if delivery.session_over:
-            self._link.end("the server has ended the session")
+    def _failed(self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str) -> ToolResult:
+        """The server's refusal, for the policy to read; raises where it gave no answer."""
+        if not self.notes_delivery and isinstance(error, MCPError) and error.message == _CLOSED:
+            # Foreign streams tell of their end by mcp's words alone.
+            delivery.break_off(Broke.LINE, "the connection ended")
+        outcome = failure(error, delivery, down=self._link.down, repeatable=repeatable, server=server, tool=tool)
+        if delivery.broke is Broke.SESSION:
+            self._link.end(delivery.reason)
         if isinstance(outcome, GatewayError):
             raise outcome from error
         return outcome

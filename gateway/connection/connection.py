@@ -1,7 +1,7 @@
 """One connection to one server, and the one task that opens, holds and closes it.
 
 mcp's client enters cancel scopes that only the task that entered them may leave, so the owner task (`Connection.run`)
-lives for as long as the connection does; everybody else only awaits `call`.
+lives as long as the connection; all other tasks only await `call`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import mcp_types as mcp
 import structlog
-from mcp import Client, MCPError
+from mcp import Client
 from mcp.client.session import ClientSession, IncomingMessage
-from pydantic import ValidationError
 
 from gateway.config.models import ServerConfig
-from gateway.connection.calls import Calls
-from gateway.connection.cleaning import Cleaning
-from gateway.connection.listing import list_tools
-from gateway.connection.requests import Exchanges
-from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
+from gateway.connection.calls import MCP_FAILURES, Calls
+from gateway.connection.in_flight import InFlightCall
+from gateway.connection.redaction import Redactor, redacted_mcp_logs
+from gateway.connection.server_requests import InFlightCalls
+from gateway.connection.tool_listing import list_tools, watch_tool_changes
+from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable, innermost
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
-from gateway.transport.listening import hear_tool_changes
-from gateway.transport.mcp_logs import cleaned
-from gateway.transport.target import Connect, NegotiatedProtocol, is_ours, target_of
 from gateway.transport.wire import read_tools
-from gateway.types import RequestKind, ResourceKind, ToolDefinition
+from gateway.types import RequestKind, ResourceKind, ToolDefinition, ToolResult
+
+if TYPE_CHECKING:
+    from gateway.transport.target import NegotiatedProtocol, Target
 
 log = structlog.get_logger(__name__)
 
@@ -42,30 +42,30 @@ _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollo
 
 @dataclass(eq=False)
 class Connection:
-    """Opened by `run` in a task of its own, used by anybody through `call`, ended by `end`."""
+    """Opened by `run` in a task of its own, used from any task through `call`, ended by `end`."""
 
     server: str
     config: ServerConfig
-    connect: Connect | None = None
-    era: NegotiatedProtocol = field(default_factory=NegotiatedProtocol)
+    open_target: Callable[[Link], Target]
+    """What to connect to; called once."""
+    protocol: NegotiatedProtocol
+    """Shared by all connections to the server."""
     on_tools_changed: Callable[[Connection], None] | None = None
     """Called, possibly often, when the server announces that its list of tools has changed."""
-    asks: frozenset[RequestKind] = frozenset()
-    """What the server may ask for within calls; declared as capabilities."""
-    patience_s: float = 0.0
-    """How long an answer to such a request may take."""
+    answered: frozenset[RequestKind] = frozenset()
+    """Kinds of server requests that have an answerer; declared as capabilities."""
 
     tools: tuple[ToolDefinition, ...] = field(default=(), init=False)
     malformed: tuple[str, ...] = field(default=(), init=False)
-    """One message for each tool that the server listed and that nobody can call."""
+    """One message for each listed tool that cannot be called."""
     tools_with_secrets: tuple[str, ...] = field(default=(), init=False)
-    """Names of tools whose definitions hold a secret of the server's entry."""
+    """Names of tools whose definitions contain a secret of the server's entry."""
     instructions: str = field(default="", init=False)
     resource_kinds: frozenset[ResourceKind] = field(default=frozenset(), init=False)
     """What the server has besides tools."""
     protocol_version: str = field(default="", init=False)
     start_s: float = field(default=0.0, init=False)
-    """From the start of `run` until calls could be sent."""
+    """Seconds from the start of `run` until calls could be sent."""
     done: anyio.Event = field(default_factory=anyio.Event, init=False)
     """Set when the owner task has closed everything."""
 
@@ -75,13 +75,11 @@ class Connection:
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
-        self._exchanges = Exchanges()
-        self._link.hear = self._hear
-        self._cleaning = Cleaning(self.config, self.era)
-        self._link.clean = self._cleaning.text
-        self._calls = Calls(self.server, self.config, self._link, self._exchanges, self._cleaning)
-        # One request each, with the contract that `Calls` states: nothing stands between a session and the wire.
-        self.call, self.list_raw = self._calls.call, self._calls.list_raw
+        self._in_flight = InFlightCalls()
+        self._redactor = Redactor(self.config, self.protocol.tokens)
+        self._link.on_notification = self._on_notification
+        self._link.redact = self._redactor.text
+        self._calls = Calls(self.server, self.config, self._link, self._in_flight, self._redactor)
 
     @property
     def alive(self) -> bool:
@@ -90,20 +88,48 @@ class Connection:
 
     @property
     def exhausted(self) -> str:
-        """What the server used up, where a limit of its entry ended it; empty where none did."""
+        """Which limit of its entry ended the server, as half a sentence; empty where none did."""
         return self._link.exhausted
 
     @property
     def pid(self) -> int | None:
-        """The server's process, where it is one of ours."""
+        """The server's process, where the gateway started it."""
         return self._link.pid
 
+    async def call(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        meta: Mapping[str, Any],
+        timeout_s: float,
+        in_flight: InFlightCall | None = None,
+    ) -> ToolResult:
+        """Send one request and wait for its result; safe from any task, any number at a time.
+
+        Args:
+            timeout_s: Suspended while the server waits for an answer to a request of its own.
+            in_flight: Answers such requests and records what the server sends; without one they are refused.
+
+        Raises:
+            RequestRefused: the server requested input that no configured component could give.
+            ServerUnavailable: the request surely did not run.
+            DeliveryUnknown: it was sent, and the line broke before the answer.
+            CallTimeout: it was not answered within `timeout_s`.
+            ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
+        """
+        return await self._calls.call(tool, arguments, meta=meta, timeout_s=timeout_s, in_flight=in_flight)
+
+    async def list_raw(self, *, timeout_s: float) -> list[Any]:
+        """The server's tools as it sends them, not parsed beyond JSON. Raises what `call` raises."""
+        return await self._calls.list_raw(timeout_s=timeout_s)
+
     def end(self, reason: str = "the connection was closed") -> None:
-        """Ask the owner task to close the connection; returns at once, `done` tells when it is closed."""
+        """Ask the owner task to close the connection, and return at once; `done` is set when it is closed."""
         self._link.end(reason)
         if not self._opened.is_set():
             self._abandoned = reason
-            self._scope.cancel()  # a handshake does not watch the link
+            self._scope.cancel()  # a handshake does not wait for the link
 
     async def started(self) -> None:
         """Wait until calls can be sent; bounded by `start_timeout_s`.
@@ -121,16 +147,16 @@ class Connection:
 
     async def run(self) -> None:
         """The owner task: start it once, in a task group that outlives the connection. It raises only cancellation."""
-        DELIVERY.set(None)  # it may be opened for a call, and outlives it
+        DELIVERY.set(None)  # the connection may be opened within a call, and outlives it
         began = anyio.current_time()
         self._scope.deadline = began + self.config.start_timeout_s
         try:
-            with cleaned(self._link), self._scope as scope:
+            with redacted_mcp_logs(self._link), self._scope as scope:
                 await self._hold(scope, began)
             if scope.cancelled_caught and not self._opened.is_set():
                 self._error = self._too_late() if self._abandoned is None else self._given_up(self._abandoned)
         except GatewayError as error:
-            self._error = self._cleaning.error(error)
+            self._error = self._redactor.error(error)
         except ConfigError as error:
             self._error = error
         except Exception as error:  # boundary: a server, its transport or a factory; it ends this connection only
@@ -139,7 +165,7 @@ class Connection:
                 log.warning("connection.broke", server=self.server, problem=str(self._error))
         finally:
             if self._error is not None:
-                self.era.forget()
+                self.protocol.forget()
             self._calls.session = None
             self._link.end("the connection was closed")
             self._opened.set()
@@ -147,61 +173,60 @@ class Connection:
 
     async def _hold(self, scope: anyio.CancelScope, began: float) -> None:
         async with self._client() as client:
-            await self._describe(client)
+            await self._read_server(client)
             self.protocol_version = client.protocol_version
             self.start_s = anyio.current_time() - began
-            self.era.learn(client)
-            self._exchanges.declare(client.session, self.asks)
+            self.protocol.learn(client)
+            self._in_flight.declare(client.session, self.answered)
             self._calls.session = client.session
             self._link.handshake_done = True
             scope.deadline = math.inf
             self._opened.set()
-            async with anyio.create_task_group() as hearing:
-                hearing.start_soon(hear_tool_changes, client, self.server, self._tools_changed, self._cleaning.text)
+            async with anyio.create_task_group() as watching:
+                watching.start_soon(watch_tool_changes, client, self.server, self._tools_changed, self._redactor.text)
                 await self._link.over.wait()
-                hearing.cancel_scope.cancel()
+                watching.cancel_scope.cancel()
             self._calls.session = None
             scope.deadline = anyio.current_time() + self.config.close_timeout_s
 
     def _client(self) -> Client:
-        target = self.connect(self.config, self.server) if self.connect is not None else None
-        if target is None:
-            target = target_of(self.server, self.config, self._link, self.era, patience_s=self.patience_s)
-        self._calls.by_callback = not is_ours(target)
+        target = self.open_target(self._link)
+        self._calls.notes_delivery = target.notes_delivery
         return Client(
-            target,
-            mode=self.era.mode,
-            prior_discover=self.era.discover,
+            target.transport,
+            mode=self.protocol.mode,
+            prior_discover=self.protocol.discover,
             client_info=_CLIENT_INFO,
             cache=None,
             log_level=self.config.log_level,
-            elicitation_callback=self._exchanges.elicit if RequestKind.ELICITATION in self.asks else None,
-            sampling_callback=self._exchanges.sample if RequestKind.SAMPLING in self.asks else None,
-            message_handler=self._heard_by_mcp,
+            elicitation_callback=self._in_flight.elicit if RequestKind.ELICITATION in self.answered else None,
+            sampling_callback=self._in_flight.sample if RequestKind.SAMPLING in self.answered else None,
+            message_handler=self._on_mcp_message,
         )
 
-    async def _heard_by_mcp(self, message: IncomingMessage) -> None:
+    async def _on_mcp_message(self, message: IncomingMessage) -> None:
+        """Notifications of transports that do not pass them to the link."""
         if isinstance(message, mcp.LoggingMessageNotification):
-            self._hear(message.method, message.params.model_dump(by_alias=True), None)
+            self._on_notification(message.method, message.params.model_dump(by_alias=True), None)
         elif isinstance(message, mcp.ToolListChangedNotification):
-            self._hear(message.method, None, None)
+            self._on_notification(message.method, None, None)
 
-    def _hear(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
+    def _on_notification(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
         if method == "notifications/tools/list_changed":
             self._tools_changed()
         else:
-            self._exchanges.hear(method, params or {}, context)
+            self._in_flight.record(method, params or {}, context)
 
     def _tools_changed(self) -> None:
         if self.on_tools_changed is not None and self._opened.is_set():
             self.on_tools_changed(self)
 
-    async def _describe(self, client: Client) -> None:
+    async def _read_server(self, client: Client) -> None:
         self.tools, self.malformed = await self._list(client.session)
         self.tools_with_secrets = tuple(
-            self._cleaning.text(tool.name) for tool in self.tools if self._cleaning.tells(tool)
+            self._redactor.text(tool.name) for tool in self.tools if self._redactor.leaks(tool)
         )
-        self.instructions = self._calls.instructions = self._cleaning.text(client.instructions or "")
+        self.instructions = self._calls.instructions = self._redactor.text(client.instructions or "")
         has = {
             ResourceKind.INSTRUCTIONS: self.instructions,
             ResourceKind.RESOURCES: client.server_capabilities.resources,
@@ -212,10 +237,10 @@ class Connection:
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
         listed, faults = await list_tools(session)
         tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
-        return tuple(tools), tuple(self._cleaning.text(fault) for fault in (*faults, *more))
+        return tuple(tools), tuple(self._redactor.text(fault) for fault in (*faults, *more))
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
-        """The tools as the server defines them now; None where it does not say within `start_timeout_s`."""
+        """The tools as the server defines them now; None where it does not list them within `start_timeout_s`."""
         session = self._calls.session
         if session is None:
             return None
@@ -223,10 +248,9 @@ class Connection:
             try:
                 tools, _ = await self._list(session)
                 return tools
-            except (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError) as error:
-                log.warning(
-                    "connection.not_listed_again", server=self.server, problem=self._cleaning.text(_innermost(error))
-                )
+            except MCP_FAILURES as error:
+                problem = self._redactor.text(_describe(error))
+                log.warning("connection.not_listed_again", server=self.server, problem=problem)
         return None
 
     def _too_late(self) -> ConnectTimeout:
@@ -240,16 +264,15 @@ class Connection:
         return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
 
     def _cannot_start(self, error: Exception) -> ServerUnavailable:
-        problem = self._link.reason or self._link.trouble or _innermost(error)
+        problem = self._link.reason or self._link.trouble or _describe(error)
         if self._link.exhausted:
             problem = f"{problem}: {self._link.exhausted}, {_LIMIT}"
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
         unavailable = ServerUnavailable(message, server=self.server)
         unavailable.__cause__ = error
-        return self._cleaning.error(unavailable)
+        return self._redactor.error(unavailable)
 
 
-def _innermost(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+def _describe(error: BaseException) -> str:
+    cause = innermost(error)
+    return f"{type(cause).__name__}: {cause}".rstrip(": ")

@@ -1,4 +1,4 @@
-"""Worlds for trajectories: a place, connections, every server reset; and all of it given back."""
+"""Lease worlds to trajectories: a slot, connections, every server reset; and give all of it back."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
 
-from gateway.config.models import GatewayConfig
-from gateway.connection.answering import sampling_answerer
-from gateway.connection.connection import Connection
+from gateway.config.models import GatewayConfig, ServerConfig
+from gateway.connection.answerers import sampling_answerer
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
-from gateway.leases.session import Session, keeps_state
+from gateway.leases.sending import Sending
+from gateway.leases.session import Session
 from gateway.leases.slots import Slots
-from gateway.types import Role, Scope, ToolDefinition
+from gateway.types import SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition
+
+if TYPE_CHECKING:
+    from gateway.connection.connection import Connection
 
 _SESSIONS = ""
-"""The key of the gateway's own places; the others are names of servers."""
+"""The key of the gateway's own slots; the others are names of pools."""
 
 
 class Leases:
-    """Given out from the connections that are open at the start, and from those that the pools open in their place.
+    """Leases over the connections that are open at the start, and over those that the pools open in their place.
 
     Args:
         opened: By server.
@@ -76,7 +79,7 @@ class Leases:
         elif directory is not None:  # none of its servers has started
             self._openings.tasks.start_soon(self._openings.discard, Bundle(directory=directory))
         limits = {pool.name: pool.most for pool in self._pools.values() if pool.most is not None}
-        self._places = Slots({_SESSIONS: self._config.max_sessions, **limits})
+        self._slots = Slots({_SESSIONS: self._config.max_sessions, **limits})
 
     def _bundle_pool(self, servers: tuple[str, ...], first: Bundle) -> BundlePool:
         entries = [self._config.servers[server] for server in servers]
@@ -103,21 +106,21 @@ class Leases:
         self, trajectory: str, task: str | None, seed: int, tools: Mapping[str, ToolDefinition]
     ) -> AsyncGenerator[Session]:
         """As `Gateway.lease`; `tools` by exposed name."""
-        # No cancel scope stays open over the yield: the block may be left in another task than entered it.
+        # No cancel scope stays open across the yield: another task than the one that entered may leave the block.
         asked, needed = anyio.current_time(), self._needed(tools)
         deadline = asked + self._config.lease_timeout_s
         pools = {self._pools[server].name: self._pools[server] for server in needed if server in self._pools}
-        places = frozenset({_SESSIONS, *pools})
+        slots = frozenset({_SESSIONS, *pools})
         with anyio.CancelScope(deadline=deadline) as waiting:
-            await self._places.acquire(places)
+            await self._slots.acquire(slots)
         if waiting.cancelled_caught:
-            raise LeaseTimeout(self._in_use(places))
+            raise LeaseTimeout(self._in_use(slots))
         bundles: dict[str, Bundle] = {}
         session: Session | None = None
         try:
             self._refuse_changed(needed)
             taken = await self._take(needed, pools, bundles, deadline, reset=task is not None)
-            self._refuse_changed(needed)  # a connection that was opened just now may have brought it to light
+            self._refuse_changed(needed)  # a connection opened just now may have revealed it
             session = self._session(trajectory, seed, tools, taken, bundles, anyio.current_time() - asked)
             try:
                 if task is not None:
@@ -131,10 +134,10 @@ class Leases:
         finally:
             for name, bundle in bundles.items():
                 pools[name].give_back(bundle, healthy=session is not None and session.healthy(bundle.connections))
-            self._places.release(places)
+            self._slots.release(slots)
 
-    def _in_use(self, places: frozenset[str]) -> str:
-        full = self._places.full(places)
+    def _in_use(self, slots: frozenset[str]) -> str:
+        full = self._slots.full(slots)
         if not full or _SESSIONS in full:
             what = f"all {self._config.max_sessions} sessions were"
         else:
@@ -153,10 +156,10 @@ class Leases:
         reopen: dict[str, Callable[[], Any]] = {
             server: self._shared[server].take
             for server in taken
-            if not keeps_state(self._config.servers[server], self._catalogue[server])
+            if not _keeps_state(self._config.servers[server], self._catalogue[server])
         }
-        # Nobody else had a part in what these processes did: what they used up, this trajectory used up.
-        alone = frozenset(
+        # These processes served no other trajectory: what they used up, this one used up.
+        exclusive = frozenset(
             server
             for bundle in bundles.values()
             for server in bundle.connections
@@ -165,21 +168,26 @@ class Leases:
         harness = {
             (tool.role, server): tool for server in taken for tool in self._catalogue[server] if tool.role is not None
         }
+        sending = Sending(
+            trajectory=trajectory,
+            connections=dict(taken),
+            reopen=reopen,
+            changed=self._watch.changed,
+            meta={TRAJECTORY_META: trajectory, SEED_META: seed},
+        )
         return Session(
             trajectory=trajectory,
             seed=seed,
             tools=MappingProxyType(dict(tools)),
             lease_wait_s=lease_wait_s,
+            lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
             _config=self._config,
             _harness=harness,
-            _connections=dict(taken),
-            _reopen=reopen,
-            _changed=self._watch.changed,
-            _settle=self._watch.settle,
+            _sending=sending,
+            _wait_for_changes=self._watch.wait,
             _warned=self._warned,
             _sampling=self._sampling,
-            lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
-            _alone=alone,
+            _exclusive=exclusive,
         )
 
     def _needed(self, tools: Mapping[str, ToolDefinition]) -> list[str]:
@@ -205,7 +213,7 @@ class Leases:
         *,
         reset: bool,
     ) -> dict[str, Connection]:
-        """A connection to each server of `needed`; what is taken from `pools` stands in `bundles`, come what may."""
+        """A connection to each server of `needed`. What is taken from `pools` is in `bundles` even if this raises."""
         taken: dict[str, Connection] = {}
         errors: list[GatewayError] = []
 
@@ -242,7 +250,19 @@ class Leases:
             try:
                 await session.release()
             except GatewayError as error:
-                # The trajectory is over and its result stands; what the server failed to tidy up is the server's.
+                # The trajectory is over and its result is valid, whatever the server failed to clean up.
                 self._log.warning("lease.release_failed", trajectory=session.trajectory, problem=str(error))
         if bound.cancelled_caught:
             self._log.warning("lease.release_timed_out", trajectory=session.trajectory)
+
+
+def _keeps_state(config: ServerConfig, tools: tuple[ToolDefinition, ...]) -> bool:
+    """Whether state of a trajectory may be lost with a server's connection.
+
+    Not where the server is shared, has no part in the trajectory's harness, and all its tools only read. A server
+    behind a URL outlives a connection to it, so its tools may also write.
+    """
+    in_harness = any(tool.role not in (None, Role.TASKS, Role.EXPERT) for tool in tools)
+    own_process = config.url is None
+    writes = any(not tool.read_only for tool in tools if tool.role is None)
+    return config.scope is not Scope.SHARED or in_harness or (own_process and writes)

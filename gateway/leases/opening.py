@@ -1,9 +1,10 @@
-"""Connections as a gateway opens them: each with its owner task, with a directory and a mark where it needs them."""
+"""Open a gateway's connections, each with its owner task, and with a directory and a process mark where needed."""
 
 from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,15 +12,15 @@ from typing import Self
 import anyio
 
 from gateway.config.models import GatewayConfig, Kind, ServerConfig
-from gateway.connection.answering import requests_answered
-from gateway.connection.cleaning import Cleaning
+from gateway.connection.answerers import requests_answered
 from gateway.connection.connection import Connection
+from gateway.connection.redaction import Redactor
 from gateway.errors import GatewayError, ServerUnavailable
 from gateway.leases.janitor import OWNER, Janitor
 from gateway.leases.lease_dir import bundled, placed
 from gateway.leases.pool import Bundle
 from gateway.leases.watch import ToolWatch
-from gateway.transport.target import Connect, NegotiatedProtocol
+from gateway.transport.target import Connect, NegotiatedProtocol, open_target
 
 _CLOSING_SPARE_S = 5.0
 """Beyond the longest `close_timeout_s`: what killing and reaping may take."""
@@ -34,8 +35,10 @@ class Openings:
 
     def __init__(self, config: GatewayConfig, connect: Connect | None) -> None:
         self._config, self._connect = config, connect
-        self.eras = {server: NegotiatedProtocol() for server in config.servers}
-        self._cleaning = {server: Cleaning(config.servers[server], era) for server, era in self.eras.items()}
+        self.protocols = {server: NegotiatedProtocol() for server in config.servers}
+        self._redactors = {
+            server: Redactor(config.servers[server], protocol.tokens) for server, protocol in self.protocols.items()
+        }
         self.connections: set[Connection] = set()
         """All that have not ended."""
         self._janitor: Janitor | None = None
@@ -44,15 +47,15 @@ class Openings:
     async def __aenter__(self) -> Self:
         self.bundled = bundled(self._config)
         """The servers that share a directory for each lease."""
-        # A start is mostly the child's CPU time: more at once only makes all of them miss their bound. By server, since
-        # one whose starts hang would keep the others from starting at all.
+        # A start is mostly the child's CPU time: more at once only makes all of them miss their timeout. Per server,
+        # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
             directories = self._config.lease_dir if self.bundled else None
             self._janitor = await self._exits.enter_async_context(Janitor(directories))
         self.tasks = await anyio.create_task_group().__aenter__()
-        self.watch = ToolWatch(self.tasks, lambda server, text: self._cleaning[server].text(text))
+        self.watch = ToolWatch(self.tasks, lambda server, text: self._redactors[server].text(text))
         self.tasks.start_soon(self.watch.run)
         return self
 
@@ -118,11 +121,12 @@ class Openings:
     async def _open_now(
         self, server: str, config: ServerConfig, bundle: Bundle | None, mark: str | None = None
     ) -> Connection:
-        asks, patience_s = requests_answered(self._config)
+        answered, patience_s = requests_answered(self._config)
         longest_s = max(config.start_timeout_s, self._config.reset_timeout_s, self._config.release_timeout_s)
         patience_s += max(0.0, longest_s - config.call_timeout_s)
-        era, notice = self.eras[server], self.watch.notice
-        connection = Connection(server, config, self._connect, era, notice, asks=asks, patience_s=patience_s)
+        protocol = self.protocols[server]
+        target = partial(open_target, server, config, protocol=protocol, connect=self._connect, patience_s=patience_s)
+        connection = Connection(server, config, target, protocol, on_tools_changed=self.watch.notice, answered=answered)
         self.connections.add(connection)
         if bundle is not None:
             bundle.connections[server] = connection

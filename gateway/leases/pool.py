@@ -1,7 +1,7 @@
-"""Which connection a session gets: decided in plain functions, then opened, warmed or closed.
+"""Pools of connections: decide in plain functions which one a session gets, then open, warm or close it.
 
-Under scope `shared` all sessions get the same one; under `session` and `process` each gets one that nobody else uses
-at the same time, and that nobody used before unless its server is reset in between.
+Under scope `shared` all sessions get the same one. Under `session` and `process` each gets one that no other session
+uses at the same time, and that none used before unless its server is reset in between.
 """
 
 from __future__ import annotations
@@ -10,19 +10,49 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.connection.connection import Connection
 from gateway.errors import GatewayError, ServerUnavailable
-from gateway.leases.backoff import Backoff
+
+if TYPE_CHECKING:
+    from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
 
-Open = Callable[[], Awaitable[Connection]]
+Open = Callable[[], Awaitable["Connection"]]
 """Opens a connection and returns it once calls can be sent; raises what `Connection.started` raises."""
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
+_MOST_DOUBLINGS = 16
+"""Beyond it the pause does not grow; a server may be down for days."""
+
+
+class Backoff:
+    """Exponential backoff between failed starts of one server."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self.not_before = 0.0
+        """When the next attempt may begin, on the event loop's clock."""
+
+    @property
+    def pausing(self) -> bool:
+        return anyio.current_time() < self.not_before
+
+    def failed(self) -> None:
+        """Count a failed attempt. Of several that fail during one pause, the first counts."""
+        if not self.pausing:
+            pause = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+            self.not_before = anyio.current_time() + pause
+
+    def succeeded(self) -> None:
+        self._failures, self.not_before = 0, 0.0
 
 
 class SharedConnection:
@@ -44,7 +74,7 @@ class SharedConnection:
             if self._current.alive:
                 return self._current
             if self._attempts > seen and self._last_failure is not None:
-                # Somebody else's attempt failed while this session waited for it: one failure serves all.
+                # An attempt of another session failed while this one waited for it: one failure serves all.
                 raise ServerUnavailable(str(self._last_failure)) from self._last_failure
             await anyio.sleep_until(self._backoff.not_before)
             return await self._reconnect()
@@ -65,10 +95,10 @@ class SharedConnection:
 
 @dataclass(eq=False)
 class Bundle:
-    """Connections that one session has to itself, with the directory they share if they name one."""
+    """Connections that one session has exclusively, with the directory they share if they name one."""
 
-    connections: dict[str, Connection] = field(default_factory=dict[str, Connection])
-    """Those that are still starting, too, while the bundle is being opened."""
+    connections: dict[str, Connection] = field(default_factory=lambda: dict[str, "Connection"]())
+    """Includes those that are still starting."""
     directory: Path | None = None
     leases: int = 0
     """How often it was given out."""
@@ -142,7 +172,11 @@ class BundlePool:
             await self._change.wait()
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
-        """The session is over. `sound`: nothing went wrong with the bundle. Does not wait."""
+        """Take a bundle back when its session is over; return at once.
+
+        Args:
+            healthy: Whether no call to the bundle failed or is still running.
+        """
         if healthy and bundle.alive and bundle.leases < self._leases_each and not self._closing:
             self._used.append(bundle)
             self._changed()
@@ -164,14 +198,14 @@ class BundlePool:
         return None
 
     async def _opened(self) -> Bundle:
-        """Open the bundle that `_live` counts already, and goes on counting until nothing of it is left."""
+        """Open a bundle. `_live` counts it already, and until all of it is gone."""
         bundle = Bundle()
         try:
             await self._open(bundle)
         except BaseException as error:
             if isinstance(error, GatewayError):
                 self._backoff.failed()
-            # Not awaited: whoever waits for this bundle need not wait for its end.
+            # Not awaited: the session that wanted this bundle need not wait until it is gone.
             self._retire(bundle)
             raise
         self._backoff.succeeded()
@@ -194,9 +228,9 @@ class BundlePool:
         self._change = anyio.Event()
 
     def refill(self) -> None:
-        """Start what is missing from the stock, in the background; after a failed start only when a pause is over.
+        """Start missing warm bundles in the background; after a failed start, only once the backoff is over.
 
-        Sessions do not wait for that pause: who finds the stock empty starts its own.
+        Sessions do not wait for the backoff: one that finds the stock empty opens its own bundle.
         """
         missing = 0 if self._closing else self._min_ready - len(self._ready) - len(self._used) - self._warming
         if self.most is not None:
@@ -212,7 +246,7 @@ class BundlePool:
             self._tasks.start_soon(self._warm)
 
     async def _refill_later(self) -> None:
-        # Nothing is counted as alive meanwhile, so that a session can have the place.
+        # Nothing is counted as live meanwhile, so that a session can take the slot.
         await anyio.sleep_until(self._backoff.not_before)
         self._refilling_later = False
         self.refill()
@@ -221,7 +255,7 @@ class BundlePool:
         try:
             self._ready.append(await self._opened())
         except GatewayError as error:
-            # The session that finds the stock empty tries for itself and gets to know.
+            # The session that finds the stock empty tries for itself and gets the error.
             if not self._closing:
                 log.warning("pool.warming_failed", server=error.server, problem=str(error))
         finally:

@@ -1,45 +1,33 @@
-"""One trajectory's view of its servers: its tools, its harness, its state; and what to do when a call breaks."""
+"""One trajectory's view of its servers: the policy's tools, the harness, and answers to the servers' requests."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import structlog
 
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.config.selection import fill
-from gateway.connection.connection import Connection
-from gateway.connection.exchange import Answerer, Exchange, Question
-from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable, ToolsChanged
-from gateway.schemas.check import check_arguments, check_value
-from gateway.schemas.coerce import coerce
-from gateway.types import (
-    REWARD_META,
-    SEED_META,
-    TRAJECTORY_META,
-    CallFault,
-    RequestKind,
-    Role,
-    Scope,
-    ServerEvents,
-    ToolDefinition,
-    ToolResult,
-)
+from gateway.config.models import GatewayConfig
+from gateway.config.tool_selection import fill
+from gateway.connection.in_flight import Answerer, InFlightCall, Question
+from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.leases.sending import Sending
+from gateway.schemas.arguments import prepare
+from gateway.schemas.check import check_value
+from gateway.types import REWARD_META, CallFault, RequestKind, Role, ServerEvents, ToolDefinition, ToolResult
+
+if TYPE_CHECKING:
+    from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
 
-REPEATABLE = frozenset(
-    {Role.RESET, Role.REPLY, Role.ELICIT, Role.SCORE, Role.RELEASE, Role.SNAPSHOT, Role.TASKS, Role.EXPERT}
-)
-"""Harness roles that are idempotent by contract."""
-_SILENT = frozenset({Role.RESET, Role.RELEASE, Role.RESTORE})
-"""Roles whose answer is empty by contract, so that a foreign tool may answer them with anything."""
-_RESEND_PAUSE_S = 0.2
+_WITHOUT_ANSWER = frozenset({Role.RESET, Role.RELEASE, Role.RESTORE})
+"""Roles whose answer is empty by contract, so that a foreign tool may answer with anything."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,69 +39,66 @@ class Session:
     tools: Mapping[str, ToolDefinition]
     """What the policy may call, by exposed name."""
     lease_wait_s: float
-    """How long this session waited for its place and its connections."""
+    """Seconds that this session waited for its slot and its connections."""
+    lease_dir: Path | None = None
+    """The directory that servers name as `${lease.dir}`; it exists as long as the lease."""
     _config: GatewayConfig
     _harness: Mapping[tuple[Role, str], ToolDefinition]
-    _connections: dict[str, Connection]
-    _reopen: Mapping[str, Callable[[], Awaitable[Connection]]]
-    """By server, where a dead connection can be replaced without losing this trajectory's state."""
-    _changed: Mapping[str, ToolsChanged]
-    """Servers of the gateway that define their tools otherwise since; it grows."""
-    _settle: Callable[[Collection[Connection]], Awaitable[None]]
+    _sending: Sending
+    _wait_for_changes: Callable[[Collection[Connection]], Awaitable[None]]
     _warned: set[str]
-    """Shared by the gateway's sessions, for what is logged once a server."""
+    """Servers that a warning was logged for; shared by the gateway's sessions."""
     _sampling: Answerer | None = None
-    lease_dir: Path | None = None
-    """The directory that servers name as `${lease.dir}`; it lasts as long as the lease."""
-    _alone: frozenset[str] = frozenset()
+    _exclusive: frozenset[str] = frozenset()
     """Servers whose processes served no other trajectory."""
 
     def __post_init__(self) -> None:
-        self._meta = {TRAJECTORY_META: self.trajectory, SEED_META: self.seed}
-        self._heard = ServerEvents()
+        self._events = ServerEvents()
         self._elicited = 0
-        self._eliciting = anyio.Lock()
-        self._answerers = self._who_answers()
-        self._ended = False
-        self._unhealthy: set[str] = set()
+        self._answerers: dict[RequestKind, Answerer] = {}
+        if self._config.elicitation is not None:
+            # One question at a time: the user's answers are numbered.
+            self._answerers[RequestKind.ELICITATION] = Answerer(
+                answer=self._elicit, timeout_s=self._config.elicitation.timeout_s, queue=anyio.CapacityLimiter(1)
+            )
+        if self._sampling is not None:
+            self._answerers[RequestKind.SAMPLING] = self._sampling
 
     def end(self) -> None:
-        """Refuse every later call: the world is released and may be somebody else's."""
-        self._ended = True
+        """Refuse every later call: the world is released and may belong to another trajectory."""
+        self._sending.ended = True
 
     def check(self) -> None:
-        """Raises `ToolsChanged` where a server of this session defines its tools otherwise since the run began."""
-        for server in self._changed:
-            if server in self._connections:
-                raise self._changed[server].again()
+        """Raise `ToolsChanged` where a server of this session has other tools than at the start of the run."""
+        self._sending.check_tools()
 
     async def wait_for_tool_changes(self) -> None:
-        """`check`, once everything that its servers have announced so far was looked at."""
-        await self._settle(self._connections.values())
+        """`check`, once every change that the session's servers have announced so far was looked into."""
+        await self._wait_for_changes(self._sending.connections.values())
         self.check()
 
     def healthy(self, servers: Iterable[str]) -> bool:
-        """Whether every call to these servers ended as it should, so that a reset is enough to use them again."""
-        return self._unhealthy.isdisjoint(servers)
+        """Whether a reset makes these servers fit for another trajectory: no call failed or is still running."""
+        return self._sending.healthy(servers)
 
     def connection(self, server: str) -> Connection:
-        """What this session has to `server`, for programs that look at servers themselves."""
-        return self._connections[server]
+        """The session's connection to `server`, for programs that examine servers themselves."""
+        return self._sending.connections[server]
 
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""
         return (role, server) in self._harness
 
     def drain_server_events(self) -> ServerEvents:
-        """What servers asked for and said within calls since this was last asked."""
-        taken, self._heard = self._heard, ServerEvents()
-        return taken
+        """Requests and notifications of servers within calls since the last drain."""
+        drained, self._events = self._events, ServerEvents()
+        return drained
 
     async def call(self, name: str, arguments: Any) -> ToolResult:
-        """Call one of `tools` for the policy. What the policy did wrong is an error result for it to read.
+        """Call one of `tools` for the policy. A mistake of the policy is an error result for it to read.
 
         Raises:
-            GatewayError: the world broke; nothing says whether the policy was right.
+            GatewayError: the world broke; the outcome says nothing about the policy.
         """
         tool = self.tools.get(name)
         if tool is None:
@@ -121,26 +106,24 @@ class Session:
                 f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}",
                 fault=CallFault.UNKNOWN_TOOL,
             )
-        fixed = self._filled(tool)
-        faults = check_arguments(tool, arguments, fixed=fixed)
-        coerced = coerce(tool, arguments, fixed=fixed) if faults else None
-        if coerced is not None:
-            arguments, faults = coerced.arguments, []
-        if faults:
-            return ToolResult.error(
-                f"Invalid arguments for {name}: " + "; ".join(faults), fault=CallFault.INVALID_ARGUMENTS
-            )
+        prepared = prepare(tool, arguments, fixed=self._fixed(tool))
+        if prepared.faults:
+            message = f"Invalid arguments for {name}: " + "; ".join(prepared.faults)
+            return ToolResult.error(message, fault=CallFault.INVALID_ARGUMENTS)
+        config = self._config.servers[tool.server]
         try:
-            result = await self._send(tool, arguments, timeout_s=self._config.servers[tool.server].call_timeout_s)
+            result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s)
         except (DeliveryUnknown, ServerUnavailable):
-            exhausted = self._connections[tool.server].exhausted
-            if not exhausted or tool.server not in self._alone or self._ended:
+            exhausted = self.connection(tool.server).exhausted
+            if not exhausted or tool.server not in self._exclusive or self._sending.ended:
                 raise
-            # The policy's own doing, in a process of its own: it may read what it did and go on without that server.
-            return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. What it held is lost.")
-        if REWARD_META in result.meta and not self._config.servers[tool.server].trusted:
-            self._warn_once(tool.server)
-        return result if coerced is None else replace(result, coerced=coerced.changes)
+            # The policy caused it, in a process of its own: it may read what it did and go on without that server.
+            return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. Its state is lost.")
+        if REWARD_META in result.meta and not config.trusted and tool.server not in self._warned:
+            self._warned.add(tool.server)
+            remedy = "set trusted: true to accept its rewards"
+            log.warning("session.reward_ignored", server=tool.server, remedy=remedy)
+        return replace(result, coerced=prepared.changes) if prepared.changes else result
 
     async def invoke(self, role: Role, arguments: Mapping[str, Any], *, server: str) -> ToolResult:
         """Call a harness tool; the result's `structured` is its answer.
@@ -148,32 +131,32 @@ class Session:
         A foreign tool's answer may be JSON text, and it is sent only the arguments that its schema knows.
 
         Raises:
-            HarnessError: there is no such tool, it said no, or its answer is no object.
+            HarnessError: there is no such tool, it refused, or its answer is not an object.
             GatewayError: the world broke.
         """
         tool = self._harness.get((role, server))
         if tool is None:
             raise HarnessError(f"has no {role} tool", server=server, role=role)
-        result = await self._send(tool, _known_arguments(tool, arguments), timeout_s=self._bound(role, server))
+        known = {**_known_arguments(tool, arguments), **self._fixed(tool)}
+        result = await self._send(tool, known, timeout_s=self._timeout_s(role, server))
         if result.is_error:
-            self._unhealthy.add(server)
+            self._sending.mark_failed(server)
             raise HarnessError(f"{role} was refused: {result.text[:500]}", server=server, tool=tool.name, role=role)
-        structured = _answer(result)
-        if structured is None and role not in _SILENT:
-            self._unhealthy.add(server)
+        structured = _structured_answer(result)
+        if structured is None and role not in _WITHOUT_ANSWER:
+            self._sending.mark_failed(server)
             raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name, role=role)
         return replace(result, structured=structured or {})
 
     async def reset(self, task: str) -> None:
-        """Reset every server that can be reset, all at once. Raises `GatewayError`."""
-        arguments = {"task": task, "seed": self.seed}
-        await self._each(Role.RESET, arguments)
+        """Reset every server that can be reset, concurrently. Raises `GatewayError`."""
+        await self._invoke_all(Role.RESET, {"task": task, "seed": self.seed})
 
     async def release(self) -> None:
-        """Tell every server that the trajectory is over. Raises the first `GatewayError`, after all were told."""
-        await self._each(Role.RELEASE, {})
+        """Release the trajectory on every server. Raises the first `GatewayError`, after all were called."""
+        await self._invoke_all(Role.RELEASE, {})
 
-    async def _each(self, role: Role, arguments: Mapping[str, Any]) -> None:
+    async def _invoke_all(self, role: Role, arguments: Mapping[str, Any]) -> None:
         servers = [server for known, server in self._harness if known is role]
         if len(servers) == 1:
             await self.invoke(role, arguments, server=servers[0])
@@ -192,7 +175,7 @@ class Session:
         if errors:
             raise errors[0]
 
-    def _bound(self, role: Role, server: str) -> float:
+    def _timeout_s(self, role: Role, server: str) -> float:
         match role:
             case Role.RESET:
                 return self._config.reset_timeout_s
@@ -201,122 +184,49 @@ class Session:
             case _:
                 return self._config.servers[server].call_timeout_s
 
-    async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
-        try:
-            return await self._send_at_most_twice(tool, arguments, timeout_s)
-        except BaseException:
-            self._unhealthy.add(tool.server)  # cancelled, too: the server may still be at work
-            raise
-
-    async def _send_at_most_twice(
-        self, tool: ToolDefinition, arguments: Mapping[str, Any], timeout_s: float
-    ) -> ToolResult:
-        """One request, and at most one more: when the first surely did not arrive, or may arrive twice without harm,
-        and the server it would reach still knows this trajectory."""
-        if self._ended:
-            raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
-        self._check(tool)
-        connection, exchange = self._connections[tool.server], self._exchange(tool)
-        arguments = {**arguments, **self._filled(tool)}
-        try:
-            return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, exchange=exchange)
-        except ServerUnavailable as error:
-            broken = error
-        except DeliveryUnknown as error:
-            if not (tool.safe_to_resend or tool.role in REPEATABLE):
-                raise
-            broken = error
-        again = await self._once_more(connection, broken)
-        self._check(tool)
-        log.info("session.resent", trajectory=self.trajectory, server=tool.server, tool=tool.name, after=broken.kind)
-        exchange = self._exchange(tool)
-        return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, exchange=exchange)
-
-    def _filled(self, tool: ToolDefinition) -> dict[str, Any]:
-        """What the gateway adds to the arguments of each call in this trajectory."""
+    def _fixed(self, tool: ToolDefinition) -> dict[str, Any]:
+        """The arguments that the gateway adds to each call of a tool in this trajectory."""
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 
-    def _exchange(self, tool: ToolDefinition) -> Exchange:
-        # Whoever answers for the user is not asked what it asks itself.
+    async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
+        in_flight = partial(self._in_flight, tool)
+        return await self._sending.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
+
+    def _in_flight(self, tool: ToolDefinition) -> InFlightCall:
+        # The tool that answers for the user cannot ask the user itself.
         withheld = RequestKind.ELICITATION if tool.role is Role.ELICIT else None
-        return Exchange(
+        return InFlightCall(
             server=tool.server,
             tool=tool.name,
             trajectory=self.trajectory,
             answerers={kind: answerer for kind, answerer in self._answerers.items() if kind is not withheld},
             most_requests=self._config.max_requests_per_call,
-            heard=self._heard,
+            events=self._events,
             log_level=self._config.servers[tool.server].log_level,
         )
 
-    def _who_answers(self) -> dict[RequestKind, Answerer]:
-        answerers: dict[RequestKind, Answerer] = {}
-        if self._config.elicitation is not None:
-            timeout_s = self._config.elicitation.timeout_s
-            answerers[RequestKind.ELICITATION] = Answerer(answer=self._elicit, timeout_s=timeout_s)
-        if self._sampling is not None:
-            answerers[RequestKind.SAMPLING] = self._sampling
-        return answerers
-
     async def _elicit(self, question: Question) -> dict[str, Any]:
-        """Ask the user simulator; one question at a time, numbered from 1, so that a repeat changes nothing."""
+        """Ask the user simulator. Questions are numbered from 1, so that a repeated one changes nothing."""
         assert self._config.elicitation is not None
         server = self._config.elicitation.server
         schema = cast("Mapping[str, Any]", question.params.get("requestedSchema") or {})
-        async with self._eliciting:
-            self._elicited += 1
-            arguments = {
-                "seq": self._elicited,
-                "message": question.params["message"],
-                "schema": schema,
-                "server": question.server,
-                "tool": question.tool,
-            }
-            result = await self.invoke(Role.ELICIT, arguments, server=server)
-        answer = result.structured or {}
+        self._elicited += 1
+        arguments = {
+            "seq": self._elicited,
+            "message": question.params["message"],
+            "schema": schema,
+            "server": question.server,
+            "tool": question.tool,
+        }
+        answer = (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
         action, content = answer.get("action"), answer.get("content")
         if action not in ("accept", "decline", "cancel"):
             raise HarnessError(f"elicit answered with the action {action!r}", server=server)
         if action != "accept":
             return {"action": action}
         if faults := check_value(schema, content, subject=f"{server}/elicit"):
-            raise HarnessError(f"elicit answered off the schema: {'; '.join(faults)}", server=server)
+            raise HarnessError(f"elicit's answer does not fit the schema: {'; '.join(faults)}", server=server)
         return {"action": action, "content": content}
-
-    def _check(self, tool: ToolDefinition) -> None:
-        if tool.role is not Role.RELEASE:  # which tidies up and is shown to nobody
-            self.check()
-
-    async def _once_more(self, connection: Connection, broken: GatewayError) -> Connection:
-        server = connection.server
-        if connection.alive:
-            await anyio.sleep(_RESEND_PAUSE_S)
-            return connection
-        reopen = self._reopen.get(server)
-        if reopen is None:
-            if isinstance(broken, DeliveryUnknown):
-                raise broken
-            lost = f"its process has ended and this trajectory's state with it: {broken}"
-            raise ServerUnavailable(lost, server=server, tool=broken.tool) from broken
-        self._connections[server] = again = await reopen()
-        return again
-
-    def _warn_once(self, server: str) -> None:
-        if server not in self._warned:
-            self._warned.add(server)
-            log.warning("session.reward_ignored", server=server, remedy="set trusted: true to accept its rewards")
-
-
-def keeps_state(config: ServerConfig, tools: tuple[ToolDefinition, ...]) -> bool:
-    """Whether something of a trajectory may be lost with a server's connection.
-
-    Not where it is shared, takes no part in the trajectory's harness, and every tool of it only reads. A server behind
-    a url goes on when a connection to it ends, so there the tools may also write.
-    """
-    takes_part = any(tool.role not in (None, Role.TASKS, Role.EXPERT) for tool in tools)
-    own_process = config.url is None
-    writes = any(not tool.read_only for tool in tools if tool.role is None)
-    return config.scope is not Scope.SHARED or takes_part or (own_process and writes)
 
 
 def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -326,7 +236,7 @@ def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapp
     return {name: value for name, value in arguments.items() if name in properties}
 
 
-def _answer(result: ToolResult) -> Mapping[str, Any] | None:
+def _structured_answer(result: ToolResult) -> Mapping[str, Any] | None:
     structured: Any = result.structured
     if structured is None:
         try:

@@ -1,38 +1,41 @@
-"""Whether servers still define their tools as they did when the gateway published them.
+"""Watch whether servers still define their tools as they did when the gateway published them.
 
-A server says so itself (`tools/list_changed`) or is found out when a connection to it is opened again. From then on it
-is of no use to this gateway: the trajectories that lease it fail, and no new one gets it.
+A change is announced by the server (`tools/list_changed`) or found when a connection to it is opened again. From then
+on the gateway does not use the server: the trajectories that lease it fail, and no new one gets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.catalogue.differences import changed_tools
-from gateway.connection.connection import Connection
+from gateway.catalogue.tool_config import changed_tools
 from gateway.errors import ToolsChanged, ToolsUnknown
 from gateway.types import ToolDefinition
+
+if TYPE_CHECKING:
+    from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.5
-"""Between two listings that one connection asks for: a flood of notices costs no more than that."""
+"""Between two listings over one connection, however many changes it announces."""
 
 
 class ToolWatch:
     """What was published, and what has changed since.
 
     Args:
-        clean: Takes the secrets of a server, its first argument, out of a text.
+        redact: Replaces the secrets of a server, its first argument, in a text.
     """
 
-    def __init__(self, tasks: TaskGroup, clean: Callable[[str, str], str] = lambda _, text: text) -> None:
-        self._tasks, self._clean = tasks, clean
+    def __init__(self, tasks: TaskGroup, redact: Callable[[str, str], str] = lambda _, text: text) -> None:
+        self._tasks, self._redact = tasks, redact
         self._published: dict[str, dict[str, ToolDefinition]] = {}
         self._changed: dict[str, ToolsChanged] = {}
         self.changed: Mapping[str, ToolsChanged] = MappingProxyType(self._changed)
@@ -40,7 +43,7 @@ class ToolWatch:
         self._early: dict[str, Sequence[ToolDefinition]] = {}
         """Listings of servers whose tools are not published yet, because others are still starting."""
         self._noticed: set[Connection] = set()
-        """Those whose announcement nobody has looked into yet."""
+        """Connections whose announcement is not looked into yet."""
         self._listing: set[Connection] = set()
         self._looking: set[Connection] = set()
         self._wake = anyio.Event()
@@ -53,7 +56,7 @@ class ToolWatch:
             self.compare(server, early)
 
     def compare(self, server: str, tools: Sequence[ToolDefinition]) -> None:
-        """Take note of a listing; the first one that differs is kept. One that comes before `publish` waits for it."""
+        """Compare a listing; the first difference is kept. A listing that arrives before `publish` waits for it."""
         if server not in self._published:
             self._early[server] = tools
             return
@@ -63,7 +66,7 @@ class ToolWatch:
             self._lose(server, error)
             return
         if differences and server not in self._changed:
-            difference = self._clean(server, "\n".join(differences))
+            difference = self._redact(server, "\n".join(differences))
             self._changed[server] = error = ToolsChanged(difference, server=server)
             log.warning("server.tools_changed", server=server, problem=str(error))
 
@@ -72,12 +75,12 @@ class ToolWatch:
         self._changed.setdefault(server, ToolsUnknown(f"{type(error).__name__}: {error}", server=server))
 
     def notice(self, connection: Connection) -> None:
-        """The server says that its list has changed: `run` will look. Safe from callbacks, in any number."""
+        """Note that a server announced a change: `run` looks into it. Safe from callbacks, any number of times."""
         self._noticed.add(connection)
         self._wake.set()
 
     async def run(self) -> None:
-        """Look into what is noticed, until cancelled. A callback is in no task, so it cannot start one itself."""
+        """Look into announcements until cancelled. A callback runs in no task, so it cannot start one itself."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
@@ -85,10 +88,10 @@ class ToolWatch:
                 self._looking.add(connection)
                 self._tasks.start_soon(self._look, connection)
 
-    async def settle(self, connections: Collection[Connection]) -> None:
-        """Wait until what these connections have announced so far was looked into; bounded as the listings are."""
+    async def wait(self, connections: Collection[Connection]) -> None:
+        """Wait until all that these connections have announced so far was looked into; bounded by the listings."""
         for connection in connections:
-            # One listing may be under way and miss what was announced since; the next one does not.
+            # A listing under way may miss what was announced since it began; the next one does not.
             for _ in range(2):
                 if connection in self._noticed or connection in self._listing:
                     await self._looked.setdefault(connection, anyio.Event()).wait()

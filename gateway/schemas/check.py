@@ -1,11 +1,11 @@
-"""What is wrong with arguments, answers and results by their JSON Schema: one short message per fault, no I/O."""
+"""Validate arguments, answers and results against JSON Schemas, with one short message per fault. No I/O."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import structlog
 from jsonschema_rs import ValidationError, ValidationErrorKind
@@ -21,52 +21,21 @@ _MAX_SHOWN = 80
 _PROGRAMS = Programs()
 
 
-def check_arguments(
-    definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None
-) -> list[str]:
-    """One short message per fault of `arguments` against the tool's full input schema; empty when there is none.
-
-    A schema that is itself broken or costs too much checks nothing: the server, which made it, decides.
-
-    Args:
-        fixed: What the gateway adds before they are sent. No message tells of it.
-    """
-    if not isinstance(arguments, Mapping):
-        return [f"arguments: expected an object, got {_shown(arguments)}"]
-    given, fixed = cast("Mapping[str, Any]", arguments), fixed or {}
-    if both := [name for name in given if name in fixed]:
-        return [f"unknown {name!r}" for name in both][:MAX_FAULTS]
-    whole = {**given, **fixed}
-    program = _program(definition)
-    if program is None or program.fits(whole):
-        return []
-    return _faults(program, whole, _subject(definition), hidden=frozenset(fixed))
-
-
-def argument_errors(
-    definition: ToolDefinition, arguments: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
-) -> list[ValidationError]:
-    """The same faults as the validator finds them; empty, too, where it cannot say which they are."""
-    try:
-        return _errors(_program(definition), {**arguments, **(fixed or {})}, _subject(definition)) or []
-    except ValueError:
-        return []
-
-
-def _program(definition: ToolDefinition) -> Program | None:
-    return _PROGRAMS.get(definition.sent_schema, subject=_subject(definition))
+def program_of(definition: ToolDefinition) -> Program | None:
+    """The compiled schema that the arguments of a call must fit as they are sent; None where it is `Unchecked`."""
+    return _PROGRAMS.get(definition.sent_schema, subject=subject_of(definition))
 
 
 def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:
-    """One short message per fault of `value` against a schema that is used once; `subject` names it in logs."""
+    """One short message per fault of `value` against a schema that is used once; `subject` names it in log lines."""
     return _faults(compile_schema(schema, subject=subject), value, subject, whole="the answer")
 
 
 def check_output(definition: ToolDefinition, structured: object) -> str | None:
-    """What is wrong with a tool's structured content by its own output schema, or None."""
+    """The first fault of a tool's structured content against its own output schema, or None."""
     if definition.output_schema is None:
         return None
-    subject = f"{_subject(definition)} (output)"
+    subject = f"{subject_of(definition)} (output)"
     program = _PROGRAMS.get(definition.output_schema, subject=subject)
     if program is None or program.fits(structured):
         return None
@@ -74,7 +43,7 @@ def check_output(definition: ToolDefinition, structured: object) -> str | None:
 
 
 def schema_fault(schema: Mapping[str, Any]) -> str | None:
-    """Why nothing is checked against `schema`, or None."""
+    """Why a schema cannot be used for validation, or None."""
     try:
         Program(schema)
     except Unchecked as problem:
@@ -82,36 +51,19 @@ def schema_fault(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _subject(definition: ToolDefinition) -> str:
+def subject_of(definition: ToolDefinition) -> str:
+    """The name of a tool in log lines."""
     return f"{definition.server}/{definition.name}"
 
 
-def _faults(
-    program: Program | None,
-    value: object,
-    subject: str,
-    *,
-    whole: str = "arguments",
-    hidden: frozenset[str] = frozenset(),
-) -> list[str]:
-    """One message for each fault.
+def find_errors(program: Program | None, value: object, subject: str) -> list[ValidationError] | None:
+    """The validator's errors; None where there are some that are too many to list.
 
-    Args:
-        whole: What the value is called.
-        hidden: Names of arguments that no message may tell of.
+    A schema that is `Unchecked`, or too expensive for this value, yields no errors: the server decides.
+
+    Raises:
+        ValueError: `value` is not a JSON value.
     """
-    try:
-        errors = _errors(program, value, subject)
-    except ValueError as error:
-        return [f"{whole}: {error}"]
-    if errors is None:
-        return [f"{whole}: does not fit the schema and is too large to say where"]
-    messages = dict.fromkeys(_message(error, program, whole, hidden) for error in errors)
-    return list(messages)[:MAX_FAULTS]
-
-
-def _errors(program: Program | None, value: object, subject: str) -> list[ValidationError] | None:
-    """The faults; None where there are some and they cannot be told. Raises ValueError for what is no JSON value."""
     if program is None:
         return []
     try:
@@ -121,14 +73,41 @@ def _errors(program: Program | None, value: object, subject: str) -> list[Valida
         return []
 
 
-def _message(error: ValidationError, program: Program | None, whole: str, hidden: frozenset[str]) -> str:
+def describe_errors(
+    errors: list[ValidationError] | None,
+    program: Program | None,
+    *,
+    whole: str = "arguments",
+    hidden: Collection[str] = (),
+) -> list[str]:
+    """One short message per error, at most `MAX_FAULTS`.
+
+    Args:
+        errors: From `find_errors`.
+        whole: What the value is called.
+        hidden: Names of arguments that no message may mention.
+    """
+    if errors is None:
+        return [f"{whole}: does not fit the schema and is too large to say where"]
+    messages = dict.fromkeys(_message(error, program, whole, hidden) for error in errors)
+    return list(messages)[:MAX_FAULTS]
+
+
+def _faults(program: Program | None, value: object, subject: str, *, whole: str) -> list[str]:
+    try:
+        return describe_errors(find_errors(program, value, subject), program, whole=whole)
+    except ValueError as error:
+        return [f"{whole}: {error}"]
+
+
+def _message(error: ValidationError, program: Program | None, whole: str, hidden: Collection[str]) -> str:
     where, kind, got = _path(error.instance_path), error.kind, error.instance
     if hidden and error.instance_path[:1] and error.instance_path[0] in hidden:
-        return "arguments: they do not go together with what is filled in"
+        return "arguments: they conflict with arguments that are filled in"
     at, prefix = where or whole, f"{where}: " if where else ""
     match kind:
         case ValidationErrorKind.Type():
-            return f"{at}: expected {' or '.join(kind.types)}, got {_shown(got)}"
+            return f"{at}: expected {' or '.join(kind.types)}, got {show_value(got)}"
         case ValidationErrorKind.Required():
             return f"{prefix}missing required {kind.property!r}"
         case ValidationErrorKind.AdditionalProperties() | ValidationErrorKind.UnevaluatedProperties():
@@ -137,18 +116,18 @@ def _message(error: ValidationError, program: Program | None, whole: str, hidden
             hint = difflib.get_close_matches(kind.unexpected[0], known, n=1) if kind.unexpected else []
             near = f"; did you mean {hint[0]!r}?" if hint else f"; known: {', '.join(known) or 'none'}"
             return _cut(f"{prefix}unknown {', '.join(repr(name) for name in kind.unexpected)}", 160) + _cut(near, 400)
-        case _ if hidden and not where:  # it would quote all arguments, and what is filled in may be secret
+        case _ if hidden and not where:  # the validator quotes all arguments, and a fixed one may be secret
             return f"arguments: they do not fit the schema's {kind.name}"
         case ValidationErrorKind.Enum():
-            return f"{at}: expected one of {_shown(kind.options)}, got {_shown(got)}"
+            return f"{at}: expected one of {show_value(kind.options)}, got {show_value(got)}"
         case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid() if types := _type_names(kind.context):
-            return f"{at}: expected {' or '.join(types)}, got {_shown(got)}"
+            return f"{at}: expected {' or '.join(types)}, got {show_value(got)}"
         case _:
             return f"{prefix}{_cut(error.message, 160)}"
 
 
 def _type_names(branches: Iterable[list[ValidationError]]) -> list[str]:
-    """The types of an `anyOf` none of whose branches has the value's type; empty when it is not a matter of that."""
+    """The types of an `anyOf` where no branch accepts the value's type; empty if a branch fails for another reason."""
     names: list[str] = []
     for errors in branches:
         kinds = [error.kind for error in errors]
@@ -165,7 +144,8 @@ def _path(parts: Iterable[str | int]) -> str:
     return text
 
 
-def _shown(value: object) -> str:
+def show_value(value: object) -> str:
+    """A value as a message quotes it, cut to a length that fits a prompt."""
     try:
         return _cut(json.dumps(value, ensure_ascii=False), _MAX_SHOWN)
     except (TypeError, ValueError):

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import structlog
-from jsonschema_rs import ReferencingError, ValidationError, Validator, validator_for
+from jsonschema_rs import ReferencingError, RegexOptions, ValidationError, Validator, validator_for
 
-from gateway.schemas.effort import Costs, measure, too_large
-from gateway.schemas.patterns import SIZES, compiled_size, options
+from gateway.schemas.cost import Costs, measure, too_large
 from gateway.schemas.subschemas import Node, Unchecked, read_graph
 
 log = structlog.get_logger(__name__)
@@ -33,6 +32,10 @@ _MOST_UNEVALUATED = 50_000
 _NODE_BYTES = 4096
 _KEPT_BYTES = 64 << 20
 _DIALECTS = ("draft-04/schema", "draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema")
+
+
+SIZES = (32 << 10, 256 << 10, 1 << 20)
+"""What one compiled expression may take, in bytes; the first that is enough is what it is counted as."""
 
 
 class TooMuch(Exception):
@@ -100,6 +103,23 @@ class Program:
         if self._validator.is_valid(value):
             return []
         return list(self._validator.iter_errors(value)) if to_word <= MOST_WORDED else None
+
+
+def options(size: int) -> RegexOptions:
+    return RegexOptions(size_limit=size, dfa_size_limit=size)
+
+
+def compiled_size(pattern: str, room: int) -> int | None:
+    """How many bytes a pattern is counted as, at most `room`; None where it is not linear or needs more."""
+    for size in SIZES:
+        if size > room:
+            return None
+        try:
+            validator_for({"pattern": pattern}, offline=True, pattern_options=options(size))
+        except (ValidationError, ValueError):
+            continue
+        return size
+    return None
 
 
 def _weigh_patterns(nodes: Sequence[Node]) -> tuple[int, int, list[Node]]:

@@ -1,7 +1,7 @@
-"""Faults that stay with the call they belong to, on a line that many calls share.
+"""Keep an HTTP fault within the call it belongs to, on a connection that many calls share.
 
-mcp's HTTP transport lets one reset POST or one read timeout end the whole session. `CallGuard`, beneath it, turns every
-such fault into an answer for the call that met it and notes how far the request got.
+mcp's HTTP transport lets one reset POST or one read timeout end the whole session. `CallGuard`, below it, turns every
+such fault into an HTTP error answer for the request that met it, and notes on the request's `Delivery` how it broke.
 """
 
 from __future__ import annotations
@@ -12,43 +12,44 @@ from functools import partial
 import anyio
 import httpx2
 
-from gateway.transport.background import IS_BACKGROUND, BackgroundPosts
-from gateway.transport.delivery import DELIVERY, Delivery, Pace
-from gateway.transport.discarded_bodies import drain, header, is_plain
+from gateway.transport.delivery import DELIVERY, Broke, Delivery, Pace
+from gateway.transport.http_client import describe, drain, header, is_plain, note_failure
+from gateway.transport.http_streams import BackgroundPosts
 from gateway.transport.link import Link
-from gateway.transport.oauth import AuthorizationFailed
-
-NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, AuthorizationFailed)
 
 
 class CallGuard(httpx2.AsyncBaseTransport):
-    """Answers 502 in place of a transport fault, limits how long an answer may be, and gives up what nobody waits for.
+    """Answers 502 in place of a transport fault, bounds the size of an answer, and cancels what has no caller left.
 
     Args:
-        aside: Sends the messages whose answers say nothing; mcp is told 202 at once.
+        limit: Bytes of one answer.
+        background: Sends the messages whose answers have no reader; mcp gets 202 at once.
     """
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, link: Link, limit: int, aside: BackgroundPosts) -> None:
-        self._inner, self._link, self._limit, self._aside = inner, link, limit, aside
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, *, link: Link, limit: int, background: BackgroundPosts
+    ) -> None:
+        self._inner, self._link, self._limit, self._background = inner, link, limit, background
         self._pace = Pace()
-        """Of attempts at the stream that belongs to no call."""
+        """Of attempts to open the event stream that belongs to no call."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        delivery = DELIVERY.get()
         match request.method:
-            case "POST" if IS_BACKGROUND.get():
-                self._aside.start(partial(self._send_aside, request))
+            case "POST" if delivery is not None and delivery.background:
+                self._background.start(partial(self._post_in_background, request))
                 return httpx2.Response(202, request=request)
             case "POST":
-                return await self._post(request, DELIVERY.get() or Delivery())
+                return await self._post(request, delivery or Delivery())
             case "GET":
-                return await self._get(request, DELIVERY.get())
+                return await self._get(request, delivery)
             case _:
-                return await self._answered(request, DELIVERY.get() or Delivery()) or _none(request)
+                return await self._answer(request, delivery or Delivery()) or _no_answer(request)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _send_aside(self, request: httpx2.Request) -> None:
+    async def _post_in_background(self, request: httpx2.Request) -> None:
         try:
             response = await self._inner.handle_async_request(request)
             try:
@@ -56,80 +57,83 @@ class CallGuard(httpx2.AsyncBaseTransport):
             finally:
                 await response.aclose()
         except httpx2.HTTPError as error:
-            self._link.trouble = _worded(error)
+            self._link.trouble = describe(error)
 
     async def _get(self, request: httpx2.Request, delivery: Delivery | None) -> httpx2.Response:
-        """Open an event stream. mcp opens another where one ends, as soon as the server wishes, for ever."""
-        # The server may leave it silent for as long as it likes.
+        """Open an event stream: the server's own, or the rest of the answer to the call of `delivery`.
+
+        mcp reopens a stream that ended as soon as the server allows, without a bound; `Pace` spaces the attempts. What
+        happens to a GET says nothing about whether the call ran: `Delivery.sent` is the POST's alone.
+        """
+        # The server may leave the stream silent for as long as it likes.
         request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
         pace = self._pace if delivery is None else delivery.pace
         delivery = delivery or Delivery()
         with delivery.awaited():
             await anyio.sleep(pace.wait_s(anyio.current_time()))
-            if (response := await self._answered(request, delivery)) is not None:
+            response = await self._answer(request, delivery)
+            if response is not None:
                 assert isinstance(response.stream, httpx2.AsyncByteStream)
+                if response.status_code == 200:
+                    delivery.mend()
                 response.stream = _AwaitedBody(response.stream, delivery)
                 return response
-        return _none(request)
+        return _no_answer(request)
 
     async def _post(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
         with delivery.awaited():
-            response = await self._answered(request, delivery)
+            delivery.mend()
+            response = await self._answer(request, delivery)
             if response is None:
-                return _none(request)
-            self._note_status(response, delivery)
+                return _no_answer(request)
+            delivery.http_status = response.status_code
+            self._note_status(request, response, delivery)
             if not is_plain(response):
                 encoding = header(response, b"content-encoding")[:40].decode("latin-1")
-                delivery.oversize = True
-                delivery.lost = f"the answer is encoded ({encoding}), which was not asked for"
+                problem = f"the answer is encoded ({encoding}), although `identity` was requested"
+                delivery.break_off(Broke.CONTENT, problem)
                 await response.aclose()
-                return _none(request)
-            body = _LimitedBody(response, delivery, self._limit)
+                return _no_answer(request)
+            body = _BoundedBody(response, delivery, self._limit)
             if not _is_document(response):
                 response.stream = _AwaitedBody(body, delivery)
                 return response
-            # Read here: of one that breaks off or is too long, mcp would parse what came of it.
+            # Read here: mcp would parse the beginning of a document that breaks off or is too long.
             response.stream = body
             await response.aread()
-            return response if body.is_whole else _none(request)
-        return _none(request)
+            return response if body.is_whole else _no_answer(request)
+        return _no_answer(request)
 
-    async def _answered(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response | None:
-        """The answer, of which the body is still to be read; None where there is no answer."""
-        delivery.refused = ""
+    async def _answer(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response | None:
+        """The answer, its body still unread; None where a fault was noted instead."""
         try:
-            response = await self._inner.handle_async_request(request)
+            return await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
-            self._link.trouble = reason = _worded(error)
-            if isinstance(error, NOT_SENT):
-                delivery.refused = reason
-            else:
-                delivery.handed_over, delivery.lost = True, reason
+            self._link.trouble = note_failure(error, delivery)
             return None
-        delivery.handed_over = True
-        return response
 
-    def _note_status(self, response: httpx2.Response, delivery: Delivery) -> None:
-        if response.status_code < 400:
-            return
-        reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-        self._link.trouble = reason
-        if _is_document(response):
-            return  # a JSON-RPC error travels in it, which says more
-        if response.status_code >= 500:
-            delivery.lost = reason
-        elif response.status_code != 404:  # 404 is how a session ends; mcp words that itself
-            delivery.refused = reason
+    def _note_status(self, request: httpx2.Request, response: httpx2.Response, delivery: Delivery) -> None:
+        status = response.status_code
+        if status == 404 and "mcp-session-id" in request.headers:
+            # Streamable HTTP, "Session Management": this status and this header mean that the session is over.
+            delivery.break_off(Broke.SESSION, "the server has ended this session and what it held")
+        elif status >= 300 and not _is_document(response):  # in a document travels a JSON-RPC error, which says more
+            delivery.break_off(Broke.LINE, f"HTTP {status} {response.reason_phrase}".rstrip())
+        elif status == 200 and not _is_document(response) and not _is_event_stream(response):
+            kind = header(response, b"content-type")[:80].decode("latin-1")
+            delivery.break_off(Broke.CONTENT, f"the answer has the content type {kind!r}")
+        if status >= 300:
+            self._link.trouble = f"HTTP {status} {response.reason_phrase}".rstrip()
 
 
-class _LimitedBody(httpx2.AsyncByteStream):
-    """The body of an answer, which has a limit and may break off."""
+class _BoundedBody(httpx2.AsyncByteStream):
+    """The body of an answer: it has a limit, and may break off."""
 
     def __init__(self, response: httpx2.Response, delivery: Delivery, limit: int) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._inner, self._delivery, self._limit = response.stream, delivery, limit
         self.is_whole = True
-        """Of what was read so far; `delivery.lost` may tell of an earlier answer to the same call."""
+        """Whether nothing was cut from what was read so far."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
@@ -138,21 +142,24 @@ class _LimitedBody(httpx2.AsyncByteStream):
                 size += len(piece)
                 if size > self._limit:
                     self.is_whole = False
-                    self._delivery.oversize = True
-                    self._delivery.lost = f"the answer has more than max_message_bytes ({self._limit})"
+                    problem = f"the answer has more than max_message_bytes ({self._limit})"
+                    self._delivery.break_off(Broke.CONTENT, problem)
                     return
                 yield piece
         except httpx2.TransportError as error:
-            # The body ends here; mcp answers the call for want of a response.
+            # The body ends here; mcp then answers the call itself, since it got no response.
             self.is_whole = False
-            self._delivery.lost = _worded(error)
+            self._delivery.break_off(Broke.LINE, describe(error))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
 class _AwaitedBody(httpx2.AsyncByteStream):
-    """A body that ends when nobody waits for it any more."""
+    """An event stream, read until its call is over.
+
+    mcp closes the stream as soon as it has read the response: one that is read to its end had none.
+    """
 
     def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery) -> None:
         self._inner, self._delivery = inner, delivery
@@ -161,12 +168,14 @@ class _AwaitedBody(httpx2.AsyncByteStream):
         pieces = aiter(self._inner)
         while True:
             piece: bytes | None = None
-            # Around each piece, not around all: a scope may not stay open while a generator rests.
+            # A scope around each piece, not around the loop: none may stay open while a generator is suspended.
             with self._delivery.awaited():
                 piece = await anext(pieces, None)
             if piece is None:
-                return
+                break
             yield piece
+        if self._delivery.broke is None:
+            self._delivery.break_off(Broke.LINE, "the event stream ended without an answer")
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -176,10 +185,10 @@ def _is_document(response: httpx2.Response) -> bool:
     return header(response, b"content-type").startswith(b"application/json")
 
 
-def _none(request: httpx2.Request) -> httpx2.Response:
-    """In place of an answer: mcp takes an error status for the end of one request, and an exception for that of all."""
+def _is_event_stream(response: httpx2.Response) -> bool:
+    return header(response, b"content-type").startswith(b"text/event-stream")
+
+
+def _no_answer(request: httpx2.Request) -> httpx2.Response:
+    """In place of an answer: mcp takes an error status as the end of one request, and an exception as that of all."""
     return httpx2.Response(502, request=request)
-
-
-def _worded(error: httpx2.HTTPError) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,4 +1,8 @@
-"""How far one request got, and whether anybody still waits for its answer: shared by its caller and its transport."""
+"""How far one request got, how it broke, and whether it may be sent again.
+
+At most once is decided here and nowhere else: transports note facts on the `Delivery` of the request that they carry,
+`verdict` is the table over those facts, and only `gateway.leases.sending` acts on it.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +10,119 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Self
 
 import anyio
 
-_AT_ONCE = 5
+_BURST = 5
 _PERIOD_S = 1.0
 
 
-@dataclass(slots=True)
-class Pace:
-    """A few times at once, then once a second."""
+class Sent(StrEnum):
+    """How much of a request left this program."""
 
-    _next: float = -math.inf
+    NOTHING = "nothing"
+    """No byte of its body: the server cannot have run it."""
+    REQUEST = "request"
+    """At least a part of its body: the server may have run it."""
+    ROUNDS = "rounds"
+    """The server has answered it at least once, with a request for input: it has begun to run it."""
+
+
+class Broke(StrEnum):
+    """How a request ended without an answer that can be used."""
+
+    CONNECT = "connect"
+    """No connection, or no access token, was to be had."""
+    SESSION = "session"
+    """The server answered that it does not know the protocol session (HTTP 404), which it must not run requests of."""
+    LINE = "line"
+    """The connection ended, or an HTTP error status came in place of an answer, whatever its number."""
+    CONTENT = "content"
+    """An answer came and cannot be used: too long, encoded, or not of the protocol."""
+    TIMEOUT = "timeout"
+
+
+class Verdict(StrEnum):
+    """What becomes of a request that broke."""
+
+    RESEND = "resend"
+    """It surely did not run, or running it twice is harmless: it may be sent once more."""
+    UNKNOWN = "unknown"
+    """It may have run, and running it twice may do harm."""
+    REFUSED = "refused"
+    """It is not sent again: it ran, or its time is over."""
+
+
+def verdict(sent: Sent, broke: Broke, *, repeatable: bool) -> Verdict:
+    """Whether a broken request may be sent again.
+
+    Args:
+        repeatable: Whether the tool is annotated as read-only or idempotent, or numbers its calls (`seq`).
+    """
+    match sent, broke:
+        case _, Broke.CONTENT | Broke.TIMEOUT:
+            return Verdict.REFUSED
+        case (Sent.NOTHING, _) | (Sent.REQUEST, Broke.SESSION):
+            return Verdict.RESEND
+        case _:
+            return Verdict.RESEND if repeatable else Verdict.UNKNOWN
+
+
+class Pace:
+    """Spacing of attempts: a burst at once, then one a second."""
+
+    def __init__(self) -> None:
+        self._next = -math.inf
 
     def wait_s(self, now: float) -> float:
-        """How long to wait before doing it again, which is counted as done."""
-        self._next = max(self._next, now - _AT_ONCE * _PERIOD_S) + _PERIOD_S
+        """Count one attempt and return how many seconds to wait before making it."""
+        self._next = max(self._next, now - _BURST * _PERIOD_S) + _PERIOD_S
         return max(0.0, self._next - now)
 
 
-@dataclass(slots=True)
 class Delivery:
-    """How far one request got. The transport writes it, the connection reads it when the request fails.
+    """The facts about one request. Transports write them, the connection reads them when the request fails.
 
-    What is sent within `with Delivery() as delivery` is that request; at the end nobody waits for an answer any more.
+    What is sent within `with Delivery() as delivery:` is that request. Leaving the block cancels whatever a transport
+    still does for it within `awaited()`.
+
+    Args:
+        background: Whether no caller waits for an answer: notifications, and answers to a server's requests.
+        sent: `Sent.REQUEST` from the start for transports that cannot note when a request leaves.
     """
 
-    handed_over: bool = False
-    """Bytes of the request have left this program: it may have been read."""
-    refused: str = ""
-    """Why the request surely did not run: nobody listened, or the server turned it away unread."""
-    lost: str = ""
-    """Why there will be no answer although the request may have run."""
-    oversize: bool = False
-    rounds: int = 0
-    """How often the server has answered the call by asking for something first."""
-    session_over: bool = False
-    """The server has ended the protocol session: the connection is of no more use."""
-    over: bool = False
-    """Nobody waits for an answer any more."""
-    pace: Pace = field(default_factory=Pace)
-    """Of attempts to get the rest of an answer that broke off."""
-    _awaited: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
-    _outer: Token[Delivery | None] | None = None
+    def __init__(self, *, background: bool = False, sent: Sent = Sent.NOTHING) -> None:
+        self.background = background
+        self.sent = sent
+        self.broke: Broke | None = None
+        self.reason = ""
+        """Why it broke, for messages."""
+        self.http_status = 0
+        """Of the last answer; 0 where there was none, or no HTTP."""
+        self.pace = Pace()
+        """Of attempts to resume the stream of this request's answer."""
+        self._over = False
+        self._scopes: set[anyio.CancelScope] = set()
+        self._outer: Token[Delivery | None] | None = None
+
+    def left(self) -> None:
+        """Note that a part of the request is about to leave this program."""
+        if self.sent is Sent.NOTHING:
+            self.sent = Sent.REQUEST
+
+    def round_done(self) -> None:
+        """Note that the server answered with a request for input."""
+        self.sent = Sent.ROUNDS
+
+    def break_off(self, broke: Broke, reason: str) -> None:
+        """Note that the request will not be answered, and why. A later answer to it counts all the same."""
+        self.broke, self.reason = broke, reason
+
+    def mend(self) -> None:
+        """Note that an answer is under way again, on a new attempt or a resumed stream."""
+        self.broke, self.reason = None, ""
 
     def __enter__(self) -> Self:
         self._outer = DELIVERY.set(self)
@@ -59,23 +131,24 @@ class Delivery:
     def __exit__(self, *_: object) -> None:
         assert self._outer is not None
         DELIVERY.reset(self._outer)
-        self.over = True
-        for scope in tuple(self._awaited):
+        self._over = True
+        for scope in tuple(self._scopes):
             scope.cancel()
 
     @contextmanager
     def awaited(self) -> Generator[None]:
-        """What is done within the block is given up, without an error, once nobody waits for it."""
+        """Run the block until the request is over: then it is cancelled, without an error for the code behind it."""
         scope = anyio.CancelScope()
-        if self.over:
+        if self._over:
             scope.cancel()
-        self._awaited.add(scope)
+        self._scopes.add(scope)
         try:
             with scope:
                 yield
         finally:
-            self._awaited.discard(scope)
+            self._scopes.discard(scope)
 
 
 DELIVERY: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
-"""The request being sent in this context; transports run in the caller's context or in a copy of it."""
+"""The request being sent in this context. mcp runs transports in the caller's context or in a copy of it, so they find
+their request here; it is the gateway's only context variable."""

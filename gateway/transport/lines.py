@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any, cast
 
-from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from gateway.transport.wire import UNREADABLE
+from gateway.transport.link import GatewayAnswer
 
 _HEAD, _TAIL = 1024, 512
 _ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
@@ -100,5 +100,10 @@ def parse_line(line: bytes) -> JSONRPCMessage | None:
 def _unreadable(answered: object) -> JSONRPCError | None:
     if isinstance(answered, bool) or not isinstance(answered, int | str):
         return None
-    problem = ErrorData(code=UNREADABLE, message="the server's answer is no valid JSON-RPC response")
-    return JSONRPCError(jsonrpc="2.0", id=answered, error=problem)
+    return unusable_answer(answered, "the server's answer is not a valid JSON-RPC response")
+
+
+def unusable_answer(answered: int | str, problem: str) -> JSONRPCError:
+    """An error response in place of an answer that a transport cannot use, so that the caller need not wait."""
+    error = ErrorData(code=INTERNAL_ERROR, message=problem, data=GatewayAnswer(problem))
+    return JSONRPCError(jsonrpc="2.0", id=answered, error=error)

@@ -1,4 +1,4 @@
-"""What a connection knows of its line: whether it stands, why it went down, what the server last wrote to stderr."""
+"""The state of one connection's line, shared by the connection and its transport."""
 
 from __future__ import annotations
 
@@ -9,59 +9,79 @@ from typing import Any, Protocol
 import anyio
 
 FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
-"""Notifications that mcp itself waits for; all others go to whoever hears for the connection."""
+"""Notifications that mcp itself handles; a transport passes all others to `Link.on_notification`."""
 
-Hear = Callable[[str, Mapping[str, Any] | None, Context | None], None]
-"""Takes a notification: its method, its parameters, and the context of the request it came with where there is one."""
+OnNotification = Callable[[str, Mapping[str, Any] | None, Context | None], None]
+"""Takes the method and parameters of a notification, and the context of the request it arrived with where known."""
 
 
-class Clean(Protocol):
-    """Takes secrets out of a text; `cut_before` where the text is only the end of one."""
+class Redact(Protocol):
+    """Replaces secrets in a text.
+
+    Args:
+        cut_before: Whether the text is only the end of a longer one, and may begin with the rest of a secret.
+    """
 
     def __call__(self, text: str, *, cut_before: bool = False) -> str: ...
 
 
-def _as_it_is(text: str, *, cut_before: bool = False) -> str:
+def _unchanged(text: str, *, cut_before: bool = False) -> str:
     return text
 
 
-def deaf(method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
-    """Nobody listens."""
+def _ignore(method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
+    pass
+
+
+class GatewayAnswer:
+    """In the `data` of an error response: a transport made it in place of a server's answer that it could not use.
+
+    A server cannot send one, since no JSON value parses to it.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
 
 
 class Link:
-    """Shared by a connection and its transport; the first reason for going down is the one kept."""
+    """Whether the line is up, why it went down, and what the transport knows about the server behind it.
+
+    The first reason for going down is kept.
+    """
 
     def __init__(self) -> None:
         self.over = anyio.Event()
+        """Set when the line is down for good."""
         self.handshake_done = False
-        """Whether the handshake is done; a transport owes no courtesy to a server that never finished it."""
+        """A transport ends a server that never finished its handshake without waiting for it."""
         self.reason = ""
+        """Why the line is down."""
         self.exhausted = ""
-        """What the server used up, where a limit of its entry ended it."""
+        """Which limit of its entry ended the server, as half a sentence; empty where none did."""
         self.pid: int | None = None
-        """The server's process, where it is one of ours."""
+        """The server's process, where the gateway started it."""
         self.trouble = ""
-        """The last fault on a line that still stands, for a start that fails without a better reason."""
+        """The last fault on a line that is still up, to explain a start that fails without a better reason."""
         self.stderr_tail: Callable[[], str] = str
-        """The server's last words, clean."""
+        """The last lines of the server's standard error, redacted."""
         self.out_of_memory: Callable[[], str] = str
-        """Half a sentence where a process that still runs has no memory left; empty elsewhere."""
-        self.hear: Hear = deaf
-        self.clean: Clean = _as_it_is
+        """Half a sentence where the running process has no memory left; empty elsewhere."""
+        self.on_notification: OnNotification = _ignore
+        self.redact: Redact = _unchanged
 
     def end(self, reason: str) -> None:
-        """The line is down for good. Safe to call again and from callbacks."""
+        """Take the line down for good. Safe to call again, and from callbacks."""
         if not self.over.is_set():
             self.reason = reason
             self.over.set()
 
     @property
     def down(self) -> str | None:
-        """Why the line is down, with the server's last words; None while it stands."""
+        """Why the line is down, with the end of standard error; None while it is up."""
         return self.describe(self.reason) if self.over.is_set() else None
 
     def describe(self, reason: str) -> str:
+        """A redacted reason, with the end of standard error where there is any."""
         tail = self.stderr_tail()
-        reason = self.clean(reason)
+        reason = self.redact(reason)
         return f"{reason}; stderr ends: {tail}" if tail else reason

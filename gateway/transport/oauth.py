@@ -7,20 +7,23 @@ However many requests are turned away at once, one of them gets the new token an
 
 from __future__ import annotations
 
+from collections import deque
+from typing import TYPE_CHECKING
+
 import anyio
 import httpx2
 from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-from gateway.config.models import ServerConfig
+from gateway.transport.http_client import AuthorizationFailed
 
+if TYPE_CHECKING:
+    from gateway.config.models import ServerConfig
+
+_MOST_ISSUED = 64
 _MOST_BYTES = 1 << 20
 """Of an answer on the way to a token."""
-
-
-class AuthorizationFailed(httpx2.TransportError):
-    """No token could be had. The message has no secrets in it."""
 
 
 class _Memory:
@@ -69,6 +72,8 @@ class Authority:
         self._renewing = anyio.Lock()
         self._renewals = 0
         self._failure = ""
+        self.issued: deque[str] = deque(maxlen=_MOST_ISSUED)
+        """The latest access tokens, expired ones too: a server may quote one that a running call was sent with."""
 
     @property
     def token(self) -> str | None:
@@ -118,6 +123,8 @@ class Authority:
                 raise AuthorizationFailed(self._failure) from error
             finally:
                 self._renewals += 1
+                if self.token is not None and self.token not in self.issued:
+                    self.issued.append(self.token)
 
     async def _authorize(
         self, request: httpx2.Request, denied: httpx2.Response, transport: httpx2.AsyncBaseTransport
@@ -161,7 +168,7 @@ class Authority:
         return httpx2.Response(response.status_code, headers=response.headers, content=bytes(data), request=outgoing)
 
 
-class Authorized(httpx2.AsyncBaseTransport):
+class AuthorizedTransport(httpx2.AsyncBaseTransport):
     """Sends requests with the authority's token, and once more with a new one where it was turned away."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, authority: Authority) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 import httpx2
@@ -15,21 +15,20 @@ from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
+from mcp_types import JSONRPCNotification
 
-from gateway.config.models import ServerConfig
 from gateway.errors import ServerUnavailable
-from gateway.transport.address import Address
-from gateway.transport.call_guard import NOT_SENT
-from gateway.transport.delivery import DELIVERY, Delivery
-from gateway.transport.discarded_bodies import drain
-from gateway.transport.http import open_client
-from gateway.transport.lines import LineSplitter, Oversize, parse_line
+from gateway.transport.delivery import DELIVERY, Broke, Delivery
+from gateway.transport.http_client import Address, Layer, describe, drain, note_failure, open_client
+from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
-from gateway.transport.oauth import Authority
-from gateway.transport.wire import OVERSIZE
+
+if TYPE_CHECKING:
+    from gateway.config.models import ServerConfig
 
 _DATA = b"data:"
+_ENDS = 1024
+"""Bytes kept of each end of a message that is too long; one of them has its id."""
 _SPARE_BYTES = 16
 """Of a line beside the message in it."""
 
@@ -41,11 +40,11 @@ class SseTransport:
         ServerUnavailable: on entry, when there is no such stream.
     """
 
-    def __init__(self, config: ServerConfig, link: Link, authority: Authority | None) -> None:
+    def __init__(self, config: ServerConfig, link: Link, authorize: Layer | None) -> None:
         assert config.url is not None
         self._config, self._link = config, link
         self._address = Address(config.url)
-        self._authority = authority
+        self._authorize = authorize
         self._stack = AsyncExitStack()
         self._endpoint = httpx2.URL(self._address.url)
         self._splitter = LineSplitter(config.max_message_bytes + _SPARE_BYTES)
@@ -53,7 +52,7 @@ class SseTransport:
     async def __aenter__(self) -> tuple[MemoryObjectReceiveStream[SessionMessage], _Posts]:
         try:
             self._client = await self._stack.enter_async_context(
-                open_client(self._config, self._address, self._authority)
+                open_client(self._config, self._address, authorize=self._authorize)
             )
             self._messages, received = anyio.create_memory_object_stream[SessionMessage](0)
             self._stack.callback(received.close)
@@ -76,7 +75,7 @@ class SseTransport:
         try:
             reason = await self._read_stream(task_status)
         except (httpx2.TransportError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            reason = describe(error)
         self._link.end(reason)
         await self._messages.aclose()
 
@@ -87,7 +86,7 @@ class SseTransport:
         async with stream_within_origin(self._client, "GET", self._address.url, headers=headers) as response:
             if response.status_code != 200:
                 return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-            event = ""
+            event, data = "", list[bytes]()
             async for chunk in response.aiter_bytes():
                 for line in self._splitter.feed(chunk):
                     if isinstance(line, Oversize):
@@ -96,14 +95,21 @@ class SseTransport:
                     line = line.rstrip(b"\r")
                     if line.startswith(b"event:"):
                         event = line[len(b"event:") :].strip().decode("utf-8", "replace")
-                    elif line.startswith(_DATA) and event == "endpoint" and not started:
-                        self._meet(line[len(_DATA) :].strip().decode("utf-8", "replace"))
-                        started = True
-                        task_status.started()
-                    elif line.startswith(_DATA) and event in ("message", ""):
-                        await self._accept(line[len(_DATA) :])
+                    elif line.startswith(_DATA):
+                        # An event may have several data lines, and all of them together are the message.
+                        data.append(line[len(_DATA) :].removeprefix(b" "))
                     elif not line:
-                        event = ""
+                        if event == "endpoint" and data and not started:
+                            self._meet(data[0].strip().decode("utf-8", "replace"))
+                            started = True
+                            task_status.started()
+                        elif event in ("message", "") and data:
+                            await self._accept(b"\n".join(data))
+                        event, data = "", []
+                    if sum(map(len, data)) > self._config.max_message_bytes:
+                        whole = b"\n".join(data)
+                        await self._refuse(Oversize(whole[:_ENDS], whole[-_ENDS:], len(whole)))
+                        data = []
         return "the server closed its event stream"
 
     def _meet(self, endpoint: str) -> None:
@@ -116,7 +122,7 @@ class SseTransport:
     async def _accept(self, data: bytes) -> None:
         message = parse_line(data) if data.strip() else None
         if isinstance(message, JSONRPCNotification) and message.method not in FOR_MCP:
-            self._link.hear(message.method, message.params, None)
+            self._link.on_notification(message.method, message.params, None)
         elif message is not None:
             await self._messages.send(SessionMessage(message))
 
@@ -124,8 +130,7 @@ class SseTransport:
         answered = Oversize(line.head.removeprefix(_DATA), line.tail, line.size).answered_id()
         if answered is not None:
             problem = f"the result has {line.size} bytes, max_message_bytes is {self._config.max_message_bytes}"
-            error = ErrorData(code=OVERSIZE, message=problem)
-            await self._messages.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=error)))
+            await self._messages.send(SessionMessage(unusable_answer(answered, problem)))
 
 
 class _Posts:
@@ -145,19 +150,11 @@ class _Posts:
             ) as response:
                 await drain(response)
         except httpx2.TransportError as error:
-            self._link.trouble = reason = f"{type(error).__name__}: {error}".rstrip(": ")
-            if isinstance(error, NOT_SENT):
-                delivery.refused = reason
-            else:
-                delivery.handed_over, delivery.lost = True, reason
+            self._link.trouble = note_failure(error, delivery)
             raise anyio.BrokenResourceError from error
-        delivery.handed_over = True
         if response.status_code >= 400:
             self._link.trouble = reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-            if response.status_code >= 500:
-                delivery.lost = reason
-            else:
-                delivery.refused = reason
+            delivery.break_off(Broke.LINE, reason)
             raise anyio.BrokenResourceError
 
     async def aclose(self) -> None:

@@ -19,15 +19,14 @@ from typing import cast
 
 import anyio
 import structlog
-from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
+from mcp_types import JSONRPCNotification
 
 from gateway.config.models import ServerConfig, child_env
 from gateway.errors import ServerUnavailable
-from gateway.transport.lines import LineSplitter, Oversize, parse_line
+from gateway.transport.guard import exhausted, out_of_memory, rlimits
+from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
-from gateway.transport.process_limits import exhausted, out_of_memory, rlimits
 from gateway.transport.streams import Inbox, Outbox
-from gateway.transport.wire import OVERSIZE
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +92,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
             raise ServerUnavailable(f"cannot start {label!r}: no such program", server=self._name)
         argv = [command, *self._config.args]
         if sys.platform == "linux":
-            argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), rlimits(self._config), *argv]
+            limits = rlimits(self._config.max_memory_mb, self._config.max_cpu_s)
+            argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), limits, *argv]
         return argv, env
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -113,21 +113,20 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if message is None:
             self._garbage += 1
             if self._garbage == 1:
-                begins = self._link.clean(line.decode("utf-8", "replace"))[:80]
+                begins = self._link.redact(line.decode("utf-8", "replace"))[:80]
                 log.warning("stdio.garbage", server=self._name, begins=begins)
         elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
             self._inbox.put(message)
         else:
             # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
-            self._link.hear(message.method, message.params, None)
+            self._link.on_notification(message.method, message.params, None)
 
     def _refuse(self, line: Oversize) -> None:
         limit, answered = self._config.max_message_bytes, line.answered_id()
         log.warning("stdio.oversize", server=self._name, bytes=line.size, limit=limit, answers=answered)
         if answered is not None:
             problem = f"the result has {line.size} bytes, max_message_bytes is {limit}"
-            error = ErrorData(code=OVERSIZE, message=problem)
-            self._inbox.put(JSONRPCError(jsonrpc="2.0", id=answered, error=error))
+            self._inbox.put(unusable_answer(answered, problem))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open_pipes.discard(fd)
@@ -154,7 +153,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
     def _note_exhaustion(self) -> None:
         status = self._process.get_returncode() if self._process is not None else None
         if status is not None and not self._link.over.is_set():
-            self._link.exhausted = exhausted(self._config, status, bytes(self._stderr))
+            self._link.exhausted = exhausted(
+                self._config.max_memory_mb, self._config.max_cpu_s, status, bytes(self._stderr)
+            )
 
     def _how_it_ended(self) -> str:
         status = self._process.get_returncode() if self._process is not None else None
@@ -167,7 +168,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 return f"the server exited with status {status}"
 
     def _tail(self) -> str:
-        said = self._link.clean(self._stderr.decode("utf-8", "replace"), cut_before=self._stderr_cut)
+        said = self._link.redact(self._stderr.decode("utf-8", "replace"), cut_before=self._stderr_cut)
         lines = said.splitlines()[-_TAIL_LINES:]
         return " | ".join(text[:300] for line in lines if (text := line.strip()))
 
@@ -175,7 +176,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         process = self._process
         if process is None or self._exited.is_set():
             return ""
-        return out_of_memory(self._config, process.get_pid(), bytes(self._stderr))
+        return out_of_memory(self._config.max_memory_mb, process.get_pid(), bytes(self._stderr))
 
     async def _shut_down(self) -> None:
         """Close stdin, then SIGTERM, then SIGKILL; within `close_timeout_s` and what the kernel needs to kill."""

@@ -1,4 +1,4 @@
-"""The two halves that mcp's dispatcher reads and writes, filled and emptied by callbacks instead of tasks."""
+"""The streams that mcp's dispatcher reads and writes over pipes, driven by callbacks instead of tasks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mcp.shared._stream_protocols import ReadStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage
 
-from gateway.transport.delivery import DELIVERY
+from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.link import Link
 
 _INBOX_HIGH, _INBOX_LOW = 1000, 100
 
 
 class Inbox:
-    """The read half that mcp's dispatcher iterates over; filled by callbacks, so nothing waits to fill it."""
+    """The read stream. Callbacks fill it, so that filling never waits; a reader that falls behind pauses the pipe."""
 
     def __init__(self) -> None:
         self._items: deque[SessionMessage] = deque()
@@ -74,21 +74,23 @@ class Inbox:
 
 
 class Outbox:
-    """The write half. A send never waits: what the pipe does not take at once stays in the loop's buffer."""
+    """The write stream. A send never waits: what the pipe does not take at once is buffered, up to `limit` bytes."""
 
     def __init__(self, link: Link, limit: int) -> None:
         self._link, self._limit = link, limit
         self.pipe: asyncio.WriteTransport | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
+        """Hand a message to the pipe. Raises what mcp takes as a line that is down."""
+        delivery = DELIVERY.get() or Delivery()
         if self.pipe is None or self.pipe.is_closing():
+            delivery.break_off(Broke.CONNECT, self._link.reason or "the server's input is closed")
             raise anyio.BrokenResourceError
         if self.pipe.get_write_buffer_size() > self._limit:
             self._link.end("the server does not read its input")
+            delivery.break_off(Broke.CONNECT, self._link.reason)
             raise anyio.BrokenResourceError
-        delivery = DELIVERY.get()
-        if delivery is not None:
-            delivery.handed_over = True
+        delivery.left()
         self.pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
     async def aclose(self) -> None:

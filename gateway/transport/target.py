@@ -1,9 +1,10 @@
-"""What a connection connects to, and what is known beforehand of how to talk to it."""
+"""What a connection connects to, and what earlier connections learned about the server's protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -12,31 +13,38 @@ from mcp import Client
 
 from gateway.config.models import Kind, ServerConfig
 from gateway.errors import ConfigError
-from gateway.transport.address import Address
 from gateway.transport.http import HttpTransport
+from gateway.transport.http_client import Address, Layer
 from gateway.transport.link import Link
-from gateway.transport.oauth import Authority
+from gateway.transport.oauth import Authority, AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
 
 Connect = Callable[[ServerConfig, str], Any]
-"""The seam for tests and embedders: what `mcp.Client` shall connect to for a server, called once per connection."""
+"""The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""
 
 
 @dataclass(slots=True)
 class NegotiatedProtocol:
-    """What the first connection to a server learned about its protocol, so that the next ones need not ask."""
+    """What the first connection to a server negotiated, so that the next ones need not ask."""
 
     mode: str = "auto"
     discover: mcp.DiscoverResult | None = None
     authority: Authority | None = None
-    """Holds the token for all connections to the server."""
+    """Holds the access token for all connections to the server."""
 
-    def authority_for(self, config: ServerConfig) -> Authority | None:
-        if self.authority is None and config.client_credentials is not None:
+    def tokens(self) -> tuple[str, ...]:
+        """The access tokens issued for the server so far."""
+        return tuple(self.authority.issued) if self.authority is not None else ()
+
+    def authorize(self, config: ServerConfig) -> Layer | None:
+        """What adds access tokens to requests; None where the entry has no client credentials."""
+        if config.client_credentials is None:
+            return None
+        if self.authority is None:
             assert config.url is not None
             self.authority = Authority(Address(config.url).url, config)
-        return self.authority
+        return partial(AuthorizedTransport, authority=self.authority)
 
     def learn(self, client: Client) -> None:
         self.discover = client.session.discover_result
@@ -46,26 +54,41 @@ class NegotiatedProtocol:
         self.mode, self.discover = "auto", None
 
 
-def target_of(server: str, config: ServerConfig, link: Link, era: NegotiatedProtocol, *, patience_s: float) -> Any:
-    """What `mcp.Client` takes for an entry. Raises `ConfigError` as `build` does."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What `mcp.Client` is given, and what its transport does for the connection."""
+
+    transport: Any
+    notes_delivery: bool
+    """Whether it notes on a `Delivery` when a request leaves, and passes notifications to the link itself."""
+
+
+def open_target(
+    server: str,
+    config: ServerConfig,
+    link: Link,
+    *,
+    protocol: NegotiatedProtocol,
+    connect: Connect | None,
+    patience_s: float,
+) -> Target:
+    """The target for one connection; nothing is connected yet. Raises `ConfigError` as `_build` does."""
+    if connect is not None and (given := connect(config, server)) is not None:
+        return Target(given, notes_delivery=False)
     match config.kind:
         case Kind.STDIO:
-            return StdioTransport(server, config, link)
-        case Kind.IN_PROCESS:
-            return build(config, server)
+            return Target(StdioTransport(server, config, link), notes_delivery=True)
         case Kind.HTTP:
-            return HttpTransport(config, link, authority=era.authority_for(config), patience_s=patience_s)
+            transport = HttpTransport(config, link, authorize=protocol.authorize(config), patience_s=patience_s)
+            return Target(transport, notes_delivery=True)
         case Kind.SSE:
-            return SseTransport(config, link, era.authority_for(config))
+            return Target(SseTransport(config, link, protocol.authorize(config)), notes_delivery=True)
+        case Kind.IN_PROCESS:
+            return Target(_build(config, server), notes_delivery=False)
 
 
-def is_ours(target: Any) -> bool:
-    """Whether it hands notifications to the link by itself, where a flood of them costs little."""
-    return isinstance(target, StdioTransport | HttpTransport | SseTransport)
-
-
-def build(config: ServerConfig, server: str) -> Any:
-    """Call an in-process server's `factory`. Raises `ConfigError` when there is none by that name."""
+def _build(config: ServerConfig, server: str) -> Any:
+    """Call an in-process server's `factory`. Raises `ConfigError` where there is none by that name."""
     module, _, function = (config.factory or "").partition(":")
     try:
         factory = getattr(import_module(module), function)

@@ -1,4 +1,4 @@
-"""Between mcp's types and ours, without any I/O: definitions, results, and every error that a request can end with."""
+"""Translate between mcp's types and ours, without I/O: definitions, results, and the failures of requests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ from mcp import MCPError
 from mcp_types import methods
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
-from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ProtocolError, RequestRefused, ServerUnavailable
-from gateway.schemas.effort import too_large
-from gateway.transport.delivery import Delivery
+from gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, RequestRefused, ServerUnavailable
+from gateway.schemas.cost import too_large
+from gateway.transport.delivery import Broke, Delivery, Sent, Verdict, verdict
+from gateway.transport.link import GatewayAnswer
 from gateway.types import REWARD_META, ROLE_META, Content, ContentKind, Role, ToolDefinition, ToolResult
-
-OVERSIZE = -32011
-"""Code of the answer a transport gives itself in place of one that was longer than `max_message_bytes`."""
-UNREADABLE = -32012
-"""Code of the answer a transport gives itself in place of one that is no JSON-RPC response."""
-
 
 Answer = mcp.CallToolResult | mcp.InputRequiredResult
 
@@ -159,63 +154,61 @@ def _bytes(text: str) -> bytes:
 
 _OFF_PROTOCOL = frozenset(
     {
-        OVERSIZE,
-        UNREADABLE,
         mcp.METHOD_NOT_FOUND,
-        mcp.INVALID_REQUEST,
         mcp.PARSE_ERROR,
         mcp.HEADER_MISMATCH,
         mcp.UNSUPPORTED_PROTOCOL_VERSION,
         mcp.URL_ELICITATION_REQUIRED,
     }
 )
-_NO_ANSWER = ("Connection closed", "SSE stream")
-"""How mcp words its own `CONNECTION_CLOSED`; servers use that code for errors of their own."""
-SESSION_ENDED = "Session terminated"
-"""How mcp words HTTP 404 on a session."""
+"""Codes that the protocol reserves for requests that reached no tool. Any other error of a server is its tool's."""
 
 
 def failure(
-    error: Exception, delivery: Delivery, *, down: str | None, server: str, tool: str
+    error: Exception, delivery: Delivery, *, down: str | None, repeatable: bool, server: str, tool: str
 ) -> GatewayError | ToolResult:
     """What a failed request means: an exception to raise, or an error answer for the policy to read.
 
+    Whether a server answered follows from what the transport noted and from the type of `error`, never from the text or
+    code of a message, both of which servers choose freely.
+
     Args:
         error: What mcp raised.
-        delivery: How far the request got.
-        down: Why the connection is over, or None while it stands.
+        delivery: What the transport noted about the request.
+        down: Why the connection is down; None while it is up.
+        repeatable: Whether running the request twice is harmless.
     """
     where = {"server": server, "tool": tool}
-    if delivery.refused and delivery.rounds:
-        return DeliveryUnknown(f"begun, but never finished: {delivery.refused}", **where)
-    if delivery.refused:
-        return ServerUnavailable(f"the request was not accepted: {delivery.refused}", **where)
-    if delivery.oversize:
-        return ProtocolError(delivery.lost, **where)
-    if isinstance(error, MCPError):
-        closed = error.code == mcp.CONNECTION_CLOSED and error.message.startswith(_NO_ANSWER)
-        if error.message == SESSION_ENDED:
-            delivery.session_over = True
-            return ServerUnavailable("the server has ended this session and what it held", **where)
-        if not (closed or delivery.lost or down):
-            return _answered(error, where)
-    elif isinstance(error, ValidationError):
-        return ProtocolError(f"the result is off the protocol: {first_fault(error)}", **where)
-    elif isinstance(error, ValueError | RuntimeError) and not down:
-        return ProtocolError(str(error), **where)
-    reason = down or delivery.lost or "the connection broke"
-    if delivery.handed_over:
-        return DeliveryUnknown(f"sent, but never answered: {reason}", **where)
-    return ServerUnavailable(reason, **where)
+    if delivery.broke is None and not down:
+        if isinstance(error, MCPError):
+            if isinstance(error.data, GatewayAnswer):
+                return ProtocolError(error.data.problem, **where)
+            return _answered(error, delivery, where)
+        if isinstance(error, ValidationError):
+            return ProtocolError(f"the result does not fit the protocol: {first_fault(error)}", **where)
+        if isinstance(error, ValueError | RuntimeError):
+            return ProtocolError(str(error), **where)
+    broke = delivery.broke or Broke.LINE
+    reason = (down if broke is Broke.LINE else None) or delivery.reason or "the connection broke"
+    if broke is Broke.CONTENT:
+        return ProtocolError(reason, **where)
+    if delivery.sent is Sent.NOTHING:
+        broken: GatewayError = ServerUnavailable(reason, **where)
+    elif broke is Broke.SESSION and delivery.sent is Sent.REQUEST:
+        broken = ServerUnavailable(reason, **where)
+    else:
+        state = "begun, but never finished" if delivery.sent is Sent.ROUNDS else "sent, but never answered"
+        broken = DeliveryUnknown(f"{state}: {reason}", **where)
+    broken.may_resend = verdict(delivery.sent, broke, repeatable=repeatable) is Verdict.RESEND
+    return broken
 
 
-def _answered(error: MCPError, where: Mapping[str, str]) -> GatewayError | ToolResult:
-    if error.code in _OFF_PROTOCOL:
+def _answered(error: MCPError, delivery: Delivery, where: Mapping[str, str]) -> GatewayError | ToolResult:
+    refused_by_http = error.code == mcp.INVALID_REQUEST and delivery.http_status >= 400
+    if error.code in _OFF_PROTOCOL or refused_by_http:
         return ProtocolError(f"{error.message} (code {error.code})", **where)
     if error.code == mcp.MISSING_REQUIRED_CLIENT_CAPABILITY:
         remedy = "environments and servers files have the keys `elicitation` and `sampling`"
         return RequestRefused(f"the server needs what is not configured here: {error.message} ({remedy})", **where)
-    if error.code == mcp.REQUEST_TIMEOUT:
-        return CallTimeout(f"the server gave up: {error.message}", **where)
     # Invalid arguments, and what handlers throw: many servers say no this way instead of with `isError`.
     return ToolResult.error(error.message)

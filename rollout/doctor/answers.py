@@ -54,7 +54,7 @@ async def ask(session: Session, call: ProbeCall) -> Answer:
     try:
         result = await session.call(call.tool, _placed(call.arguments, directory))
     except (CallTimeout, DeliveryUnknown) as error:
-        return Answer(error.kind, failed=True)
+        return Answer(error.code, failed=True)
     except GatewayError as error:
         return Answer(str(error), failed=True)
     structured = canonical_json(dict(result.structured)) if result.structured is not None and not result.text else ""

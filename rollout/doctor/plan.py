@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from gateway.schemas.check import check_arguments
-from gateway.schemas.coerce import coerce
+from gateway.schemas.arguments import prepare
 from gateway.types import ToolDefinition
 from rollout.engines.random_arguments import plain_arguments
 
@@ -106,8 +105,7 @@ def plan_calls(
 
 def argument_faults(tool: ToolDefinition, arguments: dict[str, Any]) -> list[str]:
     """Why the gateway would not send these arguments; empty where it would."""
-    faults = check_arguments(tool, arguments)
-    return faults if faults and coerce(tool, arguments) is None else []
+    return prepare(tool, arguments).faults
 
 
 def suggested(server: str, tools: Iterable[ToolDefinition]) -> tuple[str, ...]:

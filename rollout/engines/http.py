@@ -12,7 +12,7 @@ import httpx2
 import structlog
 
 from gateway.errors import ConfigError
-from gateway.transport.tls import certificates
+from gateway.transport.http_client import certificates
 from rollout.engines.parameters import Waits
 from rollout.errors import EngineError
 

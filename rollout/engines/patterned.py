@@ -11,7 +11,8 @@ from typing import TypeVar
 from jsonschema_rs import Validator, validator_for
 from rstr import Rstr
 
-from gateway.schemas.patterns import compiled_size, options, states
+from gateway.schemas.compiled import compiled_size, options
+from gateway.schemas.cost import states
 
 MAX_REPEATS = 8
 """Of what may be repeated without end."""

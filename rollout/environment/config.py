@@ -20,9 +20,8 @@ from gateway.config.models import (
     read_mapping,
     validate,
 )
-from gateway.config.pydantic_errors import InvalidValue
 from gateway.config.servers_file import check_template, expand_sampling, no_servers, parse_servers
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, InvalidValue
 from rollout.environment.reward_config import RewardConfig
 
 DEFAULT_ASSISTANT_TURNS = 15

@@ -79,8 +79,8 @@ async def roll_out(
             finally:
                 trace.heard.add(session.drain_server_events())
     except (ConfigError, GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record
-        log.warning("trajectory failed", trajectory=trace.id, kind=error.kind, error=str(error))
-        trace.fail(error.kind, str(error))
+        log.warning("trajectory failed", trajectory=trace.id, code=error.code, error=str(error))
+        trace.fail(error.code, str(error))
     except Exception as error:  # a defect: recorded like any failure, then raised to the caller
         trace.fail("internal_error", f"{type(error).__name__}: {error}")
         raise

@@ -65,7 +65,7 @@ class MCPAgentLoop(AgentLoopBase):
         except Exception as error:  # verl's boundary: an exception here would fail the whole GRPO group
             log.exception("trajectory could not be played", trajectory=trace.id, uid=trace.origin.uid)
             is_known = isinstance(error, ConfigError | GatewayError | RolloutError)
-            trace.fail(error.kind if is_known else "internal_error", f"{type(error).__name__}: {error}")
+            trace.fail(error.code if is_known else "internal_error", f"{type(error).__name__}: {error}")
         await self._report(trace)
         if outputs:
             return outputs[0] if len(outputs) == 1 else outputs
@@ -88,8 +88,8 @@ class MCPAgentLoop(AgentLoopBase):
             running = await runtime.environment(task.environment)
             tools = selected_tools(running.tools, task)
         except (ConfigError, GatewayError) as error:
-            log.warning("trajectory could not begin", trajectory=trace.id, kind=error.kind, error=str(error))
-            trace.fail(error.kind, str(error))
+            log.warning("trajectory could not begin", trajectory=trace.id, code=error.code, error=str(error))
+            trace.fail(error.code, str(error))
             runtime.store.append(trace)
             return
         # v0 does not say which sibling this is, and siblings with one seed would all say the same.

@@ -16,7 +16,7 @@ from rollout.trace.marks import MarkKind
 from rollout.trace.record import Trace
 
 NAME = "mcp_rollout_ledger"
-TOOLS_CHANGED = LockMismatch.kind
+TOOLS_CHANGED = LockMismatch.code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ import base64
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -20,12 +21,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gateway.config.models import SamplingConfig, ServerConfig
-from gateway.connection.exchange import Question
-from gateway.connection.sampling import Sampler
-from gateway.connection.secrets import Secrets
-from gateway.transport.address import Address
-from gateway.transport.http import open_client
-from gateway.transport.oauth import Authority, AuthorizationFailed
+from gateway.connection.answerers import Sampler
+from gateway.connection.in_flight import Question
+from gateway.connection.redaction import Secrets
+from gateway.transport.http_client import Address, AuthorizationFailed, open_client
+from gateway.transport.oauth import Authority, AuthorizedTransport
 
 pytestmark = pytest.mark.anyio
 CALLERS = 64
@@ -115,7 +115,9 @@ async def guarded(userinfo: str = "", **more: Any) -> AsyncGenerator[tuple[httpx
         assert config.url is not None
         address = Address(config.url)
         authority = Authority(address.url, config)
-        async with open_client(config, address, authority, read_timeout_s=20) as client:
+        async with open_client(
+            config, address, authorize=partial(AuthorizedTransport, authority=authority), read_timeout_s=20
+        ) as client:
             yield client, address.url, issuer, resource
 
 
@@ -282,6 +284,6 @@ async def test_user_and_password_of_a_sampling_url_reach_its_host_and_no_log(cap
 )
 def test_a_urls_credentials_are_secret_however_they_are_spelt(url: str, told: list[str]) -> None:
     secrets = Secrets(ServerConfig.model_validate({"url": url}))
-    assert [secrets.clean(f"<{value}>") for value in told] == ["<[secret]>"] * len(told)
+    assert [secrets.redact(f"<{value}>") for value in told] == ["<[secret]>"] * len(told)
     config = ServerConfig.model_validate({"command": "git", "args": ["clone", "https://ghp_0123456789ab@host/repo"]})
-    assert Secrets(config).clean("ghp_0123456789ab") == "[secret]"
+    assert Secrets(config).redact("ghp_0123456789ab") == "[secret]"

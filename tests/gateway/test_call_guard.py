@@ -7,9 +7,9 @@ import httpx2
 import pytest
 from serving import listening
 
-from gateway.transport.background import BackgroundPosts
 from gateway.transport.call_guard import CallGuard
-from gateway.transport.delivery import Delivery
+from gateway.transport.delivery import Broke, Delivery
+from gateway.transport.http_streams import BackgroundPosts
 from gateway.transport.link import Link
 
 pytestmark = pytest.mark.anyio
@@ -32,19 +32,24 @@ async def never_whole(scope: Any, receive: Any, send: Any) -> None:
         await receive()
 
 
+def guarded(inner: httpx2.AsyncBaseTransport) -> CallGuard:
+    return CallGuard(inner, link=Link(), limit=100, background=BackgroundPosts(1))
+
+
 async def test_an_answer_counts_though_an_earlier_one_to_the_same_call_broke_off() -> None:
     async with listening(answer) as address:
-        guard = CallGuard(httpx2.AsyncHTTPTransport(), Link(), 100, BackgroundPosts(1))
+        guard = guarded(httpx2.AsyncHTTPTransport())
         async with httpx2.AsyncClient(transport=guard) as client:
             with Delivery() as delivery:
-                delivery.lost = "the stream broke off"
+                delivery.break_off(Broke.LINE, "the stream broke off")
                 assert (await client.post(address)).content == BODY
+                assert delivery.broke is None
 
 
 async def test_a_document_that_never_ends_is_given_up_with_its_call_and_holds_no_connection() -> None:
     async with listening(never_whole) as address:
         inner = httpx2.AsyncHTTPTransport()
-        guard = CallGuard(inner, Link(), 100, BackgroundPosts(1))
+        guard = guarded(inner)
         async with httpx2.AsyncClient(transport=guard, timeout=None) as client:
             responses: list[httpx2.Response] = []
 
@@ -55,7 +60,7 @@ async def test_a_document_that_never_ends_is_given_up_with_its_call_and_holds_no
                 async with anyio.create_task_group() as tasks:
                     with Delivery() as delivery:
                         tasks.start_soon(post, delivery)
-                        while not delivery.handed_over:
+                        while not delivery.http_status:
                             await anyio.lowlevel.checkpoint()
             assert [response.status_code for response in responses] == [502]
             pool: Any = inner._pool  # pyright: ignore[reportPrivateUsage]

@@ -71,7 +71,7 @@ def test_allow_and_deny_choose_by_name_or_glob_and_never_touch_the_harness(tools
         ({"deny": ["delete_file"]}, "servers.world.tools.deny: the server has no tool 'delete_file'"),
         ({"change": {"raed_file": {}}}, "servers.world.tools.change: the server has no tool 'raed_file'"),
         ({"change": {"read_file": {"fixed": {"x": 1}}}}, "change.read_file.fixed: read_file has no argument 'x' (its"),
-        ({"change": {"read_*": {"fixed": {"x": 1}}}}, "change.read_*.fixed: no tool that it stands for has an arg"),
+        ({"change": {"read_*": {"fixed": {"x": 1}}}}, "change.read_*.fixed: no tool that it matches has an arg"),
     ],
 )
 def test_what_matches_nothing_is_one_clear_error(tools: Any, said: str) -> None:

@@ -37,7 +37,7 @@ async def test_a_server_that_dies_in_a_call_leaves_its_outcome_unknown_and_says_
 ) -> None:
     async with Gateway(config(world=mini("die"))) as gate, lease(gate) as session:
         error = await failure_of(session, "die")
-    assert type(error) is DeliveryUnknown and error.kind == "delivery_unknown"
+    assert type(error) is DeliveryUnknown and error.code == "delivery_unknown"
     assert "world/die: sent, but never answered: the server exited with status 3" in str(error)
     assert "the disk is on fire" in str(error)
 

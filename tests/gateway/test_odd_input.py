@@ -10,8 +10,8 @@ import pytest
 from anyio.abc import TaskGroup
 
 from gateway.config.models import ServerConfig
-from gateway.connection.requests import Exchanges
-from gateway.connection.secrets import Secrets
+from gateway.connection.redaction import Secrets
+from gateway.connection.server_requests import InFlightCalls
 from gateway.leases.watch import ToolWatch
 from gateway.transport.wire import read_tools
 from gateway.types import ToolDefinition
@@ -34,7 +34,7 @@ def test_a_role_mark_that_is_none_costs_its_tool_alone(mark: Any) -> None:
 
 @pytest.mark.parametrize("meta", ["x", [1], 5, None])
 def test_a_notification_whose_meta_is_no_object_belongs_to_the_call_it_arrived_in_or_to_none(meta: Any) -> None:
-    assert Exchanges().find(meta, None) is None
+    assert InFlightCalls().find(meta, None) == []
 
 
 async def test_a_change_that_is_announced_while_other_servers_start_is_not_forgotten() -> None:
@@ -57,4 +57,4 @@ async def test_a_listing_before_the_start_is_over_is_no_change_in_itself() -> No
 def test_a_fixed_argument_with_the_name_of_a_secret_is_one() -> None:
     change = {"*": {"fixed": {"api_key": "fx-abcdef123", "user": "plainly-me"}}}
     config = ServerConfig.model_validate({"command": "x", "tools": {"change": change}})
-    assert Secrets(config).clean("bad key fx-abcdef123 of plainly-me") == "bad key [secret] of plainly-me"
+    assert Secrets(config).redact("bad key fx-abcdef123 of plainly-me") == "bad key [secret] of plainly-me"

@@ -9,8 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from gateway.errors import ServerUnavailable
-from gateway.leases.backoff import LONGEST_PAUSE_S, Backoff
-from gateway.leases.pool import Bundle, BundlePool
+from gateway.leases.pool import LONGEST_PAUSE_S, Backoff, Bundle, BundlePool
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session
 from gateway.config.models import SamplingConfig
-from gateway.connection.sampling import result
+from gateway.connection.answerers import result
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
 from gateway.types import NotificationKind, RequestKind, ServerEvents
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.schemas.check import check_arguments, check_output
+from gateway.schemas.arguments import prepare
+from gateway.schemas.check import check_output
 from gateway.schemas.projection import verl_parameters
 from gateway.types import ToolDefinition
 
@@ -37,7 +38,7 @@ ORDER = {
     ("arguments", "faults"),
     [
         ({"items": [{"price": 1}], "note": None, "speed": "fast"}, []),
-        ({"items": [{"price": "1"}]}, ['items[0].price: expected number, got "1"']),
+        ({"items": [{"price": "x"}]}, ['items[0].price: expected number, got "x"']),
         ({"items": [{}]}, ["items[0]: missing required 'price'"]),
         ({}, ["missing required 'items'"]),
         ({"items": [{"price": 1}], "note": 3}, ["note: expected string or null, got 3"]),
@@ -49,12 +50,12 @@ ORDER = {
     ],
 )
 def test_every_fault_has_its_path_and_what_was_expected(arguments: Any, faults: list[str]) -> None:
-    assert check_arguments(tool(ORDER), arguments) == faults
+    assert prepare(tool(ORDER), arguments).faults == faults
 
 
 def test_messages_stay_short_and_few() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
-    faults = check_arguments(tool(schema), {f"k{number}": "x" * 1000 for number in range(100)})
+    faults = prepare(tool(schema), {f"k{number}": "x" * 1000 for number in range(100)}).faults
     assert len(faults) == 8 and all(len(fault) < 200 for fault in faults)
 
 
@@ -69,7 +70,7 @@ def test_messages_stay_short_and_few() -> None:
     ],
 )
 def test_a_schema_that_is_itself_broken_leaves_the_judgement_to_the_server(broken: dict[str, Any]) -> None:
-    assert check_arguments(tool(broken), {"x": "y"}) == []
+    assert prepare(tool(broken), {"x": "y"}).faults == []
 
 
 def test_output_is_checked_against_its_own_schema() -> None:
@@ -123,6 +124,6 @@ def test_a_schema_without_properties_gets_empty_ones() -> None:
 def test_a_pattern_of_the_servers_cannot_hold_up_the_process() -> None:
     # Python's own regular expressions would take years for this one.
     schema = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a|aa)+$"}}}
-    assert check_arguments(tool(schema), {"text": "a" * 80}) == []
-    (fault,) = check_arguments(tool(schema), {"text": "a" * 80 + "!"})
+    assert prepare(tool(schema), {"text": "a" * 80}).faults == []
+    (fault,) = prepare(tool(schema), {"text": "a" * 80 + "!"}).faults
     assert fault.startswith("text: ") and "does not match" in fault

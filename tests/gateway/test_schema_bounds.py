@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gateway.schemas.check import check_arguments, check_output, check_value, schema_fault
-from gateway.schemas.compiled import MOST_EFFORT, MOST_WORDED, Program, Programs, TooMuch, Unchecked
-from gateway.schemas.effort import measure
-from gateway.schemas.patterns import compiled_size, states
+from gateway.schemas.arguments import prepare
+from gateway.schemas.check import check_output, check_value, schema_fault
+from gateway.schemas.compiled import MOST_EFFORT, MOST_WORDED, Program, Programs, TooMuch, Unchecked, compiled_size
+from gateway.schemas.cost import measure, states
 from gateway.schemas.projection import verl_parameters
 from gateway.types import ToolDefinition
 
@@ -54,7 +54,7 @@ def test_references_that_fan_out_are_counted_as_often_as_they_are_applied(keywor
     endless = Program(chain(DOUBLING[keyword], 60))
     with pytest.raises(TooMuch):
         endless.errors("x")
-    assert check_arguments(tool(chain(DOUBLING[keyword], 60)), {"a": 1}) == []
+    assert prepare(tool(chain(DOUBLING[keyword], 60)), {"a": 1}).faults == []
 
 
 @pytest.mark.parametrize("keyword", ["patternProperties", "items"])
@@ -101,7 +101,7 @@ def test_a_schema_without_a_bound_is_not_checked_and_says_why(schema: dict[str, 
     with pytest.raises(Unchecked, match=why):
         Program(schema)
     assert why in (schema_fault(schema) or "")
-    assert check_arguments(tool(schema), {"x": "y"}) == []
+    assert prepare(tool(schema), {"x": "y"}).faults == []
     assert check_output(tool({}, schema), {"x": "y"}) is None
 
 
@@ -116,14 +116,14 @@ def test_a_pattern_is_linear_wherever_it_stands() -> None:
         ({"propertyNames": {"pattern": slow}}, {text: 1}),
     ]
     for schema, value in schemas:
-        (fault,) = check_arguments(tool(schema), value)
+        (fault,) = prepare(tool(schema), value).faults
         assert check_output(tool({}, schema), value) == fault
 
 
 def test_a_pattern_that_is_not_linear_is_left_out_and_nothing_else() -> None:
     schema = {"properties": {"x": {"type": "string", "pattern": "^(?!a)"}, "y": {"type": "integer"}}}
-    assert check_arguments(tool(schema), {"x": "a", "y": 1}) == []
-    assert check_arguments(tool(schema), {"x": 1}) == ["x: expected string, got 1"]
+    assert prepare(tool(schema), {"x": "a", "y": 1}).faults == []
+    assert prepare(tool(schema), {"x": 1}).faults == ["x: expected string, got 1"]
     assert [node.place for node in Program(schema).left_out] == [("properties", "x")]
     assert schema["properties"]["x"]["pattern"] == "^(?!a)"
 
@@ -164,7 +164,7 @@ def test_faults_of_a_large_value_are_not_worded_one_by_one() -> None:
     ],
 )
 def test_what_json_cannot_hold_is_a_fault_and_reaches_no_server(value: Any, said: str) -> None:
-    (fault,) = check_arguments(tool({"type": "object"}), value)
+    (fault,) = prepare(tool({"type": "object"}), value).faults
     assert said in fault
 
 
@@ -202,8 +202,8 @@ def test_the_types_for_verl_are_found_once_for_each_reference() -> None:
 HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
-from test_schema_bounds import DOUBLING, chain, check_arguments, check_output, nested, tool, verl_parameters
-from gateway.schemas.coerce import coerce
+from test_schema_bounds import DOUBLING, chain, check_output, nested, tool, verl_parameters
+from gateway.schemas.arguments import prepare
 
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 again = {"properties": {"a": {"$ref": "#"}}}
@@ -217,7 +217,7 @@ values = [{}, nested(20), nested(21), nested(99), nested(500), {"a": "ab" * 50_0
 for schema in schemas:
     for value in values:
         definition = tool(schema, schema)
-        check_arguments(definition, value), check_output(definition, value), coerce(definition, {"a": value})
+        prepare(definition, value), check_output(definition, value), prepare(definition, {"a": value})
     verl_parameters({"properties": {"x": {"$ref": "#/$defs/l0"}}, "$defs": schema.get("$defs", {})})
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) >> 10)
 """

@@ -189,7 +189,7 @@ async def test_a_policy_reads_that_it_used_up_the_cpu_time_and_others_do_not_not
         result = await session.call("burn", {})
         assert result.is_error and "used up its 1 s of CPU time" in result.text
         late = await session.call("pid", {})
-        assert late.is_error and "What it held is lost" in late.text
+        assert late.is_error and "Its state is lost" in late.text
         assert await text(session, "echo", text="still here") == "still here"
         async with lease(gate, "next") as fresh:
             assert await text(fresh, "pid")

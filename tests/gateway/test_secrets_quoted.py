@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from gateway import Gateway, GatewayConfig, GatewayError
 from gateway.config.models import ServerConfig
-from gateway.connection.secrets import Secrets, is_secret_name
+from gateway.connection.redaction import Secrets, is_secret_name
 from gateway.errors import ToolsChanged
 
 pytestmark = pytest.mark.anyio
@@ -76,8 +76,8 @@ async def test_mcp_logs_no_secret_of_an_answer_it_cannot_read(
 )
 def test_a_secret_in_a_header_or_variable_among_the_arguments_is_one(args: list[str]) -> None:
     secrets = Secrets(ServerConfig.model_validate({"command": "npx", "args": args}))
-    assert secrets.clean(f"<{SECRET}>") == "<[secret]>"
-    assert secrets.clean("image of https://h/mcp, Authorization") == "image of https://h/mcp, Authorization"
+    assert secrets.redact(f"<{SECRET}>") == "<[secret]>"
+    assert secrets.redact("image of https://h/mcp, Authorization") == "image of https://h/mcp, Authorization"
 
 
 def test_a_name_that_ends_in_what_is_secret_says_so() -> None:

@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
+import anyio
 import pytest
 
-from gateway.connection.exchange import Answerer, Exchange, Question
+from gateway.connection.in_flight import Answerer, InFlightCall, Question
 from gateway.shortened import shortened
 from gateway.types import RequestKind, ServerEvents
 
@@ -37,20 +38,20 @@ def test_nothing_is_kept_beyond_its_depth() -> None:
 
 @pytest.mark.anyio
 async def test_of_a_large_question_and_answer_the_beginning_is_kept_and_the_whole_is_passed_on() -> None:
-    heard, long = ServerEvents(), "x" * 1_000_000
+    events, long = ServerEvents(), "x" * 1_000_000
 
     async def answer(question: Question) -> dict[str, Any]:
         assert question.params["message"] == long
         return {"action": "accept", "content": {"text": long}}
 
-    exchange = Exchange(
+    call = InFlightCall(
         server="s",
         tool="t",
-        answerers={RequestKind.ELICITATION: Answerer(answer=answer, timeout_s=5)},
-        heard=heard,
+        answerers={RequestKind.ELICITATION: Answerer(answer=answer, timeout_s=5, queue=anyio.CapacityLimiter(1))},
+        events=events,
     )
-    answered = await exchange.ask(RequestKind.ELICITATION, {"message": long, "requestedSchema": {}})
+    answered = await call.answer(RequestKind.ELICITATION, {"message": long, "requestedSchema": {}})
     assert answered["content"]["text"] == long
-    (kept,) = heard.requests
+    (kept,) = events.requests
     assert len(json.dumps(kept.asked)) < 10_000 and len(json.dumps(kept.answer)) < 10_000
     assert "characters cut]" in kept.asked["message"]

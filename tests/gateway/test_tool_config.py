@@ -99,7 +99,7 @@ def test_an_edited_lock_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tools.yaml"
     write_lock(path, entries(tool()))
     path.write_text(path.read_text().replace("Costs ", "Is worth "))
-    with pytest.raises(ConfigError, match=r"tools.0.config: 'look' does not match its own hash.*write it anew"):
+    with pytest.raises(ConfigError, match=r"tools.0.config: 'look' does not match its own hash.*write it again"):
         read_lock(path)
 
 
@@ -107,7 +107,7 @@ def test_an_edited_lock_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_lock_is_refused(tmp_path: Path, data: dict[str, Any]) -> None:
     path = tmp_path / "tools.yaml"
     path.write_text(yaml.safe_dump(data))
-    with pytest.raises(ConfigError, match=f"{path}: tools.*write it anew"):
+    with pytest.raises(ConfigError, match=f"{path}: tools.*write it again"):
         read_lock(path)
 
 
@@ -157,7 +157,7 @@ def test_a_lock_of_an_earlier_version_is_refused_with_the_reason(tmp_path: Path)
     for key in ("format", "sent_schema", "output_schema", "read_only", "idempotent"):
         del entry["config"][key]
     write_lock(path, [entry])
-    with pytest.raises(ConfigError, match=r"tools.0.config: the lock has format 1, and this version reads 2.*anew"):
+    with pytest.raises(ConfigError, match=r"tools.0.config: the lock has format 1, and this version reads 2.*again"):
         read_lock(path)
 
 

@@ -19,6 +19,7 @@ from gateway.config.models import ServerConfig
 from gateway.connection.connection import Connection
 from gateway.errors import ToolsChanged
 from gateway.leases.watch import ToolWatch
+from gateway.transport.target import NegotiatedProtocol, Target
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
@@ -61,7 +62,7 @@ async def test_a_server_that_announces_a_changed_tool_fails_whoever_leases_it_wi
         bystander.check()
         async with lease(gate, "e", tools=["pid"]) as later:
             later.check()
-    assert error.kind == "tools_changed" and error.server == "world"
+    assert error.code == "tools_changed" and error.server == "world"
     assert "world/echo has changed:" in str(error)
     assert '-  "description": "echo."' in str(error) and f'+  "description": "{INJECTED}"' in str(error)
 
@@ -139,7 +140,9 @@ class Unlistable(Connection):
 
 
 async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothing_else() -> None:
-    connection = Unlistable("other", ServerConfig(command="unused"))
+    connection = Unlistable(
+        "other", ServerConfig(command="unused"), lambda link: Target(None, False), NegotiatedProtocol()
+    )
     async with anyio.create_task_group() as tasks:
         watch = ToolWatch(tasks)
         tasks.start_soon(watch.run)
@@ -148,7 +151,7 @@ async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothi
         watch.notice(connection)
         with anyio.fail_after(5):
             while "other" not in watch.changed:
-                await watch.settle([connection])
+                await watch.wait([connection])
                 await anyio.lowlevel.checkpoint()
         watch.publish("healthy", [])
         watch.compare("healthy", [])
@@ -156,7 +159,7 @@ async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothi
         tasks.cancel_scope.cancel()
     for server, why in (("world", "TypeError"), ("other", "ZeroDivisionError: nobody foresaw this")):
         error = watch.changed[server].again()
-        assert isinstance(error, ToolsChanged) and error.kind == "tools_unknown" and why in str(error)
+        assert isinstance(error, ToolsChanged) and error.code == "tools_unknown" and why in str(error)
 
 
 @pytest.mark.parametrize(("scope", "find_out"), [("shared", by_reconnecting), ("process", by_another_process)])

@@ -103,7 +103,7 @@ async def test_every_tool_is_listed_with_the_schema_that_its_server_sent(
 
 
 async def test_the_servers_are_of_both_eras(gateway: Gateway) -> None:
-    modes = {server: era.mode for server, era in gateway._openings.eras.items()}
+    modes = {server: protocol.mode for server, protocol in gateway._openings.protocols.items()}
     assert modes == {server: "2026-07-28" if server in MODERN else "legacy" for server in modes}
 
 
@@ -139,7 +139,7 @@ async def test_a_call_of_each_server_answers_what_its_documentation_says(session
     for tool, arguments, expected in CALLS:
         result = await session.call(tool, placed(arguments, place))
         assert not result.is_error and expected in result.text, f"{tool}: {result.text}"
-    assert {session.tools[tool].server for tool, _, _ in CALLS} == {*session._connections} - {"fetch"}
+    assert {session.tools[tool].server for tool, _, _ in CALLS} == {*session._sending.connections} - {"fetch"}
 
 
 async def test_fetch_reads_a_page_as_text(session: Session) -> None:

@@ -1,17 +1,25 @@
-"""A server's tools, page by page: what mcp cannot parse costs the tool that it is in, and no other."""
+"""List a server's tools, and watch for changes of the list.
+
+mcp parses a page as a whole, so one malformed tool would hide all others on it. Here it is left out and reported."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import anyio
 import mcp_types as mcp
-from mcp import MCPError
+import structlog
+from mcp import Client, MCPError
 from mcp.client.session import ClientSession
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from gateway.transport.wire import well_formed_tools
 
+log = structlog.get_logger(__name__)
+
 _MAX_PAGES = 100
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 async def raw_tools(session: ClientSession) -> list[Any]:
@@ -28,7 +36,7 @@ async def raw_tools(session: ClientSession) -> list[Any]:
 
 
 async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]:
-    """All pages of the server's tools; a malformed tool costs itself only and is reported."""
+    """All pages of the server's tools, and one message for each malformed tool."""
     tools: list[mcp.Tool] = []
     faults: list[str] = []
     cursor: str | None = None
@@ -40,9 +48,9 @@ async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]
             found, more, cursor = page.tools, list[str](), page.next_cursor
         except MCPError as error:
             if error.code == mcp.METHOD_NOT_FOUND:
-                break  # a server without tools need not know the method
+                break  # a server without tools need not implement the method
             raise
-        except ValueError:  # off the protocol, or nested deeper than mcp's models go
+        except ValueError:  # does not fit the protocol, or is nested deeper than mcp's models allow
             found, more, cursor = await _list_leniently(session, cursor)
         tools += found
         faults += more
@@ -58,7 +66,7 @@ async def _list_leniently(
     raw = await _raw_page(session, cursor)
     tools, faults = well_formed_tools(raw, session.protocol_version or "2025-11-25")
     page = mcp.ListToolsResult(tools=list(tools))
-    # So that annotations which travel in HTTP headers are known for these tools too.
+    # mcp then knows which arguments of these tools travel in HTTP headers.
     session._absorb_tool_listing(page, complete=False)  # pyright: ignore[reportPrivateUsage]
     cursor_out = raw.get("nextCursor")
     return page.tools, faults, cursor_out if isinstance(cursor_out, str) else None
@@ -72,3 +80,36 @@ async def _raw_page(session: ClientSession, cursor: str | None) -> dict[str, Any
     return await session._dispatcher.send_raw_request(  # pyright: ignore[reportPrivateUsage]
         "tools/list", data["params"], cast("Any", options)
     )
+
+
+async def watch_tool_changes(
+    client: Client, server: str, changed: Callable[[], None], redact: Callable[[str], str]
+) -> None:
+    """Call `changed` whenever the server announces a change; runs until cancelled, or until it has nothing to watch.
+
+    The 2026-07-28 protocol has no unsolicited notifications, so a subscription is held open; earlier ones need none. A
+    subscription that was lost is opened again, and the time in between counts as a change.
+
+    Args:
+        redact: Replaces the server's secrets in a text.
+    """
+    tools = client.server_capabilities.tools
+    if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+        return
+    pause, subscribed = _FIRST_PAUSE_S, False
+    while True:
+        try:
+            async with client.listen(tools_list_changed=True) as subscription:
+                if subscribed:
+                    changed()
+                subscribed, pause = True, _FIRST_PAUSE_S
+                async for _ in subscription:
+                    changed()
+                return
+        except (MCPError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            # A server may announce the capability without supporting it; its tools are compared at the next connection.
+            log.info("connection.not_listening", server=server, problem=redact(str(error)) or type(error).__name__)
+            if not subscribed:
+                return
+        await anyio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE_S)

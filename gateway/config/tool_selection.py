@@ -9,11 +9,11 @@ from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 
-from gateway.config.pydantic_errors import InvalidValue
+from gateway.errors import InvalidValue
 from gateway.types import ResourceKind
 
 
-class ToolChange(BaseModel):
+class ToolOverride(BaseModel):
     """How one tool, or all that a glob names, differs for the policy from what its server says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,7 +47,7 @@ class ToolSelection(BaseModel):
     """Wins over `allow`."""
     prefix: bool = False
     """Whether these tools are always `server__tool`; otherwise only where two servers share a name."""
-    change: dict[str, ToolChange] = {}
+    change: dict[str, ToolOverride] = {}
     """By name or glob; where several fit a tool, the later ones win."""
     offer: frozenset[ResourceKind] = frozenset()
     """What is offered as tools of the gateway's own making, always with the prefix."""

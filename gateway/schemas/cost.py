@@ -1,16 +1,16 @@
-"""What it may take to check a value against a schema: an upper bound, known before anything is checked.
+"""Upper bound on the work of validating a value against a schema, computed before any validation runs.
 
-A schema that is applied twice costs twice, so references that fan out make short schemas cost exponentially much.
-Here the cost of each schema for values nested `n` deep follows from the costs for `n - 1`, in time linear in the
-schema. Along a way into a value only one member is met at a time, so costs of members with other names do not add up.
+A schema that is applied twice costs twice, so references that fan out make a short schema exponentially expensive. The
+cost of each schema for values nested `n` deep follows from the costs for `n - 1`, in time linear in the schema. A path
+into a value meets one member at a time, so the costs of members with different names do not add up.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from gateway.schemas.patterns import states
 from gateway.schemas.subschemas import Node, Unchecked
 
 DEEPEST = 100
@@ -22,6 +22,7 @@ _CHARACTERS = 64
 """Of a string; what takes as long to compare or to count as looking at one more value."""
 
 
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,6})(,?)(\d{0,6})\}|.", re.DOTALL)
 _PLAIN = frozenset({int, float, bool, type(None)})
 """Values that hold no others and have no length."""
 _type_of: Callable[[Any], Any] = type
@@ -209,3 +210,27 @@ def _applied_first(nodes: Sequence[Node]) -> list[int]:
     if len(order) < len(nodes):
         raise Unchecked("it never ends: it applies itself to the same value")
     return order
+
+
+def states(pattern: str) -> int:
+    """How many places in the pattern one character of the text may have to be compared with, repeats written out."""
+    total, last = [1], [0]  # by depth of the group; the last part is what a repeat repeats
+    for token in _TOKEN.finditer(pattern):
+        match token.group():
+            case "(":
+                total.append(1)
+                last.append(0)
+            case ")" if len(total) > 1:
+                last.pop()
+                last[-1] = total.pop()
+                total[-1] += last[-1]
+            case "|" | "^" | "$" | "*" | "+" | "?" | ")":
+                pass
+            case _ if token.group(1) is not None:
+                times = max(int(token.group(1)) + (token.group(2) == ","), int(token.group(3) or 0))
+                total[-1] += last[-1] * max(0, times - 1)
+                last[-1] *= max(1, times)
+            case _:
+                last[-1] = 1
+                total[-1] += 1
+    return sum(total)

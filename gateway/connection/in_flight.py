@@ -1,4 +1,4 @@
-"""One call in flight: whom its server may ask meanwhile, and what it says by the way."""
+"""One tool call in flight: its delivery, the requests its server makes meanwhile, and the notifications it sends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,19 +14,20 @@ import structlog
 
 from gateway.errors import GatewayError, RequestRefused
 from gateway.shortened import cut_text, shortened
+from gateway.transport.delivery import Delivery
 from gateway.types import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 
 log = structlog.get_logger(__name__)
 
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 RANK = {level: rank for rank, level in enumerate(_LEVELS)}
-"""How grave a log message is, by the word for it."""
+"""Severity by level name."""
 _MAX_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a server asks for within a call of `tool`; `params` as the protocol words them."""
+    """A request that a server makes within a call of `tool`; `params` in the protocol's form."""
 
     server: str
     tool: str
@@ -36,18 +36,27 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answerer:
-    """Who answers one kind of request. `answer` returns a result in the protocol's words and raises `GatewayError`."""
+    """Answers one kind of request. `answer` returns a result in the protocol's form, or raises `GatewayError`."""
 
     answer: Callable[[Question], Awaitable[dict[str, Any]]]
     timeout_s: float
+    queue: anyio.CapacityLimiter
+    """How many requests are answered at a time."""
 
 
 class Refused(Exception):
-    """The server's request gets an error for an answer; the message is for the server."""
+    """A server's request is answered with an error; the message is for the server."""
 
 
-class Exchange:
-    """Made for one call by the session, used by the connection that carries it."""
+class InFlightCall(Delivery):
+    """Made by the session for one attempt at a call, used by the connection that carries it.
+
+    Args:
+        answerers: By the kind of request; a kind without one is refused.
+        most_requests: How many requests the server may make within the call.
+        events: Where requests and notifications are recorded.
+        log_level: The least severe log message that is recorded.
+    """
 
     def __init__(
         self,
@@ -57,44 +66,46 @@ class Exchange:
         trajectory: str = "",
         answerers: Mapping[RequestKind, Answerer] | None = None,
         most_requests: int = 10,
-        heard: ServerEvents | None = None,
+        events: ServerEvents | None = None,
         log_level: str = "info",
     ) -> None:
+        super().__init__()
         self.server, self.tool, self.trajectory = server, tool, trajectory
         self.broken: GatewayError | None = None
-        """Why somebody who should have answered did not; the call says nothing about the policy then."""
+        """Why an answerer failed; the outcome of the call then says nothing about the policy."""
         self.scope: anyio.CancelScope | None = None
-        """Bounds the call; its deadline rests while somebody here is the one who is waited for."""
-        self.clean: Callable[[Any], Any] = _as_it_is
-        """Takes the server's secrets out of what is noted."""
+        """Bounds the call; its deadline is suspended while the server waits for an answer of ours."""
+        self.redact: Callable[[Any], Any] = _unchanged
+        """Replaces the server's secrets in what is recorded."""
         self._answerers = answerers or {}
         self._most_requests = most_requests
-        self._heard = heard if heard is not None else ServerEvents()
+        self._events = events if events is not None else ServerEvents()
         self._least = RANK[log_level]
         self._requests = 0
         self._answering = 0
         self._left_s = 0.0
 
-    async def ask(self, kind: RequestKind, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a server's request, in the protocol's words.
+    async def answer(self, kind: RequestKind, params: Mapping[str, Any], *, tool: str | None = None) -> dict[str, Any]:
+        """The answer to a request of the server, in the protocol's form.
 
         Raises:
-            Refused: nobody is configured to answer, somebody failed to, or the call has asked too often.
+            Refused: no answerer is configured, it failed, or the server has made too many requests within this call.
         """
-        params = self.clean(dict(params))
-        event = ServerRequest(server=self.server, tool=self.tool, kind=kind, asked=shortened(params))
-        self._heard.add_request(event)
+        params = self.redact(dict(params))
+        tool = tool or self.tool
+        event = ServerRequest(server=self.server, tool=tool, kind=kind, asked=shortened(params))
+        self._events.add_request(event)
         began = time.perf_counter()
         try:
-            with self._clock_stopped():
-                answer = await self._answer(kind, params)
+            with self.clock_stopped():
+                answer = await self._answer(kind, params, tool)
         except Refused as refusal:
             event.refused = cut_text(str(refusal), _MAX_TEXT)
             log.warning(
                 "exchange.refused",
                 trajectory=self.trajectory,
                 server=self.server,
-                tool=self.tool,
+                tool=tool,
                 asked=str(kind),
                 problem=str(refusal),
             )
@@ -104,34 +115,37 @@ class Exchange:
         event.answer = shortened(answer)
         return answer
 
-    async def _answer(self, kind: RequestKind, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def _answer(self, kind: RequestKind, params: Mapping[str, Any], tool: str) -> dict[str, Any]:
         self._requests += 1
         if self._requests > self._most_requests:
-            raise Refused(f"a call may ask {self._most_requests} times (max_requests_per_call)")
+            raise Refused(f"a call may make {self._most_requests} requests (max_requests_per_call)")
         answerer = self._answerers.get(kind)
         if answerer is None:
             raise Refused(not_configured(kind))
         try:
-            with anyio.move_on_after(answerer.timeout_s):
-                return await answerer.answer(Question(self.server, self.tool, params))
+            # Waiting for earlier requests does not count against this one's time.
+            async with answerer.queue:
+                with anyio.move_on_after(answerer.timeout_s):
+                    return await answerer.answer(Question(self.server, tool, params))
             problem = f"no answer within {answerer.timeout_s:g} s ({kind}.timeout_s)"
         except GatewayError as error:
             problem = str(error)
-        # Not that other error: it would be taken for one of the call's own connection.
+        # An error of its own, since the answerer's could be taken as a failure of this call's connection.
         self.broken = RequestRefused(f"{kind}: {problem}", server=self.server, tool=self.tool)
         raise Refused(problem)
 
     def refuse(self, kind: RequestKind, params: Mapping[str, Any], reason: str) -> NoReturn:
-        """Note a request that nobody is asked about. Raises `Refused`."""
+        """Record a request and refuse it without asking an answerer. Raises `Refused`."""
         event = ServerRequest(
-            server=self.server, tool=self.tool, kind=kind, asked=shortened(self.clean(dict(params))), refused=reason
+            server=self.server, tool=self.tool, kind=kind, asked=shortened(self.redact(dict(params))), refused=reason
         )
-        self._heard.add_request(event)
+        self._events.add_request(event)
         raise Refused(reason)
 
     @contextmanager
-    def _clock_stopped(self) -> Generator[None]:
-        # The server waits for us here: that is bounded by the answerer's own timeout.
+    def clock_stopped(self) -> Generator[None]:
+        """Suspend the call's deadline within the block. Blocks may overlap."""
+        # The server waits for the gateway here, which the answerer's own timeout bounds.
         scope = self.scope
         if scope is not None and self._answering == 0:
             self._left_s, scope.deadline = scope.deadline - anyio.current_time(), math.inf
@@ -144,35 +158,31 @@ class Exchange:
                 scope.deadline = anyio.current_time() + self._left_s
 
     def progress(self, progress: object, total: object, message: object) -> None:
-        """Note a progress notification; any number of them costs a bounded amount of memory."""
+        """Record a progress notification; beyond a bound they are only counted."""
         if self._has_room():
             self._note(NotificationKind.PROGRESS, message or "", progress=_number(progress), total=_number(total))
 
-    def logged(self, level: object, data: object) -> None:
-        """Note a log message, unless it is below the server's `log_level`."""
+    def logged(self, level: object, data: object, *, tool: str | None = None) -> None:
+        """Record a log message, unless it is below the server's `log_level`."""
         name = level if isinstance(level, str) and level in RANK else "info"
         if RANK[name] >= self._least and self._has_room():
-            self._note(NotificationKind.LOG, data, level=name)
+            self._note(NotificationKind.LOG, data, tool=tool, level=name)
 
     def _has_room(self) -> bool:
-        room = len(self._heard.notifications) < ServerEvents.MAX_NOTIFICATIONS
-        self._heard.more_notifications += not room
+        room = len(self._events.notifications) < ServerEvents.MAX_NOTIFICATIONS
+        self._events.more_notifications += not room
         return room
 
-    def _note(self, kind: NotificationKind, text: object, **more: Any) -> None:
-        # Cleaned before it is worded and cut: quotes around a secret change it, and half of one is not found.
-        said = self.clean(text)
-        shown = (said if isinstance(said, str) else repr(said))[:_MAX_TEXT]
-        note = Notification(server=self.server, tool=self.tool, kind=kind, text=shown, **more)
-        self._heard.notifications.append(note)
-
-
-EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
-"""The call being made in this context; some transports carry the context along to what the server sends meanwhile."""
+    def _note(self, kind: NotificationKind, text: object, *, tool: str | None = None, **more: Any) -> None:
+        # Redacted before it is formatted and cut: quoting changes a secret, and half of one is not found.
+        redacted = self.redact(text)
+        shown = (redacted if isinstance(redacted, str) else repr(redacted))[:_MAX_TEXT]
+        note = Notification(server=self.server, tool=tool or self.tool, kind=kind, text=shown, **more)
+        self._events.notifications.append(note)
 
 
 def not_configured(kind: RequestKind) -> str:
-    """Why a request of this kind is refused where nobody answers it, with the remedy."""
+    """Why a request of this kind is refused where no answerer is configured, with the remedy."""
     match kind:
         case RequestKind.ELICITATION:
             remedy = "name the server whose `elicit` tool answers for the user: elicitation: {server: NAME}"
@@ -181,7 +191,7 @@ def not_configured(kind: RequestKind) -> str:
     return f"{kind} is not configured here ({remedy})"
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 

@@ -9,7 +9,7 @@ import mcp_types as mcp
 from mcp import MCPError
 from mcp.client.session import ClientSession
 
-from gateway.catalogue.resource_tools import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
+from gateway.types import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
 
 _MAX_PAGES = 100
 
@@ -17,10 +17,10 @@ _MAX_PAGES = 100
 async def fetch(
     session: ClientSession, name: str, arguments: Mapping[str, Any], *, instructions: str, meta: Mapping[str, Any]
 ) -> mcp.CallToolResult:
-    """Ask the server for what the tool `name` stands for.
+    """Answer the resource tool `name`.
 
     Raises:
-        ValueError, RuntimeError, MCPError, ValidationError: as any request does; the caller says what they mean.
+        ValueError, RuntimeError, MCPError, ValidationError: as any request does; the caller interprets them.
     """
     stamped = cast("Any", dict(meta))
     if name == GET_INSTRUCTIONS:
@@ -104,7 +104,7 @@ def _block(part: mcp.TextResourceContents | mcp.BlobResourceContents) -> mcp.Con
 
 
 def _said(messages: list[mcp.PromptMessage]) -> list[mcp.ContentBlock]:
-    """A prompt's messages; who says what is told where there is more than one."""
+    """A prompt's messages, with their roles where there is more than one."""
     content: list[mcp.ContentBlock] = []
     for message in messages:
         block = message.content

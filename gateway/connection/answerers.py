@@ -1,20 +1,23 @@
-"""Completions for servers that ask for one: an OpenAI-compatible chat endpoint."""
+"""Answer servers' sampling requests with an OpenAI-compatible chat endpoint, as far as one is configured."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
+import anyio
 import httpx2
 
-from gateway.config.models import SamplingConfig
-from gateway.connection.exchange import Question
-from gateway.errors import RequestRefused
-from gateway.transport.address import Address, Addressed
-from gateway.transport.tls import certificates
+from gateway.config.models import GatewayConfig, SamplingConfig
+from gateway.connection.in_flight import Answerer, Question
+from gateway.errors import ConfigError, RequestRefused
+from gateway.transport.http_client import Address, AddressedTransport, certificates
+from gateway.types import RequestKind, Role, ToolDefinition
 
 _MAX_ANSWER_BYTES = 8 << 20
+_AT_ONCE = 64
+"""Completions requested at a time."""
 _STOPS = {"stop": "endTurn", "length": "maxTokens"}
 
 
@@ -49,7 +52,7 @@ class Sampler:
         config = self._config
         headers = {"authorization": f"Bearer {config.api_key.get_secret_value()}"} if config.api_key else {}
         address = Address(f"{config.url}/chat/completions")
-        transport = Addressed(httpx2.AsyncHTTPTransport(verify=certificates()), address)
+        transport = AddressedTransport(httpx2.AsyncHTTPTransport(verify=certificates()), address)
         async with (
             httpx2.AsyncClient(transport=transport, headers=headers, timeout=config.timeout_s) as client,
             client.stream("POST", address.url, json=body) as response,
@@ -124,3 +127,36 @@ def result(reply: Any, config: SamplingConfig) -> dict[str, Any]:
         "model": str(reply.get("model") or config.model),
         "stopReason": _STOPS.get(stop, stop) if stop else "endTurn",
     }
+
+
+def sampling_answerer(config: GatewayConfig) -> Answerer | None:
+    """The configured model; None where there is none."""
+    if config.sampling is None:
+        return None
+    sampler = Sampler(config.sampling)
+    return Answerer(answer=sampler.answer, timeout_s=config.sampling.timeout_s, queue=anyio.CapacityLimiter(_AT_ONCE))
+
+
+def requests_answered(config: GatewayConfig) -> tuple[frozenset[RequestKind], float]:
+    """The kinds of server requests that have an answerer, and how long the slowest of them may take."""
+    bounds = {
+        kind: section.timeout_s
+        for kind, section in (
+            (RequestKind.ELICITATION, config.elicitation),
+            (RequestKind.SAMPLING, config.sampling),
+        )
+        if section is not None
+    }
+    return frozenset(bounds), max(bounds.values(), default=0.0)
+
+
+def check_elicitation(config: GatewayConfig, chosen: Mapping[str, Collection[ToolDefinition]]) -> None:
+    """Raise `ConfigError` where the server that is to answer elicitation has no tool for it."""
+    if config.elicitation is None or (server := config.elicitation.server) not in chosen:
+        return
+    if not any(tool.role is Role.ELICIT for tool in chosen[server]):
+        raise ConfigError(
+            f"{server!r} has no tool with the role elicit",
+            key="elicitation.server",
+            remedy="mark one in its _meta, or by roles: {elicit: TOOL}",
+        )

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.schemas.check import check_arguments
-from gateway.schemas.coerce import coerce
+from gateway.schemas.arguments import prepare
 from gateway.types import ToolDefinition, canonical_json
 
 SCHEMA: dict[str, Any] = {
@@ -67,9 +66,9 @@ TOOL = ToolDefinition(server="s", name="t", exposed_name="t", description="", in
 )
 def test_a_string_that_holds_the_one_value_due_is_read(given_: Any, sent: dict[str, Any]) -> None:
     before = json.dumps(given_)
-    coerced = coerce(TOOL, given_)
-    assert coerced is not None and canonical_json(coerced.arguments) == canonical_json(sent)
-    assert coerced.changes and json.dumps(given_) == before
+    prepared = prepare(TOOL, given_)
+    assert not prepared.faults and canonical_json(prepared.arguments) == canonical_json(sent)
+    assert prepared.changes and json.dumps(given_) == before
 
 
 @pytest.mark.parametrize(
@@ -108,22 +107,25 @@ def test_a_string_that_holds_the_one_value_due_is_read(given_: Any, sent: dict[s
     ],
 )
 def test_nothing_else_is_guessed(given_: Any) -> None:
-    assert coerce(TOOL, given_) is None
+    prepared = prepare(TOOL, given_)
+    assert prepared.faults and not prepared.arguments and not prepared.changes
 
 
 def test_what_was_sent_instead_of_one_string_for_everything_is_recorded() -> None:
-    coerced = coerce(TOOL, '{"count": "3", "text": "x"}')
-    assert coerced is not None and coerced.changes == {"$": {"count": "3", "text": "x"}, "count": 3}
+    prepared = prepare(TOOL, '{"count": "3", "text": "x"}')
+    assert prepared.changes == {"$": {"count": "3", "text": "x"}, "count": 3}
 
 
 def test_arguments_that_fit_are_left_alone() -> None:
-    assert coerce(TOOL, {"text": "3", "free": "[]"}) is None
+    prepared = prepare(TOOL, {"text": "3", "free": "[]"})
+    assert prepared.arguments == {"text": "3", "free": "[]"} and not prepared.changes and not prepared.faults
 
 
 @given(
     st.dictionaries(st.sampled_from(sorted(SCHEMA["properties"])), st.text(max_size=6) | st.integers() | st.booleans())
 )
 def test_what_comes_out_always_fits(given_: dict[str, Any]) -> None:
-    coerced = coerce(TOOL, given_)
-    if coerced is not None:
-        assert check_arguments(TOOL, given_) and not check_arguments(TOOL, coerced.arguments)
+    prepared = prepare(TOOL, given_)
+    if not prepared.faults:
+        again = prepare(TOOL, prepared.arguments)
+        assert again.arguments == prepared.arguments and not again.changes

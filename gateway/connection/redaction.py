@@ -1,0 +1,227 @@
+"""Redact a server's secrets: find them in its entry, and replace them in every text that leaves its connection."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from gateway.config.models import ServerConfig
+from gateway.errors import GatewayError
+from gateway.transport.link import Link
+from gateway.types import ToolDefinition, ToolResult
+
+REDACTED = "[secret]"
+_SHORTEST = 6
+"""Shorter values occur in too many innocent texts."""
+_WORDS = frozenset(
+    "key apikey token secret secrets password passwd passphrase pwd pass credential credentials auth authorization "
+    "cookie bearer pat dsn".split()
+)
+_ENDINGS = ("password", "passwd", "passphrase", "token", "secret", "apikey", "credential", "credentials")
+"""Ends of words that mean a secret although other words run into them, as in PGPASSWORD."""
+_SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_USERINFO = re.compile(r"\w://(?:[^/\s:@]*:([^/\s@]+)|([^/\s:@]{16,}))@")
+"""A password in a url, or a user as long as only a token is."""
+_PAIR = re.compile(r"([A-Za-z_][\w.-]*)\s*[=:]\s*(\S.*)", re.DOTALL)
+"""`NAME=value` and `Name: value`, as options take variables and headers."""
+_SCHEME = re.compile(r"(?:Bearer|Basic|Token)\s+(.+)", re.IGNORECASE)
+
+
+class Secrets:
+    """The secret values of one server.
+
+    A value is secret by its place: under a name that means one (`API_KEY`, `Authorization`, `--token`), as a password
+    in a URL, or among client credentials. Values of fewer than 6 characters are not searched for.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._values: list[str] = []
+        for value in _found(config):
+            self.add(value)
+
+    def add(self, value: str) -> None:
+        if len(value) >= _SHORTEST and value not in self._values:
+            self._values.append(value)
+            self._values.sort(key=len, reverse=True)
+
+    def redact(self, text: str, *, cut_before: bool = False) -> str:
+        """The text with every secret value replaced. Redact before cutting a text: half a secret is not found.
+
+        Args:
+            cut_before: Whether the text is the end of a longer one, and may begin with the rest of a secret.
+        """
+        if cut_before:
+            text = text[max((_overlap(value, text) for value in self._values), default=0) :]
+        for value in self._values:
+            if value in text:
+                text = text.replace(value, REDACTED)
+        return text
+
+    def redact_json(self, value: Any) -> Any:
+        """The same for every string inside a JSON value, keys included."""
+        if not self._values:
+            return value
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, Mapping):
+            items = cast("Mapping[str, Any]", value).items()
+            return {self.redact(name): self.redact_json(inner) for name, inner in items}
+        if isinstance(value, list):
+            return [self.redact_json(inner) for inner in cast("list[Any]", value)]
+        return value
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+
+Broken = TypeVar("Broken", bound=GatewayError)
+
+
+class Redactor:
+    """Redacts what one connection passes on: errors, results, texts.
+
+    Args:
+        tokens: The access tokens issued for the server so far.
+    """
+
+    def __init__(self, config: ServerConfig, tokens: Callable[[], Iterable[str]] = tuple) -> None:
+        self._secrets = Secrets(config)
+        self._tokens = tokens
+
+    def error(self, error: Broken) -> Broken:
+        """The same error; where its message contained a secret, without its cause too, which may quote it."""
+        message = str(error)
+        if (redacted := self.text(message)) != message:
+            error.args, error.__cause__, error.__suppress_context__ = (redacted,), None, True
+        return error
+
+    def result(self, result: ToolResult) -> ToolResult:
+        """The same result without secrets, which a trace would keep and a policy would learn."""
+        self._add_tokens()
+        if not self._secrets:
+            return result
+        content = tuple(
+            replace(
+                block,
+                text=self.json(block.text),
+                uri=self.json(block.uri),
+                mime_type=self.json(block.mime_type),
+            )
+            for block in result.content
+        )
+        meta, structured = self.json(dict(result.meta)), self.json(result.structured)
+        return replace(result, content=content, structured=structured, meta=meta)
+
+    def json(self, value: Any) -> Any:
+        self._add_tokens()
+        return self._secrets.redact_json(value)
+
+    def text(self, text: str, *, cut_before: bool = False) -> str:
+        self._add_tokens()
+        return self._secrets.redact(text, cut_before=cut_before)
+
+    def leaks(self, tool: ToolDefinition) -> bool:
+        """Whether a tool's definition contains a secret. It is shown as sent: with another text it is another tool."""
+        held = {"name": tool.name, **tool.pinned}
+        return self.json(held) != held
+
+    def _add_tokens(self) -> None:
+        for token in self._tokens():
+            self._secrets.add(token)
+
+
+_MCP_LOGGERS = ("mcp.client.streamable_http", "mcp.client.session")
+"""They log text that they cannot read, at levels that are shown by default."""
+
+
+class _RedactingFilter(logging.Filter):
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = self._link.redact(record.getMessage()), ()
+        # A traceback quotes what could not be read. The call it belongs to ends in an error of ours, which is redacted.
+        record.exc_info = record.exc_text = None
+        return True
+
+
+@contextmanager
+def redacted_mcp_logs(link: Link) -> Generator[None]:
+    """Within the block mcp's own log lines have no secrets of `link`, and no tracebacks."""
+    found, redacting = [logging.getLogger(name) for name in _MCP_LOGGERS], _RedactingFilter(link)
+    for logger in found:
+        logger.addFilter(redacting)
+    try:
+        yield
+    finally:
+        for logger in found:
+            logger.removeFilter(redacting)
+
+
+def _overlap(secret: str, text: str) -> int:
+    """How many characters of the text's beginning end the secret."""
+    return next((size for size in range(len(secret) - 1, 0, -1) if text.startswith(secret[-size:])), 0)
+
+
+def _found(config: ServerConfig) -> Iterator[str]:
+    for name, value in (*config.env.items(), *config.headers.items()):
+        yield from _in_value(value, secret=is_secret_name(name))
+    yield from _in_arguments(config.args)
+    if config.url is not None:
+        split = urlsplit(config.url)
+        yield from _in_userinfo(split.username or "", split.password or "")
+        for name, value in parse_qsl(split.query):
+            yield from _in_value(value, secret=is_secret_name(name))
+    for change in config.tools.change.values():
+        for name, value in change.fixed.items():
+            if isinstance(value, str):
+                yield from _in_value(value, secret=is_secret_name(name))
+    if config.client_credentials is not None:
+        yield config.client_credentials.client_secret.get_secret_value()
+
+
+def _in_userinfo(user: str, password: str) -> Iterator[str]:
+    """As the URL spells it, decoded, and as it travels. A user without a password is a token."""
+    yield from (password or user, unquote(password or user))
+    if user or password:
+        yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+
+
+def _in_arguments(arguments: tuple[str, ...]) -> Iterator[str]:
+    previous = ""
+    for argument in arguments:
+        option, given, value = argument.partition("=")
+        if option.startswith("-") and given:
+            yield from _in_value(value, secret=is_secret_name(option))
+            yield from _in_pair(value)
+        else:
+            yield from _in_value(argument, secret=previous.startswith("-") and is_secret_name(previous))
+            yield from _in_pair(argument)
+        previous = argument
+
+
+def _in_pair(text: str) -> Iterator[str]:
+    if match := _PAIR.fullmatch(text):
+        yield from _in_value(match[2], secret=is_secret_name(match[1]))
+
+
+def _in_value(value: str, *, secret: bool) -> Iterator[str]:
+    for password, token in _USERINFO.findall(value):
+        yield password or token
+    if secret:
+        yield value
+        if match := _SCHEME.match(value):
+            yield match.group(1)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, header, option or query key of this name holds a secret."""
+    words = [word.lower() for word in _SPLIT.split(name)]
+    return any(word in _WORDS or word.endswith(_ENDINGS) for word in words)

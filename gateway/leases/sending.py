@@ -1,0 +1,128 @@
+"""Send the calls of one trajectory: at most once, or once more where `gateway.transport.delivery.verdict` allows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import structlog
+
+from gateway.connection.in_flight import InFlightCall
+from gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged
+from gateway.types import Role, ToolDefinition, ToolResult
+
+if TYPE_CHECKING:
+    from gateway.connection.connection import Connection
+
+log = structlog.get_logger(__name__)
+
+_RESEND_PAUSE_S = 0.2
+
+
+class Sending:
+    """The connections of one session, and what is known about each from the calls that were sent over it.
+
+    Args:
+        connections: By server; a connection that is opened again replaces the old one.
+        reopen: By server, where a dead connection can be replaced without losing the trajectory's state.
+        changed: Servers of the gateway whose tools have changed since its start; it grows.
+        meta: Added to each request.
+    """
+
+    def __init__(
+        self,
+        *,
+        trajectory: str,
+        connections: dict[str, Connection],
+        reopen: Mapping[str, Callable[[], Awaitable[Connection]]],
+        changed: Mapping[str, ToolsChanged],
+        meta: Mapping[str, Any],
+    ) -> None:
+        self.connections = connections
+        self.ended = False
+        """Set when the lease ends: the world is released and may belong to another trajectory."""
+        self._trajectory, self._reopen, self._changed, self._meta = trajectory, reopen, changed, meta
+        self._failed: set[str] = set()
+        self._running: Counter[str] = Counter()
+
+    def healthy(self, servers: Iterable[str]) -> bool:
+        """Whether no call to these servers failed or is still running, so that a reset makes them fit for reuse."""
+        return not any(server in self._failed or self._running[server] for server in servers)
+
+    def mark_failed(self, server: str) -> None:
+        """Note that a server broke its contract: it is not used again after this session."""
+        self._failed.add(server)
+
+    def check_tools(self) -> None:
+        """Raise `ToolsChanged` where a server of this session has other tools than at the start of the run."""
+        for server in self._changed:
+            if server in self.connections:
+                raise self._changed[server].again()
+
+    async def send(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        in_flight: Callable[[], InFlightCall],
+    ) -> ToolResult:
+        """One request, and at most one more.
+
+        Args:
+            in_flight: Makes the record of one attempt.
+
+        Raises:
+            GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended.
+        """
+        self._running[tool.server] += 1
+        try:
+            return await self._send(tool, arguments, timeout_s, in_flight)
+        except BaseException:
+            self._failed.add(tool.server)  # also when cancelled: the server may still be running the call
+            raise
+        finally:
+            self._running[tool.server] -= 1
+
+    async def _send(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        timeout_s: float,
+        in_flight: Callable[[], InFlightCall],
+    ) -> ToolResult:
+        self._check(tool)
+        connection = self.connections[tool.server]
+        try:
+            return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, in_flight=in_flight())
+        except GatewayError as error:
+            if not error.may_resend:
+                raise
+            broken = error
+        again = await self._usable(connection, broken)
+        self._check(tool)  # while this waited, the lease may have ended
+        log.info("session.resent", trajectory=self._trajectory, server=tool.server, tool=tool.name, after=broken.code)
+        return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, in_flight=in_flight())
+
+    def _check(self, tool: ToolDefinition) -> None:
+        if self.ended:
+            raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
+        if tool.role is not Role.RELEASE:  # changed tools do not matter to a release
+            self.check_tools()
+
+    async def _usable(self, connection: Connection, broken: GatewayError) -> Connection:
+        """The connection for a second attempt; raises where the trajectory's state ended with the first."""
+        server = connection.server
+        if connection.alive:
+            await anyio.sleep(_RESEND_PAUSE_S)
+            return connection
+        reopen = self._reopen.get(server)
+        if reopen is None:
+            if isinstance(broken, DeliveryUnknown):
+                raise broken
+            lost = f"its process has ended and this trajectory's state with it: {broken}"
+            raise ServerUnavailable(lost, server=server, tool=broken.tool) from broken
+        self.connections[server] = again = await reopen()
+        return again

@@ -1,0 +1,192 @@
+"""Prepare the arguments of a call: add fixed ones, validate, and coerce strings that nearly fit.
+
+Policies write `"3"` for `3`, JSON text where an object is due, or all arguments as one JSON string. Where the schema
+leaves exactly one reading of such a string, that reading is sent; every change is reported with the result.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from jsonschema_rs import ValidationError, ValidationErrorKind
+
+from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, program_of, show_value, subject_of
+from gateway.types import ToolDefinition
+
+_INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,17})?([eE][+-]?\d{1,3})?")
+_UNREADABLE = object()
+WHOLE = "$"
+"""Path of a change to all arguments at once, as JSONPath names the root."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """The arguments of one call, ready to be sent, or the reasons why it is not sent."""
+
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What is sent, fixed arguments included; empty where there are faults."""
+    changes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The value sent in place of each coerced string, by dotted path; by `WHOLE` for all arguments."""
+    faults: list[str] = field(default_factory=list[str])
+    """One short message per fault, for the policy to read."""
+
+
+def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None) -> Prepared:
+    """Validate the arguments of a call against the tool's full input schema, once on the way of a correct call.
+
+    A schema that is broken, or too expensive for these arguments, checks nothing: the server, which wrote it, decides.
+
+    Args:
+        arguments: As the policy wrote them.
+        fixed: Arguments that the gateway adds. No message mentions them, and the policy may not give them.
+    """
+    fixed = fixed or {}
+    given, changes = arguments, dict[str, Any]()
+    if isinstance(arguments, str):
+        given = changes[WHOLE] = _read_json(arguments, dict)
+    if not isinstance(given, Mapping):
+        return Prepared(faults=[f"arguments: expected an object, got {show_value(arguments)}"])
+    given = cast("Mapping[str, Any]", given)
+    if both := [name for name in given if name in fixed]:
+        return Prepared(faults=[f"unknown {name!r}" for name in both][:MAX_FAULTS])
+    sent = {**given, **fixed}
+    program = program_of(definition)
+    if program is None or program.fits(sent):
+        return Prepared(arguments=sent, changes=changes)
+    try:
+        errors = find_errors(program, sent, subject_of(definition))
+    except ValueError as error:
+        return Prepared(faults=[f"arguments: {error}"])
+    if not errors and errors is not None:  # too expensive to validate
+        return Prepared(arguments=sent, changes=changes)
+    if (coerced := _coerce(sent, errors or (), fixed)) is not None and program.fits(coerced[0]):
+        return Prepared(arguments=coerced[0], changes={**changes, **coerced[1]})
+    return Prepared(faults=describe_errors(errors, program, hidden=fixed.keys()))
+
+
+def _coerce(
+    sent: Mapping[str, Any], errors: Sequence[ValidationError], fixed: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The arguments with every fault corrected, and the changes by path; None where one cannot be, or is ambiguous.
+
+    A fault can be corrected where the value is a string, the schema allows no string there, and the string holds
+    exactly one value that the schema does allow, as JSON writes it.
+    """
+    at_fault: dict[tuple[str | int, ...], list[ValidationError]] = {}
+    for error in errors:
+        at_fault.setdefault(tuple(error.instance_path), []).append(error)
+    if not at_fault:
+        return None
+    corrected: dict[str, Any] = copy.deepcopy(dict(sent))
+    changes: dict[str, Any] = {}
+    for path, at_path in at_fault.items():
+        readings = _readings_of_all(at_path)
+        if readings is None or len(readings) != 1 or not path or path[0] in fixed:
+            return None
+        place: Any = corrected
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = changes[".".join(map(str, path))] = readings[0]
+    return corrected, changes
+
+
+def _readings_of_all(errors: Sequence[ValidationError]) -> list[Any] | None:
+    """The values that satisfy all errors at one path, each once; None where the value is not a string, a string is
+    allowed, or an error is not about the value's type."""
+    found: list[Any] | None = None
+    for error in errors:
+        readings = _readings(error)
+        if readings is None or error.instance_path != errors[0].instance_path:
+            return None
+        found = readings if found is None else [value for value in found if _is_among(value, readings)]
+    return found
+
+
+def _readings(error: ValidationError) -> list[Any] | None:
+    """The same for one error."""
+    text = cast("object", error.instance)
+    if not isinstance(text, str):
+        return None
+    match error.kind:
+        case ValidationErrorKind.Type():
+            if "string" in error.kind.types:
+                return None
+            # `integer` and `number` read the same value.
+            return _each_once(_read(text, kind) for kind in error.kind.types)
+        case ValidationErrorKind.Enum():
+            return _each_once(value for value in error.kind.options if _denotes(text, value))
+        case ValidationErrorKind.Constant():
+            return [error.kind.expected_value] if _denotes(text, error.kind.expected_value) else []
+        case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
+            branches = [_readings_of_all(branch) for branch in error.kind.context]
+            if any(readings is None for readings in branches):
+                return None
+            here = {tuple(inner.instance_path) for branch in error.kind.context for inner in branch}
+            if here != {tuple(error.instance_path)}:
+                return None
+            return _each_once(value for readings in branches for value in readings or ())
+        case _:
+            return None
+
+
+def _denotes(text: str, value: object) -> bool:
+    match value:
+        case bool():
+            kind = "boolean"
+        case int() | float():
+            kind = "number"
+        case list():
+            kind = "array"
+        case dict():
+            kind = "object"
+        case _:
+            return False
+    return _is_among(_read(text, kind), [value])
+
+
+def _is_among(value: Any, others: Sequence[Any]) -> bool:
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in others)
+
+
+def _each_once(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if value is not _UNREADABLE and not _is_among(value, found):
+            found.append(value)
+    return found
+
+
+def _read(text: str, kind: str) -> Any:
+    match kind:
+        case "integer" if _INTEGER.fullmatch(text):
+            return int(text)
+        case "number" if _INTEGER.fullmatch(text):
+            return int(text)
+        case "number" if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
+            return float(text)
+        case "boolean" if text in ("true", "false"):
+            return text == "true"
+        case "object" | "array":
+            return _read_json(text, dict if kind == "object" else list)
+        case _:
+            return _UNREADABLE
+
+
+def _read_json(text: str, kind: type) -> Any:
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # half of a surrogate pair is a ValueError too
+        return _UNREADABLE
+    return value if isinstance(value, kind) else _UNREADABLE
+
+
+def _no_number(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,133 @@
+"""The two ends of an HTTP connection as mcp sees them, and the posts that no caller waits for.
+
+mcp's HTTP transport sends nothing else until a notification, or an answer of ours to a server's request, has itself
+been answered: one that is lost would block every call on the connection. Here such messages are posted in the
+background. Notifications from the server are taken out before mcp makes two tasks of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCNotification, JSONRPCRequest
+
+from gateway.transport.delivery import DELIVERY, Delivery
+from gateway.transport.link import FOR_MCP, Link
+
+_AT_A_STRETCH = 100
+"""Notifications handled before other tasks get their turn."""
+
+
+class BackgroundPosts:
+    """Runs what is given to `start` until it is done, for at most `most_s` seconds, or until the block is left."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._open = False
+
+    def start(self, send: Callable[[], Awaitable[None]]) -> None:
+        """Return at once; `send` must not raise."""
+        if self._open:
+            self._tasks.start_soon(self._bounded, send)
+
+    async def _bounded(self, send: Callable[[], Awaitable[None]]) -> None:
+        with anyio.move_on_after(self._most_s):
+            await send()
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> bool | None:
+        self._open = False
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(exc_type, exc_val, exc_tb)
+
+
+class _Stream:
+    """A stream of mcp's whose lifetime is that of the one it wraps."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(exc_type, exc_val, exc_tb)
+
+
+class WriteStream(_Stream):
+    """mcp's write stream; a message that no caller waits for is sent under a background `Delivery`."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        if not _is_background(item):
+            await self._inner.send(item)
+            return
+        outer = DELIVERY.set(Delivery(background=True))
+        try:
+            await self._inner.send(item)
+        finally:
+            DELIVERY.reset(outer)
+
+
+def _is_background(item: SessionMessage) -> bool:
+    message = item.message
+    if isinstance(message, JSONRPCNotification):
+        return message.method != "notifications/initialized"  # a server may refuse requests that overtake it
+    return not isinstance(message, JSONRPCRequest)
+
+
+class ReadStream(_Stream):
+    """mcp's read stream without notifications, which go to `Link.on_notification`."""
+
+    def __init__(self, inner: Any, link: Link) -> None:
+        super().__init__(inner)
+        self._link = link
+        self._taken = 0
+
+    @property
+    def last_context(self) -> Context | None:
+        """The context that the last message was sent in; mcp's dispatcher reads it."""
+        return self._inner.last_context
+
+    async def receive(self) -> SessionMessage | Exception:
+        while True:
+            try:
+                item = await self._inner.receive()
+            except (anyio.EndOfStream, anyio.ClosedResourceError):
+                self._link.end("the connection ended")
+                raise
+            if not isinstance(item, SessionMessage) or not isinstance(item.message, JSONRPCNotification):
+                return item
+            notification = item.message
+            if notification.method in FOR_MCP:
+                return item
+            self._link.on_notification(notification.method, notification.params, self._inner.last_context)
+            self._taken += 1
+            if self._taken % _AT_A_STRETCH == 0:
+                await anyio.lowlevel.checkpoint()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
