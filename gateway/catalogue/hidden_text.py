@@ -1,7 +1,7 @@
-"""Text that people do not see and a model reads: invisible, reordering and control characters in what servers say.
+"""Find text in tool definitions that people do not see and a model reads: invisible, bidi and control characters.
 
 Where such characters are part of ordinary writing (emoji, flags, joiners in scripts that need them, one selector for
-how a symbol looks) they are no finding.
+how a symbol looks) they are not reported.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class HiddenKind(StrEnum):
     """Among them the escape sequences by which a terminal hides text."""
     INVISIBLE = "invisible characters"
     """Fillers, annotations and other characters without a shape."""
+    UNEXAMINED = "more than is examined"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +52,8 @@ class HiddenText:
         return "".join(filter(str.isprintable, map(_spelt, self.code_points)))
 
     def __str__(self) -> str:
+        if self.kind is HiddenKind.UNEXAMINED:
+            return f"{self.where}: {self.kind}, from {self.index} on"
         shown = " ".join(f"U+{point:04X}" for point in self.code_points[:_MAX_SHOWN])
         more = len(self.code_points) - _MAX_SHOWN
         text = f"{self.where}: {self.kind} at {self.index}: {shown}" + (f" and {more} more" if more > 0 else "")
@@ -67,24 +70,38 @@ _FLAG = "\U0001f3f4"
 _REGION = re.compile(r"[a-z]{2}[a-z0-9]{1,3}")
 
 
+_SUSPECT = re.compile(r"[^\x20-\x7e\t\n\r]+")
+_MOST_EXAMINED = 50_000
+"""Characters outside printable ASCII, of one text; ASCII is skipped at no cost. No description needs so many."""
+_MOST_FINDINGS = 100
+"""Of one text."""
+
+
 def find_hidden(text: str, where: str) -> list[HiddenText]:
-    """Every run of hidden characters in `text`, in their order."""
-    if text.isascii() and text.isprintable():
-        return []
+    """Every run of hidden characters in `text`, in their order, up to the bounds above.
+
+    What is beyond them is reported as one finding, since text that is not examined may hide anything.
+    """
     findings: list[HiddenText] = []
-    start = 0
-    while start < len(text):
-        kind = _kind(text[start])
-        if kind is None:
-            start += 1
-            continue
-        end = start + 1
-        while end < len(text) and _kind(text[end]) is kind:
-            end += 1
-        if not _is_ordinary(text, start, end, kind):
-            points = tuple(map(ord, text[start:end]))
-            findings.append(HiddenText(where=where, kind=kind, index=start, code_points=points))
-        start = end
+    examined = 0
+    for stretch in _SUSPECT.finditer(text):
+        start, stop = stretch.span()
+        examined += stop - start
+        if examined > _MOST_EXAMINED or len(findings) >= _MOST_FINDINGS:
+            findings.append(HiddenText(where=where, kind=HiddenKind.UNEXAMINED, index=start, code_points=()))
+            break
+        while start < stop:
+            kind = _kind(text[start])
+            if kind is None:
+                start += 1
+                continue
+            end = start + 1
+            while end < stop and _kind(text[end]) is kind:
+                end += 1
+            if not _is_ordinary(text, start, end, kind):
+                points = tuple(map(ord, text[start:end]))
+                findings.append(HiddenText(where=where, kind=kind, index=start, code_points=points))
+            start = end
     return findings
 
 
@@ -99,11 +116,16 @@ def find_hidden_in_tool(tool: ToolDefinition) -> list[HiddenText]:
 
 
 def plain(text: str) -> str:
-    """`text` with everything that is hidden in it written out, for a terminal."""
-    for found in reversed(find_hidden(text, "")):
-        shown = "".join(f"<U+{point:04X}>" for point in found.code_points)
-        text = text[: found.index] + shown + text[found.index + len(found.code_points) :]
-    return text
+    """`text` with hidden characters spelled out, for a terminal; what is not examined is left out."""
+    parts: list[str] = []
+    done = 0
+    for found in find_hidden(text, ""):
+        parts.append(text[done : found.index])
+        if found.kind is HiddenKind.UNEXAMINED:
+            return "".join([*parts, f"<{len(text) - found.index} characters more>"])
+        parts += [f"<U+{point:04X}>" for point in found.code_points]
+        done = found.index + len(found.code_points)
+    return "".join([*parts, text[done:]])
 
 
 def _kind(character: str) -> HiddenKind | None:

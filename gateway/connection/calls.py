@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import anyio
@@ -45,6 +45,8 @@ class Calls:
         self.session: ClientSession | None = None
         self.instructions = ""
         """The server's instructions, which one of the resource tools returns."""
+        self.on_timeout: Callable[[], None] = lambda: None
+        """Called for each call that was not answered in time."""
         self.notes_delivery = False
         """Whether the transport notes when requests leave and passes notifications to the link. Otherwise progress
         comes through mcp's callbacks, and every request counts as sent."""
@@ -99,6 +101,7 @@ class Calls:
         if call.broken is not None:
             raise call.broken
         if answer is None:
+            self.on_timeout()
             raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
         try:
             result = read_result(answer, trusted=self._config.trusted, elapsed_s=time.perf_counter() - began)

@@ -25,7 +25,7 @@ from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import InFlightCalls
 from gateway.connection.tool_listing import list_tools, watch_tool_changes
-from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable, innermost
+from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ServerUnavailable, innermost
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
 from gateway.transport.wire import read_tools
@@ -80,6 +80,8 @@ class Connection:
         self._link.on_notification = self._on_notification
         self._link.redact = self._redactor.text
         self._calls = Calls(self.server, self.config, self._link, self._in_flight, self._redactor)
+        self._calls.on_timeout = lambda: self._suspect.set()
+        self._suspect = anyio.Event()
 
     @property
     def alive(self) -> bool:
@@ -184,10 +186,24 @@ class Connection:
             self._opened.set()
             async with anyio.create_task_group() as watching:
                 watching.start_soon(watch_tool_changes, client, self.server, self._tools_changed, self._redactor.text)
+                watching.start_soon(self._probe_after_timeouts)
                 await self._link.over.wait()
                 watching.cancel_scope.cancel()
             self._calls.session = None
             scope.deadline = anyio.current_time() + self.config.close_timeout_s
+
+    async def _probe_after_timeouts(self) -> None:
+        """End a connection whose server answers nothing, so that a shared one is replaced. A slow tool ends nothing."""
+        while True:
+            await self._suspect.wait()
+            self._suspect = anyio.Event()
+            try:
+                await self._calls.list_raw(timeout_s=self.config.call_timeout_s)
+            except CallTimeout:
+                log.warning("connection.hung", server=self.server, waited_s=self.config.call_timeout_s)
+                self._link.end("the server does not answer")
+            except GatewayError:
+                pass  # it answered; where the line broke, its transport has noted that
 
     def _client(self) -> Client:
         target = self.open_target(self._link)

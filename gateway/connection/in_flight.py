@@ -56,6 +56,7 @@ class InFlightCall(Delivery):
         most_requests: How many requests the server may make within the call.
         events: Where requests and notifications are recorded.
         log_level: The least severe log message that is recorded.
+        nested: Whether a call that is itself in flight waits for this one.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class InFlightCall(Delivery):
         most_requests: int = 10,
         events: ServerEvents | None = None,
         log_level: str = "info",
+        nested: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(nested=nested)
         self.server, self.tool, self.trajectory = server, tool, trajectory
         self.broken: GatewayError | None = None
         """Why an answerer failed; the outcome of the call then says nothing about the policy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,8 @@ log = structlog.get_logger(__name__)
 OWNER = "MCP_ROLLOUT_OWNER"
 """Environment variable that marks a server process and, by inheritance, everything it starts."""
 _SWEEPER = Path(__file__).with_name("sweeper.py")
-_PREFIX = "mcp-rollout-lease-"
+_PREFIX = f"mcp-rollout-lease-{platform.node()}-"
+"""Names the host: on a shared file system a lock tells nothing about owners on other hosts."""
 _LAST_SWEEP_S = 5.0
 """How long the last sweep may take before the gateway goes on without it."""
 
@@ -49,7 +51,7 @@ class Janitor:
         self._root: Path | None = None
         self._lock = -1
         self._unsent = b""
-        self._gone = False
+        self._gone = self._closed = False
 
     async def __aenter__(self) -> Self:
         if self._config is not None:
@@ -65,6 +67,7 @@ class Janitor:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._process.stdin is not None
+        self._closed = True
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         with anyio.CancelScope(shield=True):
@@ -104,6 +107,8 @@ class Janitor:
         self._send(f"{self._token}.none\t{directory}")
 
     def _send(self, line: str) -> None:
+        if self._closed:
+            return  # the last sweep covers it, and the pipe's number may be another file's by now
         self._unsent += os.fsencode(line) + b"\n"
         try:
             self._unsent = self._unsent[os.write(self._pipe, self._unsent) :]

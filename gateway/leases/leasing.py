@@ -79,7 +79,7 @@ class Leases:
         elif directory is not None:  # none of its servers has started
             self._openings.tasks.start_soon(self._openings.discard, Bundle(directory=directory))
         limits = {pool.name: pool.most for pool in self._pools.values() if pool.most is not None}
-        self._slots = Slots({_SESSIONS: self._config.max_sessions, **limits})
+        self._slots = Slots({_SESSIONS: self._config.max_sessions, **limits}, common=_SESSIONS)
 
     def _bundle_pool(self, servers: tuple[str, ...], first: Bundle) -> BundlePool:
         entries = [self._config.servers[server] for server in servers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,9 @@ from gateway.leases.pool import Bundle
 from gateway.leases.watch import ToolWatch
 from gateway.transport.target import Connect, NegotiatedProtocol, open_target
 
+_MOST_DESCRIPTORS = 1 << 16
+_OTHER_DESCRIPTORS = 128
+"""What a process needs besides HTTP posts: its own files, pipes to servers, event streams."""
 _CLOSING_SPARE_S = 5.0
 """Beyond the longest `close_timeout_s`: what killing and reaping may take."""
 
@@ -51,6 +55,7 @@ class Openings:
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
+        self._posts = anyio.CapacityLimiter(_posts_at_once(_raise_descriptor_limit()))
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
             directories = self._config.lease_dir if self.bundled else None
             self._janitor = await self._exits.enter_async_context(Janitor(directories))
@@ -125,7 +130,15 @@ class Openings:
         longest_s = max(config.start_timeout_s, self._config.reset_timeout_s, self._config.release_timeout_s)
         patience_s += max(0.0, longest_s - config.call_timeout_s)
         protocol = self.protocols[server]
-        target = partial(open_target, server, config, protocol=protocol, connect=self._connect, patience_s=patience_s)
+        target = partial(
+            open_target,
+            server,
+            config,
+            protocol=protocol,
+            connect=self._connect,
+            patience_s=patience_s,
+            posts=self._posts,
+        )
         connection = Connection(server, config, target, protocol, on_tools_changed=self.watch.notice, answered=answered)
         self.connections.add(connection)
         if bundle is not None:
@@ -146,3 +159,21 @@ class Openings:
             self.connections.discard(connection)
             if mark is not None and self._janitor is not None:
                 self._janitor.ended(mark)
+
+
+def _raise_descriptor_limit() -> int:
+    """Raise this process's soft limit of open files as far as allowed; return the limit.
+
+    The usual soft limit, 1,024, dates from `select`; each world takes several descriptors.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def _posts_at_once(descriptors: int) -> int:
+    """HTTP posts under way at a time, so that more of them queue instead of failing."""
+    return max(4, (descriptors - _OTHER_DESCRIPTORS) // 2)

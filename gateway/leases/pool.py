@@ -258,6 +258,9 @@ class BundlePool:
             # The session that finds the stock empty tries for itself and gets the error.
             if not self._closing:
                 log.warning("pool.warming_failed", server=error.server, problem=str(error))
+        except Exception:  # boundary: this task shares its group with every connection, and warming is an optimisation
+            self._backoff.failed()
+            log.exception("pool.warming_failed", server=self.name)
         finally:
             self._warming -= 1
             self._changed()

@@ -203,6 +203,7 @@ class Session:
             most_requests=self._config.max_requests_per_call,
             events=self._events,
             log_level=self._config.servers[tool.server].log_level,
+            nested=withheld is not None,
         )
 
     async def _elicit(self, question: Question) -> dict[str, Any]:

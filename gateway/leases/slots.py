@@ -1,11 +1,13 @@
-"""Who may have a session now: places in the gateway and in each limited pool, granted together or not at all.
+"""Slots for sessions in the gateway and in each limited pool, granted together or not at all.
 
-A session that held a place in one pool while it waited for another could wait for a session that does the reverse.
-Here nobody ever holds one and waits.
+A session that held a slot in one pool while it waited for another could wait for a session that does the reverse. Here
+a session never holds one while it waits.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,25 +18,32 @@ import anyio
 @dataclass(eq=False, slots=True)
 class _Waiter:
     needs: frozenset[str]
+    number: int
     granted: anyio.Event = field(default_factory=anyio.Event)
+    gone: bool = False
 
 
 class Slots:
-    """Counted places by key; a key without a limit is never waited for.
+    """Counted slots by key; a key without a limit is always free.
 
-    First come, first served: a request that waits holds back later ones that need any of the same places, so that it
-    cannot starve, and no others.
+    First come, first served: a waiter holds back later ones that need any of the same keys, so that it cannot starve.
+    Waiters with the same needs form one queue, and a grant looks at the heads of the queues alone.
+
+    Args:
+        common: A key that every session needs. A waiter that lacks another key does not hold this one back, else one
+            full pool would delay the sessions that do not need it.
     """
 
-    def __init__(self, limits: Mapping[str, int]) -> None:
-        self._limits = limits
+    def __init__(self, limits: Mapping[str, int], *, common: str | None = None) -> None:
+        self._limits, self._common = limits, common
         self._taken: Counter[str] = Counter()
-        self._queue: deque[_Waiter] = deque()
+        self._queues: dict[frozenset[str], deque[_Waiter]] = {}
+        self._numbers = itertools.count()
 
     async def acquire(self, needs: frozenset[str]) -> None:
-        """Wait until there is a place for every key, and take them. Whoever stops waiting has taken none."""
-        waiter = _Waiter(needs)
-        self._queue.append(waiter)
+        """Wait until every key has a free slot, and take them all. A cancelled wait has taken none."""
+        waiter = _Waiter(needs, next(self._numbers))
+        self._queues.setdefault(needs, deque()).append(waiter)
         self._grant()
         try:
             await waiter.granted.wait()
@@ -42,7 +51,7 @@ class Slots:
             if waiter.granted.is_set():
                 self.release(needs)
             else:
-                self._queue.remove(waiter)
+                waiter.gone = True
                 self._grant()
             raise
 
@@ -52,15 +61,29 @@ class Slots:
         self._grant()
 
     def full(self, needs: frozenset[str]) -> list[str]:
-        """Those of `needs` that have no free place, sorted."""
+        """Those of `needs` that have no free slot, sorted."""
         return sorted(key for key in needs if key in self._limits and self._taken[key] >= self._limits[key])
 
     def _grant(self) -> None:
         held_back: set[str] = set()
-        for waiter in list(self._queue):
-            if not held_back.isdisjoint(waiter.needs) or self.full(waiter.needs):
-                held_back |= waiter.needs & self._limits.keys()
-            else:
-                self._taken.update(waiter.needs)
-                self._queue.remove(waiter)
-                waiter.granted.set()
+        heads = [(queue[0].number, needs) for needs in list(self._queues) if (queue := self._waiting(needs))]
+        heapq.heapify(heads)
+        while heads:
+            _, needs = heapq.heappop(heads)
+            full = self.full(needs)
+            if full or not held_back.isdisjoint(needs):
+                held_back |= {*full, *(needs - {self._common})} & self._limits.keys()
+                continue  # and with this waiter the rest of its queue
+            self._taken.update(needs)
+            self._queues[needs].popleft().granted.set()
+            if queue := self._waiting(needs):
+                heapq.heappush(heads, (queue[0].number, needs))
+
+    def _waiting(self, needs: frozenset[str]) -> deque[_Waiter]:
+        """The waiters with these needs, without those that stopped waiting."""
+        queue = self._queues[needs]
+        while queue and queue[0].gone:
+            queue.popleft()
+        if not queue:
+            del self._queues[needs]
+        return queue

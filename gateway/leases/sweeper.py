@@ -1,10 +1,10 @@
-"""Run as a script beside the worker: end what its servers leave behind, and outlive it to do so.
+"""Kill what the servers of a worker leave behind; run as a script beside the worker, which it outlives.
 
-`python -I -S sweeper.py WORKER_PID TOKEN [DIRECTORY]` reads one line for every connection that has ended, `MARK` or
-`MARK<TAB>DIRECTORY`: every process that still carries that mark in its environment is killed, then the directory is
-removed. Servers and whatever they start inherit the mark, so it finds a grandchild that left its process group, and one
-that has become a daemon. When the worker ends, in whatever way, the same is done for all marks that begin with
-TOKEN and for DIRECTORY.
+`python -I -S sweeper.py WORKER_PID TOKEN [DIRECTORY]` reads one line for each connection that has ended, `MARK` or
+`MARK<TAB>DIRECTORY`: it kills every process that still has that mark in its environment and removes the directory.
+Servers and all their descendants inherit the mark, so it finds a grandchild that left its process group, and one that
+became a daemon. When the worker ends, however it ends, the same happens for all marks that begin with TOKEN and for
+DIRECTORY.
 """
 
 import contextlib
@@ -15,8 +15,10 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Callable
 
 OWNER = b"MCP_ROLLOUT_OWNER="
+_GATHER_S = 0.05
 _ROUNDS, _PAUSE_S = 50, 0.02
 """A process may fork while it is looked for: look until nothing is found, one second at most."""
 
@@ -37,37 +39,40 @@ def main() -> None:
             if ready:
                 break
             continue
-        chunk = os.read(0, 65536)
+        time.sleep(_GATHER_S)  # many connections end together: one look at all processes serves them
+        chunk = os.read(0, 1 << 20)
         if not chunk:
             break
         *lines, buffered = (buffered + chunk).split(b"\n")
-        for line in lines:
-            mark, _, directory = line.partition(b"\t")
-            end(OWNER + mark + b"\0")
+        ended = [line.partition(b"\t") for line in lines]
+        end({mark for mark, _, _ in ended}.__contains__)
+        for _, _, directory in ended:
             if directory:
                 remove(os.fsdecode(directory))
-    end(OWNER + token)
+    end(lambda mark: mark.startswith(token))
     if root:
         remove(root)
 
 
-def end(wanted: bytes) -> None:
-    """Kill every process whose environment has a variable that begins with `wanted`."""
+def end(is_ended: Callable[[bytes], bool]) -> None:
+    """Kill every process whose mark `is_ended` accepts."""
     for _ in range(_ROUNDS):
-        if not sum(kill_if_marked(int(name), wanted) for name in os.listdir("/proc") if name.isdigit()):
+        if not sum(kill_if_marked(int(name), is_ended) for name in os.listdir("/proc") if name.isdigit()):
             return
         time.sleep(_PAUSE_S)
 
 
-def kill_if_marked(pid: int, wanted: bytes) -> bool:
+def kill_if_marked(pid: int, is_ended: Callable[[bytes], bool]) -> bool:
     try:
         handle = os.pidfd_open(pid)  # so that the signal cannot reach a later process of the same number
     except OSError:
         return False
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            if b"\0" + wanted not in b"\0" + file.read():
-                return False
+            environment = b"\0" + file.read()
+        _, found, rest = environment.partition(b"\0" + OWNER)
+        if not found or not is_ended(rest.partition(b"\0")[0]):
+            return False
         signal.pidfd_send_signal(handle, signal.SIGKILL)
     except OSError:
         return False
@@ -94,5 +99,5 @@ def remove(directory: str) -> None:
 
 if __name__ == "__main__":
     if not os.path.isdir("/proc/self"):
-        end = lambda wanted: None  # noqa: E731  # elsewhere only directories are tidied up
+        end = lambda is_ended: None  # noqa: E731  # elsewhere only directories are removed
     main()

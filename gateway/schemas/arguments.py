@@ -17,6 +17,7 @@ from typing import Any, cast
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, program_of, show_value, subject_of
+from gateway.schemas.cost import MOST_NESTED, measure
 from gateway.types import ToolDefinition
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
@@ -57,13 +58,16 @@ def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str
     if both := [name for name in given if name in fixed]:
         return Prepared(faults=[f"unknown {name!r}" for name in both][:MAX_FAULTS])
     sent = {**given, **fixed}
+    try:
+        depth = measure(sent).depth
+    except ValueError as error:
+        return Prepared(faults=[f"arguments: {error}"])
+    if depth > MOST_NESTED:
+        return Prepared(faults=[f"arguments: nested more than {MOST_NESTED} deep"])
     program = program_of(definition)
     if program is None or program.fits(sent):
         return Prepared(arguments=sent, changes=changes)
-    try:
-        errors = find_errors(program, sent, subject_of(definition))
-    except ValueError as error:
-        return Prepared(faults=[f"arguments: {error}"])
+    errors = find_errors(program, sent, subject_of(definition))
     if not errors and errors is not None:  # too expensive to validate
         return Prepared(arguments=sent, changes=changes)
     if (coerced := _coerce(sent, errors or (), fixed)) is not None and program.fits(coerced[0]):

@@ -1,7 +1,7 @@
-"""A JSON Schema as a compiled program whose time and memory are bounded before it runs.
+"""Compile a JSON Schema into a program whose time and memory are bounded before it runs.
 
-Schemas are the servers', values the policy's or the servers', so both are hostile until they are measured. A schema
-that cannot be bounded is `Unchecked`: nothing is checked against it and its tool works like any other.
+Servers write the schemas, and the policy or a server the values, so both are hostile until measured. A schema that
+cannot be bounded is `Unchecked`: nothing is validated against it, and its tool works like any other.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from gateway.schemas.subschemas import Node, Unchecked, read_graph
 
 log = structlog.get_logger(__name__)
 
-MOST_EFFORT = 5_000_000
-"""Steps for one value: about half a second of the worst schema, and far beyond what real ones take."""
+MOST_EFFORT = 2_000_000
+"""Steps for one value: about a fifth of a second of the worst schema, and far beyond what real ones take."""
 MOST_WORDED = 30_000
-"""Steps up to which every fault is worded; wording takes memory, some kilobytes for a step."""
+"""Steps up to which every fault is described; a description takes some kilobytes of memory a step."""
 _MOST_STACKED = 2000
-"""Schemas within schemas, of which the checker's stack holds each: it crashes with the program at fifty times that."""
+"""Nesting of schemas on the validator's stack, which overflows at fifty times that."""
 _MOST_PATTERN_BYTES = 8 << 20
-"""For all regular expressions of one schema, as `gateway.schemas.patterns` counts them."""
+"""For all regular expressions of one schema."""
+_LONGEST_PATTERN = 2000
+"""Characters; compiling time grows with them."""
+_MOST_REJECTED = 3
 _MOST_UNEVALUATED = 50_000
-"""Steps in schemas with `unevaluated...`, for which everything they apply is compiled once more."""
+"""Steps in schemas with `unevaluated...`, for which everything they apply is compiled a second time."""
 _NODE_BYTES = 4096
 _KEPT_BYTES = 64 << 20
 _DIALECTS = ("draft-04/schema", "draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema")
 
 
 SIZES = (32 << 10, 256 << 10, 1 << 20)
-"""What one compiled expression may take, in bytes; the first that is enough is what it is counted as."""
+"""Size limits for one compiled expression, in bytes; it is counted as the first that is enough."""
 
 
 class TooMuch(Exception):
@@ -61,11 +64,14 @@ class Program:
         ]
         if sum(unevaluated) > _MOST_UNEVALUATED:
             raise Unchecked("what its `unevaluated...` keywords refer to expands too far")
-        pattern_bytes, largest, self.left_out = _weigh_patterns(nodes)
-        self.weight = pattern_bytes + _NODE_BYTES * len(nodes)
+        self._unique_items = any(node.keywords.get("uniqueItems") is True for node in nodes)
+        patterns = _Patterns(nodes)
+        self.left_out = patterns.left_out
+        """Schemas that are used without their pattern."""
+        self.weight = patterns.total + _NODE_BYTES * len(nodes)
         """Bytes that this is counted as."""
         self._schema = _without_patterns(schema, self.left_out)
-        self._validator = _compile(self._schema, largest)
+        self._validator = _compile(self._schema, patterns.largest)
 
     def names_beside(self, path: Sequence[str | int]) -> list[str]:
         """The names under `properties` of the schema that has the keyword at `path`."""
@@ -83,11 +89,13 @@ class Program:
 
     def effort(self, value: Any) -> tuple[int, int]:
         """Most steps that checking `value` can take, and how many of them are more to word. Raises as `errors` does."""
-        nodes, characters, depth = measure(value)
+        nodes, characters, depth, big_integers = measure(value)
         cost = self._costs.at(depth)
         if cost.depth > _MOST_STACKED:
             return MOST_EFFORT + 1, MOST_EFFORT + 1
         steps = cost.steps * nodes
+        if self._unique_items:
+            steps += big_integers * big_integers  # the validator compares those with each other
         return steps + cost.text * characters, steps
 
     def errors(self, value: Any) -> list[ValidationError] | None:
@@ -111,6 +119,8 @@ def options(size: int) -> RegexOptions:
 
 def compiled_size(pattern: str, room: int) -> int | None:
     """How many bytes a pattern is counted as, at most `room`; None where it is not linear or needs more."""
+    if len(pattern) > _LONGEST_PATTERN:
+        return None
     for size in SIZES:
         if size > room:
             return None
@@ -122,25 +132,35 @@ def compiled_size(pattern: str, room: int) -> int | None:
     return None
 
 
-def _weigh_patterns(nodes: Sequence[Node]) -> tuple[int, int, list[Node]]:
-    """Bytes for all patterns, bytes for the largest, and the schemas whose own pattern is not linear or too large."""
-    total, largest, left_out = 0, SIZES[0], list[Node]()
-    for node in nodes:
-        stated = node.keywords.get("pattern")
-        by_name: Any = node.keywords.get("patternProperties")
-        names = [str(name) for name in cast("Mapping[Any, Any]", by_name)] if isinstance(by_name, Mapping) else []
-        for pattern in [stated] if isinstance(stated, str) else []:
-            size = compiled_size(pattern, _MOST_PATTERN_BYTES - total)
-            if size is None:
-                left_out.append(node)
-            total, largest = total + (size or 0), max(largest, size or 0)
-        for pattern in names:
-            size = compiled_size(pattern, _MOST_PATTERN_BYTES - total)
-            if size is None:
-                # Which members it is about decides what the other keywords are about.
-                raise Unchecked(f"a pattern for names is not linear, or too large: {pattern[:80]!r}")
-            total, largest = total + size, max(largest, size)
-    return total, largest, left_out
+class _Patterns:
+    """The regular expressions of one schema: their size, and those that are left out.
+
+    A rejected pattern is compiled up to each of `SIZES`, so only the first few may be: later ones get the least size.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.total, self.largest = 0, SIZES[0]
+        self.left_out: list[Node] = []
+        """Schemas whose own pattern is not linear or too large."""
+        self._rejected = 0
+        for node in nodes:
+            stated = node.keywords.get("pattern")
+            if isinstance(stated, str) and not self._add(stated):
+                self.left_out.append(node)
+            by_name: Any = node.keywords.get("patternProperties")
+            for pattern in cast("Mapping[Any, Any]", by_name) if isinstance(by_name, Mapping) else ():
+                if not self._add(str(pattern)):
+                    # The other keywords of the schema depend on which members it selects.
+                    raise Unchecked(f"a pattern for names is not linear, or too large: {str(pattern)[:80]!r}")
+
+    def _add(self, pattern: str) -> bool:
+        room = _MOST_PATTERN_BYTES - self.total
+        size = compiled_size(pattern, room if self._rejected < _MOST_REJECTED else min(room, SIZES[0]))
+        if size is None:
+            self._rejected += 1
+            return False
+        self.total, self.largest = self.total + size, max(self.largest, size)
+        return True
 
 
 def _without_patterns(schema: Mapping[str, Any], left_out: Sequence[Node]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from gateway.schemas.subschemas import Node, Unchecked
 
 DEEPEST = 100
 """Levels of a value or of a schema as a document."""
+MOST_NESTED = 64
+"""Levels of a call's arguments. What wraps them on their way, a score's messages above all, still fits `DEEPEST`."""
 MOST_VALUES = 100_000
 """JSON values and names in one schema."""
 _ENORMOUS = 1 << 40
@@ -23,8 +25,10 @@ _CHARACTERS = 64
 
 
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,6})(,?)(\d{0,6})\}|.", re.DOTALL)
-_PLAIN = frozenset({int, float, bool, type(None)})
+_PLAIN = frozenset({bool, type(None)})
 """Values that hold no others and have no length."""
+_BIG = 1 << 63
+"""Integers from here on are compared digit by digit, and each with each where they are to be unique."""
 _type_of: Callable[[Any], Any] = type
 _OBJECT: Any = Mapping
 _ARRAY: Any = (list, tuple)
@@ -42,6 +46,8 @@ class Extent(NamedTuple):
     characters: int
     depth: int
     """0 for a value that holds no others."""
+    big_integers: int
+    """Integers of more than 64 bits."""
 
 
 def measure(value: Any) -> Extent:
@@ -49,10 +55,10 @@ def measure(value: Any) -> Extent:
 
     Raises:
         TooDeep: it is nested more than `DEEPEST` deep.
-        ValueError: an object has a name that is no string, or a string is no text.
+        ValueError: an object has a name that is not a string, a string has a lone surrogate, or a number is not finite.
     """
     # On the path of every call: no look at a type, and no call, more than it takes.
-    nodes = characters = depth = 0
+    nodes = characters = depth = big = 0
     level: list[Any] = [value]
     while True:
         nodes += len(level)
@@ -61,12 +67,17 @@ def measure(value: Any) -> Extent:
             kind = _type_of(each)
             if kind is str:
                 characters += len(each) if each.isascii() else _length(each)
+            elif kind is int:
+                big += not -_BIG < each < _BIG
             elif kind in _PLAIN:
                 continue
+            elif kind is float:
+                if each - each != 0:  # infinite, or not a number
+                    raise ValueError("a number is not finite, which JSON cannot write")
             elif kind is dict or isinstance(each, _OBJECT):
                 for name in each:
                     if type(name) is not str and not isinstance(name, str):
-                        raise ValueError("an object has a name that is no string")
+                        raise ValueError("an object has a name that is not a string")
                     characters += len(name) if name.isascii() else _length(name)
                 nodes += len(each)
                 below += each.values()
@@ -75,7 +86,7 @@ def measure(value: Any) -> Extent:
             elif isinstance(each, str):
                 characters += _length(each)
         if not below:
-            return Extent(nodes + characters // _CHARACTERS, characters, depth)
+            return Extent(nodes + characters // _CHARACTERS, characters, depth, big)
         if depth == DEEPEST:
             raise TooDeep(f"nested more than {DEEPEST} deep")
         level, depth = below, depth + 1
@@ -85,7 +96,7 @@ def _length(text: str) -> int:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("a string holds half of a surrogate pair, which is no text") from None
+        raise ValueError("a string has a lone surrogate, which is not text") from None
     return len(text)
 
 

@@ -6,7 +6,7 @@ such fault into an HTTP error answer for the request that met it, and notes on t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import anyio
@@ -24,12 +24,20 @@ class CallGuard(httpx2.AsyncBaseTransport):
     Args:
         limit: Bytes of one answer.
         background: Sends the messages whose answers have no reader; mcp gets 202 at once.
+        posts: Bounds the posts of a gateway that are under way, each of which takes a descriptor.
     """
 
     def __init__(
-        self, inner: httpx2.AsyncBaseTransport, *, link: Link, limit: int, background: BackgroundPosts
+        self,
+        inner: httpx2.AsyncBaseTransport,
+        *,
+        link: Link,
+        limit: int,
+        background: BackgroundPosts,
+        posts: anyio.CapacityLimiter,
     ) -> None:
         self._inner, self._link, self._limit, self._background = inner, link, limit, background
+        self._posts = posts
         self._pace = Pace()
         """Of attempts to open the event stream that belongs to no call."""
 
@@ -39,8 +47,10 @@ class CallGuard(httpx2.AsyncBaseTransport):
             case "POST" if delivery is not None and delivery.background:
                 self._background.start(partial(self._post_in_background, request))
                 return httpx2.Response(202, request=request)
+            case "POST" if delivery is not None and delivery.nested:
+                return await self._post(request, delivery)  # a call that holds a slot waits for this one
             case "POST":
-                return await self._post(request, delivery or Delivery())
+                return await self._post_in_turn(request, delivery or Delivery())
             case "GET":
                 return await self._get(request, delivery)
             case _:
@@ -79,6 +89,21 @@ class CallGuard(httpx2.AsyncBaseTransport):
                 response.stream = _AwaitedBody(response.stream, delivery)
                 return response
         return _no_answer(request)
+
+    async def _post_in_turn(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
+        """Post once a slot is free, and hold the slot until the answer's last byte, as it holds a descriptor."""
+        holder = object()
+        response: httpx2.Response | None = None
+        with delivery.awaited():
+            await self._posts.acquire_on_behalf_of(holder)
+            try:
+                response = await self._post(request, delivery)
+            finally:
+                if response is None or not isinstance(response.stream, _AwaitedBody):
+                    self._posts.release_on_behalf_of(holder)
+            if response is not None and isinstance(response.stream, _AwaitedBody):
+                response.stream.on_close = partial(self._posts.release_on_behalf_of, holder)
+        return response or _no_answer(request)
 
     async def _post(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
         with delivery.awaited():
@@ -163,6 +188,7 @@ class _AwaitedBody(httpx2.AsyncByteStream):
 
     def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery) -> None:
         self._inner, self._delivery = inner, delivery
+        self.on_close: Callable[[], None] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         pieces = aiter(self._inner)
@@ -178,6 +204,9 @@ class _AwaitedBody(httpx2.AsyncByteStream):
             self._delivery.break_off(Broke.LINE, "the event stream ended without an answer")
 
     async def aclose(self) -> None:
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            on_close()
         await self._inner.aclose()
 
 

@@ -90,12 +90,12 @@ class Delivery:
 
     Args:
         background: Whether no caller waits for an answer: notifications, and answers to a server's requests.
-        sent: `Sent.REQUEST` from the start for transports that cannot note when a request leaves.
+        nested: Whether a call that is itself in flight waits for this request.
     """
 
-    def __init__(self, *, background: bool = False, sent: Sent = Sent.NOTHING) -> None:
-        self.background = background
-        self.sent = sent
+    def __init__(self, *, background: bool = False, nested: bool = False) -> None:
+        self.background, self.nested = background, nested
+        self.sent = Sent.NOTHING
         self.broke: Broke | None = None
         self.reason = ""
         """Why it broke, for messages."""

@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.transport.call_guard import CallGuard
@@ -27,14 +28,21 @@ class HttpTransport:
 
     Args:
         authorize: Adds access tokens to requests.
+        posts: Bounds the gateway's posts that are under way.
         patience_s: How much longer than a call a stream may be silent: while a request of the server is answered, and
             in requests that have bounds of their own.
     """
 
     def __init__(
-        self, config: ServerConfig, link: Link, *, authorize: Layer | None = None, patience_s: float = 0.0
+        self,
+        config: ServerConfig,
+        link: Link,
+        *,
+        posts: anyio.CapacityLimiter,
+        authorize: Layer | None = None,
+        patience_s: float = 0.0,
     ) -> None:
-        self._config, self._link = config, link
+        self._config, self._link, self._posts = config, link, posts
         self._authorize, self._patience_s = authorize, patience_s
         self._stack = AsyncExitStack()
 
@@ -56,7 +64,9 @@ class HttpTransport:
             config,
             address,
             authorize=self._authorize,
-            guard=partial(CallGuard, link=link, limit=config.max_message_bytes, background=background),
+            guard=partial(
+                CallGuard, link=link, limit=config.max_message_bytes, background=background, posts=self._posts
+            ),
             read_timeout_s=config.call_timeout_s + self._patience_s + _SPARE_S,
         )
         async with (

@@ -19,25 +19,38 @@ from mcp_types import JSONRPCNotification, JSONRPCRequest
 from gateway.transport.delivery import DELIVERY, Delivery
 from gateway.transport.link import FOR_MCP, Link
 
+_POSTS_AT_ONCE = 8
+_MOST_WAITING_POSTS = 1000
 _AT_A_STRETCH = 100
 """Notifications handled before other tasks get their turn."""
 
 
 class BackgroundPosts:
-    """Runs what is given to `start` until it is done, for at most `most_s` seconds, or until the block is left."""
+    """Runs what is given to `start` until it is done, for at most `most_s` seconds, or until the block is left.
+
+    A few run at a time, since each takes a connection, and only so many wait: a server that sends requests faster than
+    it takes the answers gets no answer to some.
+    """
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._open = False
+        self._slots = anyio.CapacityLimiter(_POSTS_AT_ONCE)
+        self._waiting = 0
 
     def start(self, send: Callable[[], Awaitable[None]]) -> None:
         """Return at once; `send` must not raise."""
-        if self._open:
+        if self._open and self._waiting < _MOST_WAITING_POSTS:
+            self._waiting += 1
             self._tasks.start_soon(self._bounded, send)
 
     async def _bounded(self, send: Callable[[], Awaitable[None]]) -> None:
-        with anyio.move_on_after(self._most_s):
-            await send()
+        try:
+            with anyio.move_on_after(self._most_s):
+                async with self._slots:
+                    await send()
+        finally:
+            self._waiting -= 1
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()

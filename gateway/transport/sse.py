@@ -5,7 +5,7 @@ mcp's own client gives up all writing after one failed POST. Here a POST that fa
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -40,11 +40,13 @@ class SseTransport:
         ServerUnavailable: on entry, when there is no such stream.
     """
 
-    def __init__(self, config: ServerConfig, link: Link, authorize: Layer | None) -> None:
+    def __init__(
+        self, config: ServerConfig, link: Link, *, posts: anyio.CapacityLimiter, authorize: Layer | None
+    ) -> None:
         assert config.url is not None
         self._config, self._link = config, link
         self._address = Address(config.url)
-        self._authorize = authorize
+        self._authorize, self._posts = authorize, posts
         self._stack = AsyncExitStack()
         self._endpoint = httpx2.URL(self._address.url)
         self._splitter = LineSplitter(config.max_message_bytes + _SPARE_BYTES)
@@ -64,7 +66,7 @@ class SseTransport:
             await self._stack.aclose()
             raise
         timeout = httpx2.Timeout(self._config.start_timeout_s, read=self._config.call_timeout_s)
-        return received, _Posts(self._client, self._link, self._endpoint, timeout)
+        return received, _Posts(self._client, self._link, self._endpoint, timeout, self._posts)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
@@ -136,8 +138,16 @@ class SseTransport:
 class _Posts:
     """The write half. A message goes out in the context of whoever sends it."""
 
-    def __init__(self, client: httpx2.AsyncClient, link: Link, endpoint: httpx2.URL, timeout: httpx2.Timeout) -> None:
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        link: Link,
+        endpoint: httpx2.URL,
+        timeout: httpx2.Timeout,
+        posts: anyio.CapacityLimiter,
+    ) -> None:
         self._client, self._link, self._endpoint, self._timeout = client, link, endpoint, timeout
+        self._posts = posts
 
     async def send(self, item: SessionMessage, /) -> None:
         """Raises what mcp takes for a line that is down; what happened stands in `DELIVERY`."""
@@ -145,9 +155,13 @@ class _Posts:
         body = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         headers = {"content-type": "application/json"}
         try:
-            async with stream_within_origin(
-                self._client, "POST", self._endpoint, content=body, headers=headers, timeout=self._timeout
-            ) as response:
+            # The answer comes over the event stream: a post takes its descriptor only for as long as it is accepted.
+            async with (
+                self._posts if not delivery.nested else nullcontext(),
+                stream_within_origin(
+                    self._client, "POST", self._endpoint, content=body, headers=headers, timeout=self._timeout
+                ) as response,
+            ):
                 await drain(response)
         except httpx2.TransportError as error:
             self._link.trouble = note_failure(error, delivery)

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import deque
 from pathlib import Path
 from types import TracebackType
 from typing import cast
@@ -33,6 +34,8 @@ log = structlog.get_logger(__name__)
 _GUARD = Path(__file__).with_name("guard.py")
 _TAIL_BYTES = 8192
 _TAIL_LINES = 5
+_LINES_AT_ONCE = 100
+_LINES_HIGH = 1000
 _LAST_WORDS_S = 0.2
 """After the first sign of death, how long the other pipes and the exit status may take to arrive."""
 _KILL_S = 2.0
@@ -59,6 +62,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._process: asyncio.SubprocessTransport | None = None
         self._exited = anyio.Event()
         self._open_pipes = {1, 2}
+        self._lines: deque[bytes | Oversize] = deque()
+        """Received and not read yet."""
+        self._reading = self._paused = self._end_after_lines = False
         self._last_words: asyncio.TimerHandle | None = None
         link.stderr_tail = self._tail
         link.out_of_memory = self._out_of_memory
@@ -102,14 +108,39 @@ class StdioTransport(asyncio.SubprocessProtocol):
             if len(self._stderr) > _TAIL_BYTES:
                 self._stderr, self._stderr_cut = self._stderr[-_TAIL_BYTES:], True
             return
-        for line in self._splitter.feed(data):
-            if isinstance(line, Oversize):
-                self._refuse(line)
-            elif line.strip():
-                self._accept(line)
+        self._lines.extend(self._splitter.feed(data))
+        if not self._reading:
+            self._read_lines()
+
+    def _read_lines(self) -> None:
+        """Read a bounded number of lines, then let other tasks run: a flood of lines would stop the event loop."""
+        self._reading = False
+        for _ in range(min(_LINES_AT_ONCE, len(self._lines))):
+            self._read_line(self._lines.popleft())
+        if self._lines:
+            self._reading = True
+            self._pause(len(self._lines) > _LINES_HIGH)
+            asyncio.get_running_loop().call_soon(self._read_lines)
+        else:
+            self._pause(False)
+            if self._end_after_lines:
+                self._end()
+
+    def _pause(self, pause: bool) -> None:
+        """Stop reading the pipe while too many lines wait; the inbox pauses it for reasons of its own."""
+        if pause is not self._paused and self._inbox.reader is not None and not self._inbox.reader.is_closing():
+            self._paused = pause
+            self._inbox.hold(pause)
+
+    def _read_line(self, line: bytes | Oversize) -> None:
+        if isinstance(line, Oversize):
+            self._refuse(line)
+        elif line.strip():
+            self._accept(line)
 
     def _accept(self, line: bytes) -> None:
-        message = parse_line(line)
+        # Every message is an object; anything else is not worth a parser.
+        message = parse_line(line) if line.lstrip()[:1] == b"{" else None
         if message is None:
             self._garbage += 1
             if self._garbage == 1:
@@ -130,7 +161,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open_pipes.discard(fd)
-        self._expect_the_end()
+        if fd != 2:  # a server may close its standard error and go on
+            self._expect_the_end()
 
     def process_exited(self) -> None:
         self._exited.set()
@@ -139,9 +171,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
     def _expect_the_end(self) -> None:
         """End the line once all that the process left is read, or shortly: a child of its may hold the pipes."""
         if self._exited.is_set() and not self._open_pipes:
-            self._end()
+            self._end_when_read()
         elif self._last_words is None and not self._link.over.is_set():
-            self._last_words = asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._end)
+            self._last_words = asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._end_when_read)
+
+    def _end_when_read(self) -> None:
+        self._end_after_lines = True
+        if not self._lines:
+            self._end()
 
     def _end(self) -> None:
         if self._last_words is not None:

@@ -26,16 +26,28 @@ class Inbox:
         self._arrival = anyio.Event()
         self._closed = False
         self.reader: asyncio.ReadTransport | None = None
-        self._paused = False
+        self._full = self._held = self._paused = False
 
     def put(self, message: JSONRPCMessage) -> None:
         if self._closed:
             return
         self._items.append(SessionMessage(message))
         self._arrival.set()
-        if len(self._items) > _INBOX_HIGH and self.reader is not None and not self._paused:
-            self._paused = True
-            self.reader.pause_reading()
+        if len(self._items) > _INBOX_HIGH:
+            self._full = True
+            self._pause()
+
+    def hold(self, hold: bool) -> None:
+        """Pause reading for a reason of the transport's own, or end that."""
+        self._held = hold
+        self._pause()
+
+    def _pause(self) -> None:
+        wanted = self._full or self._held
+        if self.reader is None or wanted is self._paused:
+            return
+        self._paused = wanted
+        self.reader.pause_reading() if wanted else self.reader.resume_reading()
 
     def close(self) -> None:
         self._closed = True
@@ -47,9 +59,9 @@ class Inbox:
                 raise anyio.EndOfStream
             self._arrival = anyio.Event()
             await self._arrival.wait()
-        if self._paused and len(self._items) < _INBOX_LOW and self.reader is not None:
-            self._paused = False
-            self.reader.resume_reading()
+        if self._full and len(self._items) < _INBOX_LOW:
+            self._full = False
+            self._pause()
         return self._items.popleft()
 
     async def aclose(self) -> None:

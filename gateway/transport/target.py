@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import anyio
 import mcp_types as mcp
 from mcp import Client
 
@@ -71,6 +72,7 @@ def open_target(
     protocol: NegotiatedProtocol,
     connect: Connect | None,
     patience_s: float,
+    posts: anyio.CapacityLimiter,
 ) -> Target:
     """The target for one connection; nothing is connected yet. Raises `ConfigError` as `_build` does."""
     if connect is not None and (given := connect(config, server)) is not None:
@@ -79,10 +81,14 @@ def open_target(
         case Kind.STDIO:
             return Target(StdioTransport(server, config, link), notes_delivery=True)
         case Kind.HTTP:
-            transport = HttpTransport(config, link, authorize=protocol.authorize(config), patience_s=patience_s)
+            transport = HttpTransport(
+                config, link, posts=posts, authorize=protocol.authorize(config), patience_s=patience_s
+            )
             return Target(transport, notes_delivery=True)
         case Kind.SSE:
-            return Target(SseTransport(config, link, protocol.authorize(config)), notes_delivery=True)
+            return Target(
+                SseTransport(config, link, posts=posts, authorize=protocol.authorize(config)), notes_delivery=True
+            )
         case Kind.IN_PROCESS:
             return Target(_build(config, server), notes_delivery=False)
 

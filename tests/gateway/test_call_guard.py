@@ -33,7 +33,7 @@ async def never_whole(scope: Any, receive: Any, send: Any) -> None:
 
 
 def guarded(inner: httpx2.AsyncBaseTransport) -> CallGuard:
-    return CallGuard(inner, link=Link(), limit=100, background=BackgroundPosts(1))
+    return CallGuard(inner, link=Link(), limit=100, background=BackgroundPosts(1), posts=anyio.CapacityLimiter(4))
 
 
 async def test_an_answer_counts_though_an_earlier_one_to_the_same_call_broke_off() -> None:

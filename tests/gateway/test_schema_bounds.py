@@ -94,7 +94,7 @@ def test_a_checkers_stack_holds_no_more_than_it_can() -> None:
         ({"properties": {"x": {"$ref": "#/$defs/Nowhere"}}}, "refers to what is not there"),
         ({"properties": {"x": {"$id": "https://example.com/a"}}}, "an address of its own"),
         ({"type": "objekt"}, "is not valid"),
-        ({"properties": {"x": {1: "y"}}}, "a name that is no string"),
+        ({"properties": {"x": {1: "y"}}}, "a name that is not a string"),
     ],
 )
 def test_a_schema_without_a_bound_is_not_checked_and_says_why(schema: dict[str, Any], why: str) -> None:
@@ -159,8 +159,8 @@ def test_faults_of_a_large_value_are_not_worded_one_by_one() -> None:
     ("value", "said"),
     [
         ({"x": nested(101)}, "nested more than 100 deep"),
-        ({"x": {1: 2}}, "a name that is no string"),
-        ({"x": "\ud800"}, "half of a surrogate pair"),
+        ({"x": {1: 2}}, "a name that is not a string"),
+        ({"x": "\ud800"}, "lone surrogate"),
     ],
 )
 def test_what_json_cannot_hold_is_a_fault_and_reaches_no_server(value: Any, said: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -133,6 +134,52 @@ async def test_places_are_granted_in_turn_and_only_together() -> None:
         assert order == ["free", "both"]
         places.release(frozenset({"a", "b"}))
     assert order == ["free", "both", "late b"]
+
+
+async def test_a_full_pool_delays_no_session_that_does_not_need_it() -> None:
+    slots = Slots({"": 2, "pool": 1}, common="")
+    await slots.acquire(frozenset({"", "pool"}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(slots.acquire, frozenset({"", "pool"}))
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(1):
+            await slots.acquire(frozenset({""}))  # the first waiter lacks the pool alone
+        late = anyio.Event()
+
+        async def want() -> None:
+            await slots.acquire(frozenset({""}))
+            late.set()
+
+        tasks.start_soon(want)
+        slots.release(frozenset({"pool"}))
+        slots.release(frozenset({""}))  # now the first waiter has both, before the one that came later
+        await anyio.wait_all_tasks_blocked()
+        assert not late.is_set()
+        slots.release(frozenset({"", "pool"}))
+
+
+async def test_thousands_of_waiters_are_granted_in_time_that_grows_with_their_number_alone() -> None:
+    slots = Slots({"": 1, "a": 1, "b": 1}, common="")
+    looks = 0
+    waiting = slots._waiting  # pyright: ignore[reportPrivateUsage]
+
+    def counted(needs: frozenset[str]) -> Any:
+        nonlocal looks
+        looks += 1
+        return waiting(needs)
+
+    slots._waiting = counted  # pyright: ignore[reportPrivateUsage]
+    number = 4000
+
+    async def hold(pool: str) -> None:
+        await slots.acquire(frozenset({"", pool}))
+        slots.release(frozenset({"", pool}))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            for each in range(number):
+                tasks.start_soon(hold, "ab"[each % 2])
+    assert looks < 20 * number
 
 
 async def test_whoever_stops_waiting_for_a_place_holds_none() -> None:
@@ -342,7 +389,7 @@ async def test_nothing_is_left_of_a_worker_that_is_killed(mini: Entry, tmp_path:
 async def test_directories_of_a_worker_that_died_with_its_sweeper_are_removed_by_the_next(
     mini: Entry, tmp_path: Path
 ) -> None:
-    stale, foreign = tmp_path / "mcp-rollout-lease-old", tmp_path / "mcp-rollout-lease-other"
+    stale, foreign = (tmp_path / f"mcp-rollout-lease-{name}" for name in (f"{platform.node()}-old", "other"))
     for path in (stale, foreign):
         (path / "lease-1").mkdir(parents=True)
     (stale / ".lock").touch()
