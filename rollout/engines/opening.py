@@ -23,7 +23,7 @@ from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.environment.validation import selected
 from rollout.errors import EngineError
-from rollout.formats.known import FORMATS
+from rollout.formats import FORMATS
 from rollout.types import Policy, TokenBuilder
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class EngineOptions:
     tokenizer: str | None = None
     """A directory; where not given, the model's own."""
     tool_format: str = "hermes"
-    """How the model writes thinking and calls: a name in `rollout.formats.known.FORMATS`."""
+    """How the model writes thinking and calls: a name in `rollout.formats.FORMATS`."""
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
     waits: Waits = field(default_factory=Waits)
     api_key: str | None = field(default=None, repr=False)
@@ -71,9 +71,9 @@ class ModelEngine:
 
     def check_template(self, task: Task, tools: Sequence[dict[str, Any]], *, has_user: bool) -> None:
         """Raises ConfigError where the model's template does not render a conversation of such a task."""
-        from rollout.tokens.rendering import check_turns
+        from rollout.tokens.template_check import check_template
 
-        check_turns(copy.copy(self.own_tokens), task.prompt, selected(tools, task), has_user=has_user, key="--engine")
+        check_template(copy.copy(self.own_tokens), task.prompt, selected(tools, task), has_user=has_user, key="--engine")
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tool_formats import DIALECTS, tokenizer_for
 
-from rollout.formats.known import FORMATS
+from rollout.formats import FORMATS
 from rollout.types import Call
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
@@ -57,7 +57,7 @@ def loaded(text: str) -> Any:
 
 def ours(name: str, text: str, tools: list[dict[str, Any]] | None = None) -> Any:
     known = FORMATS[name]
-    for end in known.ends:
+    for end in known.end_tokens:
         text = text.removesuffix(end)
     return known.read(text, tools or [], opened=name == "minimax")
 
@@ -96,7 +96,7 @@ def test_a_tools_schema_gives_every_value_back_as_it_was(name: str, data: st.Dat
 
 def pieces(name: str) -> list[str]:
     """Markers of the format, and text: what broken completions are made of."""
-    markers = [marker for marker in DIALECTS[name].markers if marker not in FORMATS[name].ends]
+    markers = [marker for marker in DIALECTS[name].markers if marker not in FORMATS[name].end_tokens]
     return [*markers, "<function=note>", "</function>", '"name"', '{"a": ', "}", "note", "\n", "call:"]
 
 

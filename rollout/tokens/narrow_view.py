@@ -1,8 +1,8 @@
-"""How much of a conversation verl's builder has to see to render what is new in it.
+"""Render new messages from the end of a conversation, so that a turn's cost does not grow with the conversation.
 
 verl's builders render more than the new messages on each turn: all but deepseek_v4's the tools' schemas, twice;
-gpt-oss's the whole conversation, and gemma4's before a user's message. What they keep of it is the end. `narrow` shows
-them only that.
+gpt-oss's the whole conversation, and gemma4's before a user's message. They keep only the end of it. `narrow` shows
+them only that end; `can_narrow` checks that the result is the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollout.types import Edit, Message
 Tools = Sequence[Mapping[str, Any]]
 
 TAIL = 64
-"""Ids of the context that a narrow view shows: builders compare its end with markers of a few tokens."""
+"""Ids of the context in a narrow view: builders compare its end with markers of a few tokens."""
 
 _OPENING: Message = {"role": "user", "content": "Begin."}
 _TOOL: dict[str, Any] = {
@@ -27,7 +27,7 @@ _TOOL: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What a builder is shown of a conversation's past."""
+    """The part of a conversation that a builder sees before the new messages."""
 
     context: list[int]
     previous: list[Message]
@@ -35,7 +35,7 @@ class View:
 
 
 def wide(context: list[int], previous: Sequence[Message], tools: Tools) -> View:
-    """All of it."""
+    """The whole conversation."""
     return View(context=context, previous=list(previous), tools=[dict(tool) for tool in tools] or None)
 
 
@@ -46,7 +46,7 @@ def narrow(context: list[int], previous: Sequence[Message], tools: Tools) -> Vie
 
 
 def _outline(message: Message) -> Message:
-    """Who said it, and which tools were called; the words are in the context, and are not rendered again."""
+    """The message's role and the names of its calls; its text is in the context and is not rendered again."""
     calls = [
         {**call, "function": {"name": call["function"]["name"], "arguments": {}}}
         for call in message.get("tool_calls", ())
@@ -55,12 +55,12 @@ def _outline(message: Message) -> Message:
 
 
 def merge(builder: Any, view: View, new: Sequence[Message]) -> Edit:
-    """What verl's builder makes of new messages."""
+    """Render new messages with verl's builder."""
     return edit_of(builder.merge_context_tokens(view.previous, [*view.previous, *new], view.context, tools=view.tools))
 
 
 def edit_of(result: Any) -> Edit:
-    """verl's `MergeResult` says what changed at the junction; the appended ids are the tail of its stream."""
+    """verl's `MergeResult` as an `Edit`: the appended ids are the tail of its ids."""
     ids: list[int] = result.token_ids
     return Edit(
         appended=ids[len(ids) - result.appended_token_count :],
@@ -70,17 +70,17 @@ def edit_of(result: Any) -> Edit:
 
 
 def can_narrow(builder: Any, ends: Sequence[int]) -> bool:
-    """Whether this builder, with its template, makes the same of a narrow view as of the whole conversation.
+    """Whether this builder, with its template, renders the same from a narrow view as from the whole conversation.
 
-    Tried on conversations of every kind that a trajectory has. Once per template is enough: what a template does with
-    a message hangs on roles and places, not on words.
+    Tried on conversations of every kind that a trajectory has. Once per template is enough: how a template renders a
+    message depends on roles and positions, not on text.
 
     Args:
-        ends: ids that may end a completion; contexts end in one of them, or in none, in turn.
+        ends: ids that may end a completion; the contexts end in one of them, or in none, in turn.
     """
     tried, endings = False, [[], *([end] for end in ends)]
     for index, (previous, new, tools) in enumerate(_probes()):
-        # Probes come in twos, a tool's answer and a user's: each ending stands before both.
+        # Probes come in pairs, tool results and a user's message: each ending is tried before both.
         context = [*range(2 * TAIL), *endings[index // 2 % len(endings)]]
         expected = _attempt(builder, wide(context, previous, tools), new)
         tried = tried or expected is not None
@@ -89,48 +89,52 @@ def can_narrow(builder: Any, ends: Sequence[int]) -> bool:
     return tried
 
 
+def tool_turn(results: Sequence[tuple[str, str]], *, arguments: Mapping[str, Any]) -> tuple[Message, list[Message]]:
+    """An assistant's message that calls tools, and their results, for trying out a template.
+
+    Args:
+        results: (name, text) of each call's result.
+    """
+    ids = [f"functions.{name}:{index}" for index, (name, _) in enumerate(results)]
+    calls = [
+        {"type": "function", "id": id, "function": {"name": name, "arguments": dict(arguments)}}
+        for id, (name, _) in zip(ids, results, strict=True)
+    ]
+    answers: list[Message] = [
+        {"role": "tool", "name": name, "content": text, "tool_call_id": id}
+        for id, (name, text) in zip(ids, results, strict=True)
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}, answers
+
+
 def _attempt(builder: Any, view: View, new: Sequence[Message]) -> Edit | None:
     try:
         return merge(builder, view, new)
-    except Exception:  # the template's boundary: what it does not render, it refuses in errors of its own
+    except Exception:  # the template's boundary: it refuses what it does not render in errors of its own
         return None
 
 
 def _probes() -> Iterator[tuple[list[Message], list[Message], list[dict[str, Any]]]]:
-    """(what was said, what is new, tools): a tool's answer or a user's, after calls and answers, at every length."""
-    tools = [_named_tool("look"), _named_tool("find")]
-    answers = [("look", "It is blue."), ("find", '\n{"at": [1, 2]}\n'), ("look", "")]
+    """(past messages, new messages, tools): tool results or a user's message, after conversations of every length."""
+    tools = [_tool("look"), _tool("find")]
+    results = [("look", "It is blue."), ("find", '\n{"at": [1, 2]}\n'), ("look", "")]
+    earlier_calls, earlier_results = tool_turn(results[1:], arguments={"where": "x"})
+    opening: list[Message] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Look, and find."}]
+    past = [*opening, earlier_calls, *earlier_results]
+    longer = [*past, {"role": "assistant", "content": "Found."}, {"role": "user", "content": "Again!"}]
     for count in (1, 2):
-        calls, results = _calls(answers[:count]), _results(answers[:count])
+        calls, answers = tool_turn(results[:count], arguments={"where": "x"})
         for offered in (tools, []):
-            opening = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Look, and find."}]
-            past = [*opening, *_calls(answers[1:]), *_results(answers[1:])]
-            longer = [*past, {"role": "assistant", "content": "Found."}, {"role": "user", "content": "Again!"}]
-            for said in (opening, opening[1:], past, longer):
-                yield [*said, *calls], results, offered
+            for before in (opening, opening[1:], past, longer):
+                yield [*before, calls], answers, offered
                 yield (
-                    [*said, {"role": "assistant", "content": "Both."}],
+                    [*before, {"role": "assistant", "content": "Both."}],
                     [{"role": "user", "content": "Well?"}],
                     offered,
                 )
 
 
-def _named_tool(name: str) -> dict[str, Any]:
+def _tool(name: str) -> dict[str, Any]:
     properties = {"where": {"type": "string", "description": "A place."}, "times": {"type": "integer"}}
     schema = {"type": "object", "properties": properties, "required": ["where"]}
     return {"type": "function", "function": {"name": name, "description": f"To {name}.", "parameters": schema}}
-
-
-def _calls(answers: Sequence[tuple[str, str]]) -> list[Message]:
-    calls = [
-        {"type": "function", "id": f"functions.{name}:{index}", "function": {"name": name, "arguments": {"where": "x"}}}
-        for index, (name, _) in enumerate(answers)
-    ]
-    return [{"role": "assistant", "content": "", "tool_calls": calls}]
-
-
-def _results(answers: Sequence[tuple[str, str]]) -> list[Message]:
-    return [
-        {"role": "tool", "name": name, "content": text, "tool_call_id": f"functions.{name}:{index}"}
-        for index, (name, text) in enumerate(answers)
-    ]
