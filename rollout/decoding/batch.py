@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rollout.decoding.kv_cache import SlotCache
+from rollout.decoding.kv_cache import KVCache
 from rollout.decoding.sampling import Sampling, draw
 
 
@@ -25,7 +25,7 @@ class Ending(StrEnum):
     ABORTED = "aborted"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Request:
     """One request while it is decoded."""
 
@@ -86,7 +86,7 @@ class ContinuousBatch:
     def __init__(self, model: PreTrainedModel, *, max_sequences: int) -> None:
         self._model = model
         self._device = model.device
-        self._cache = SlotCache(model.config, model.dtype, model.device)
+        self._cache = KVCache(model.config, model.dtype, model.device)
         self._slots = [_Slot() for _ in range(max_sequences)]
         self._waiting: deque[Request] = deque()
         self._clock = 0
@@ -108,24 +108,20 @@ class ContinuousBatch:
                 slot.request.cached = 0
 
     def abort(self) -> list[Request]:
-        """End every request where it stands, waiting ones included, and return them."""
-        running = self._running()
-        aborted = [*running, *self._waiting]
-        self._waiting.clear()
-        for request in running:
-            self._release(request)
+        """End every request, waiting ones included, and return them."""
+        aborted = [*self._running(), *self._waiting]
         for request in aborted:
-            request.ending = Ending.ABORTED
+            self.cancel(request)
         return aborted
 
     def cancel(self, request: Request) -> None:
-        """End one request where it stands; nothing happens to one that has ended."""
+        """End one request, which may not have joined yet; nothing happens to one that has ended."""
         if request.ending is not None:
             return
-        if request.slot < 0:
-            self._waiting.remove(request)
-        else:
+        if request.slot >= 0:
             self._release(request)
+        elif request in self._waiting:
+            self._waiting.remove(request)
         request.ending = Ending.ABORTED
 
     @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.errors import ConfigError
 from rollout.formats.format import Format
 from rollout.formats.gemma import GEMMA4
 from rollout.formats.harmony import GPT_OSS
@@ -13,3 +14,10 @@ FORMATS: dict[str, Format] = {
     known.name: known for known in (HERMES, QWEN3_CODER, GPT_OSS, GLM, SEED, MINIMAX, KIMI, DEEPSEEK_V4, GEMMA4)
 }
 """By the names that verl gives them in `rollout.multi_turn.format`."""
+
+
+def find_format(name: str, *, key: str) -> Format:
+    """Raises ConfigError: no format has this name; `key` is the option that gave it."""
+    if name not in FORMATS:
+        raise ConfigError(f"no tool format {name!r}", key=key, remedy=f"one of {', '.join(sorted(FORMATS))}")
+    return FORMATS[name]

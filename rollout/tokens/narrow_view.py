@@ -1,16 +1,16 @@
 """Render new messages from the end of a conversation, so that a turn's cost does not grow with the conversation.
 
 verl's builders render more than the new messages on each turn: all but deepseek_v4's the tools' schemas, twice;
-gpt-oss's the whole conversation, and gemma4's before a user's message. They keep only the end of it. `narrow` shows
-them only that end; `can_narrow` checks that the result is the same.
+gpt-oss's the whole conversation, and gemma4's before a user's message. They keep only the end of it. A narrow
+view shows them only that end; `can_narrow` checks that the result is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from rollout.tokens.images import with_images
 from rollout.types import Edit, Message
 
 Tools = Sequence[Mapping[str, Any]]
@@ -25,24 +25,21 @@ _TOOL: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class View:
-    """The part of a conversation that a builder sees before the new messages."""
+def render(
+    builder: Any, context: list[int], previous: Sequence[Message], new: Sequence[Message], tools: Tools, *, narrow: bool
+) -> Edit:
+    """Render new messages with verl's builder.
 
-    context: list[int]
-    previous: list[Message]
-    tools: list[dict[str, Any]] | None
-
-
-def wide(context: list[int], previous: Sequence[Message], tools: Tools) -> View:
-    """The whole conversation."""
-    return View(context=context, previous=list(previous), tools=[dict(tool) for tool in tools] or None)
-
-
-def narrow(context: list[int], previous: Sequence[Message], tools: Tools) -> View:
-    """The end of the context, an outline of the message before the new ones, and one tool in place of all."""
-    previous = [_OPENING, *map(_outline, previous[-1:])]
-    return View(context=context[-TAIL:], previous=previous, tools=[_TOOL] if tools else None)
+    Args:
+        narrow: show the builder only the end of the context, an outline of the message before the new ones, and one
+            tool in place of all.
+    """
+    if narrow:
+        context, previous = context[-TAIL:], [_OPENING, *map(_outline, previous[-1:])]
+        tools = [_TOOL] if tools else []
+    past = with_images(previous)
+    offered = [dict(tool) for tool in tools] or None
+    return edit_of(builder.merge_context_tokens(past, [*past, *with_images(new)], context, tools=offered))
 
 
 def _outline(message: Message) -> Message:
@@ -52,11 +49,6 @@ def _outline(message: Message) -> Message:
         for call in message.get("tool_calls", ())
     ]
     return {"role": message["role"], "content": "" if calls else "."} | ({"tool_calls": calls} if calls else {})
-
-
-def merge(builder: Any, view: View, new: Sequence[Message]) -> Edit:
-    """Render new messages with verl's builder."""
-    return edit_of(builder.merge_context_tokens(view.previous, [*view.previous, *new], view.context, tools=view.tools))
 
 
 def edit_of(result: Any) -> Edit:
@@ -82,9 +74,9 @@ def can_narrow(builder: Any, ends: Sequence[int]) -> bool:
     for index, (previous, new, tools) in enumerate(_probes()):
         # Probes come in pairs, tool results and a user's message: each ending is tried before both.
         context = [*range(2 * TAIL), *endings[index // 2 % len(endings)]]
-        expected = _attempt(builder, wide(context, previous, tools), new)
+        expected = _attempt(builder, context, previous, new, tools, narrow=False)
         tried = tried or expected is not None
-        if expected is not None and _attempt(builder, narrow(context, previous, tools), new) != expected:
+        if expected is not None and _attempt(builder, context, previous, new, tools, narrow=True) != expected:
             return False
     return tried
 
@@ -107,9 +99,9 @@ def tool_turn(results: Sequence[tuple[str, str]], *, arguments: Mapping[str, Any
     return {"role": "assistant", "content": "", "tool_calls": calls}, answers
 
 
-def _attempt(builder: Any, view: View, new: Sequence[Message]) -> Edit | None:
+def _attempt(builder: Any, *conversation: Any, narrow: bool) -> Edit | None:
     try:
-        return merge(builder, view, new)
+        return render(builder, *conversation, narrow=narrow)
     except Exception:  # the template's boundary: it refuses what it does not render in errors of its own
         return None
 

@@ -9,13 +9,12 @@ from typing import Any
 from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from gateway.errors import ConfigError
-from rollout.formats import FORMATS
-from rollout.tokens.images import image_urls, read_image, with_images
-from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, merge, narrow, wide
+from rollout.formats import find_format
+from rollout.tokens.images import image_urls, read_image
+from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, render
 from rollout.tokens.parsing import parse_completion
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
-FORMAT_KEY = "actor_rollout_ref.rollout.multi_turn.format"
 _PROMPT_END = 16
 """Ids at the end of a prompt in which a template may begin a thought."""
 
@@ -35,10 +34,8 @@ class ContinuousTokens:
     """
 
     def __init__(self, builder: Any, tokenizer: Any, tool_format: str, *, narrow_view: bool | None = None) -> None:
-        if tool_format not in FORMATS:
-            remedy = f"one of {', '.join(sorted(FORMATS))}"
-            raise ConfigError(f"no tool format {tool_format!r}", key=FORMAT_KEY, remedy=remedy)
-        self._builder, self._tokenizer, self._format = builder, tokenizer, FORMATS[tool_format]
+        self._builder, self._tokenizer = builder, tokenizer
+        self._format = find_format(tool_format, key="actor_rollout_ref.rollout.multi_turn.format")
         self._ends = {*self._ids(self._format.end_tokens), *_valid((tokenizer.eos_token_id, tokenizer.pad_token_id))}
         self._truncated_end = [self._ids([token] if token else []) for token in self._format.truncated_end]
         self._complete = self._ends.union(*self._truncated_end)
@@ -86,8 +83,7 @@ class ContinuousTokens:
         # A completion truncated at its length limit lacks the end of its message.
         truncated = bool(context) and context[-1] not in self._complete
         end = self._truncated_end[new[0]["role"] != "tool"] if truncated else []
-        view = (narrow if self.narrow_view else wide)(self._seen(context) + end, previous, tools)
-        edit = merge(self._builder, replace(view, previous=with_images(view.previous)), with_images(new))
+        edit = render(self._builder, self._seen(context) + end, previous, new, tools, narrow=self.narrow_view)
         self._note_opened(edit.appended)
         return replace(edit, inserted=end + edit.inserted, images=len(image_urls(new)))
 

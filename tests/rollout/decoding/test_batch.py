@@ -210,5 +210,5 @@ def test_a_model_whose_layers_forget_their_past_is_refused() -> None:
         sliding_window=4,
         max_window_layers=0,
     )
-    with pytest.raises(ValueError, match="full-attention models only"):
+    with pytest.raises(ValueError, match="only full-attention models"):
         ContinuousBatch(Qwen3ForCausalLM(config), max_sequences=1)

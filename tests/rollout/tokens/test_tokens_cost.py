@@ -131,7 +131,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["tool", "tools", "user"]), WORDS, WO
 def test_the_narrow_view_renders_what_the_whole_conversation_does(
     name: str, steps: list[tuple[str, str, str]], system: bool, tools: bool, cut: bool
 ) -> None:
-    from rollout.tokens.narrow_view import merge, narrow, wide
+    from rollout.tokens.narrow_view import render
 
     tokenizer = tokenizer_for(name)
     builder = builder_for(name, tokenizer)
@@ -157,8 +157,8 @@ def test_the_narrow_view_renders_what_the_whole_conversation_does(
         ] or [{"role": "user", "content": answer}]
         messages.append(message)
         context += tokenizer.encode(said, add_special_tokens=False) + ([] if cut else end)
-        edit = merge(builder, wide(context, messages, offered), new)
-        assert merge(builder, narrow(context, messages, offered), new) == edit
+        edit = render(builder, context, messages, new, offered, narrow=False)
+        assert render(builder, context, messages, new, offered, narrow=True) == edit
         context = edit.applied_to(context)
         messages += new
 
