@@ -87,7 +87,7 @@ class KVCache:
         """Make room for `slots` sequences of `positions` tokens; sizes double, so that growing stays rare."""
         if slots <= self._size[0] and positions <= self._size[1]:
             return
-        self._size = (_doubled(self._size[0], slots), _doubled(self._size[1], positions))
+        self._size = (max(self._size[0], _power_of_two(slots)), max(self._size[1], _power_of_two(positions)))
         for layer in self._layers:
             layer.resize(*self._size, self._kv_heads, self._head_dim, self._dtype, self._device)
 
@@ -102,8 +102,6 @@ class KVCache:
         return self._cache
 
 
-def _doubled(size: int, wanted: int) -> int:
-    size = max(size, 1)
-    while size < wanted:
-        size *= 2
-    return size
+def _power_of_two(wanted: int) -> int:
+    """The smallest power of two that is at least `wanted`."""
+    return 1 << (wanted - 1).bit_length()

@@ -64,15 +64,10 @@ class LogprobSemantics(StrEnum):
 
     def fits(self, parameters: SamplingParameters) -> bool:
         """Whether, under these parameters, such a logprob equals the one under the distribution of the draw."""
-        match self:
-            case LogprobSemantics.DRAWN:
-                return True
-            case LogprobSemantics.SCALED:
-                return not parameters.is_truncated
-            case LogprobSemantics.RAW:
-                return not parameters.is_truncated and parameters.temperature in (0.0, 1.0)
-            case LogprobSemantics.UNKNOWN:
-                return False
+        if self is LogprobSemantics.DRAWN or parameters.is_truncated:
+            return self is LogprobSemantics.DRAWN
+        is_unscaled = parameters.temperature in (0.0, 1.0)
+        return self is LogprobSemantics.SCALED or (self is LogprobSemantics.RAW and is_unscaled)
 
 
 Probe = Callable[[int, float], Awaitable[float | None]]

@@ -63,15 +63,10 @@ class RandomPolicy:
         return _completion(self._encode(hermes.write(calls=calls) + self._stop), max_tokens)
 
 
-class _ScriptCall(BaseModel):
-    name: str
-    arguments: dict[str, object] = {}
-
-
 class _ScriptTurn(BaseModel):
     thinking: str = ""
     content: str = ""
-    calls: list[_ScriptCall] = []
+    calls: list[Call] = []
 
 
 class _Script(BaseModel):
@@ -86,14 +81,7 @@ async def expert_script(session: Session, task: Task, server: str) -> list[str]:
         GatewayError: the world broke.
     """
     script, _ = await ask(session, Role.EXPERT, {"task": task.task, "seed": task.seed}, _Script, server=server)
-    return [
-        hermes.write(
-            thinking=turn.thinking,
-            content=turn.content,
-            calls=[Call(name=call.name, arguments=dict(call.arguments)) for call in turn.calls],
-        )
-        for turn in script.turns
-    ]
+    return [hermes.write(thinking=turn.thinking, content=turn.content, calls=turn.calls) for turn in script.turns]
 
 
 class WithoutModel:

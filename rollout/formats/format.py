@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollout.types import Call, ThoughtMarkers
@@ -17,18 +17,23 @@ MAX_QUOTED = 80
 """Most characters of a policy's own text that a problem quotes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class ParsedText:
     """A completion's text, split. Nothing is dropped: text that is neither a thought nor a call is content."""
 
-    thinking: str
-    content: str
-    calls: tuple[Call, ...]
+    thinking: str = ""
+    content: str = ""
+    calls: list[Call] = field(default_factory=list[Call])
     """In the order in which they were written; an unreadable call has a `problem`."""
-    thoughts: tuple[tuple[int, int], ...] = ()
+    thoughts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """`[begin, end)` of each thought in the text, its markers included; a leading one begins with the text."""
     in_thought: bool = False
     """Whether the text ends within its last thought."""
+
+    def add_thought(self, thought: str, begin: int, end: int, *, is_open: bool) -> None:
+        self.thinking = "\n".join(filter(None, (self.thinking, thought)))
+        self.thoughts.append((begin, end))
+        self.in_thought = is_open
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,43 +105,31 @@ class BlockFormat(Format):
         return prompt.rstrip().endswith(self.think[0].rstrip())
 
     def read(self, text: str, tools: Tools, *, opened: bool = False) -> ParsedText:
-        thoughts: list[str] = []
-        content_parts: list[str] = []
-        calls: list[Call] = []
-        ranges: list[tuple[int, int]] = []
-        in_thought = False
+        parsed, content = ParsedText(), list[str]()
         position = self._leading_thought(text, opened)
         if position:
-            thoughts.append(text[:position].removesuffix(self.think[1]).replace(self.think[0], "", 1).strip("\n"))
-            ranges.append((0, position))
-            in_thought = not text[:position].endswith(self.think[1])
+            is_open = not text[:position].endswith(self.think[1])
+            thought = text[:position].removesuffix(self.think[1]).replace(self.think[0], "", 1)
+            parsed.add_thought(thought.strip("\n"), 0, position, is_open=is_open)
         while (found := self._next(text, position)) is not None:
             start, (opening, ending) = found
-            content_parts.append(text[position:start])
+            content.append(text[position:start])
             inside = start + len(opening)
             end = text.find(ending, inside)
             position = len(text) if end < 0 else end + len(ending)
             body = _without_partial(text[inside:], ending) if end < 0 else text[inside:end]
             if opening == self.think[0]:
-                thoughts.append(body.strip("\n"))
-                ranges.append((start if text[:start].strip() else 0, position))
-                in_thought = end < 0
+                begin = start if text[:start].strip() else 0
+                parsed.add_thought(body.strip("\n"), begin, position, is_open=end < 0)
             else:
-                calls += self._block(body, tools, whole=end >= 0)
-        content_parts.append(text[position:])
-        content = "".join(content_parts).strip()
-        if self.inner_marker is not None and self.inner_marker in content:
-            calls.append(self.unreadable(f"{self.inner_marker} is outside a tool call"))
-        if not content and not calls and any(self.call[0] in thought for thought in thoughts):
+                parsed.calls += self._block(body, tools, whole=end >= 0)
+        parsed.content = "".join([*content, text[position:]]).strip()
+        if self.inner_marker is not None and self.inner_marker in parsed.content:
+            parsed.calls.append(self.unreadable(f"{self.inner_marker} is outside a tool call"))
+        if not parsed.content and not parsed.calls and self.call[0] in parsed.thinking:
             problem = f"The tool call is inside a thought; end the thought with {self.think[1]}, then call."
-            calls.append(Call(name="", problem=problem))
-        return ParsedText(
-            thinking="\n".join(filter(None, thoughts)),
-            content=content,
-            calls=tuple(calls),
-            thoughts=tuple(ranges),
-            in_thought=in_thought,
-        )
+            parsed.calls.append(Call(name="", problem=problem))
+        return parsed
 
     def _leading_thought(self, text: str, opened: bool) -> int:
         """Where a thought ends whose beginning is not in the text: in the prompt, or nowhere."""

@@ -28,34 +28,23 @@ class _HarmonyFormat(Format):
         return False  # the prompt ends before the header that says what the message is
 
     def read(self, text: str, tools: Tools, *, opened: bool = False) -> ParsedText:
-        thoughts: list[str] = []
-        content: list[str] = []
-        calls: list[Call] = []
-        ranges: list[tuple[int, int]] = []
-        in_thought = False
+        parsed, content = ParsedText(), list[str]()
         for match in _MESSAGES.finditer(text):
             header, marker, body = match.group(1).partition(_MESSAGE)
             recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
             if recipient is not None:
-                calls.append(self._call(recipient.group(1), body if marker else None, match.group(2)))
+                parsed.calls.append(self._call(recipient.group(1), body if marker else None, match.group(2)))
             elif not marker:  # a message that never begins: text, unless it is the header's own words
                 content.append(_HEADER_WORDS.sub("", header))
             elif match.group(2) == _CALL:
-                calls.append(self.unreadable(f"The message ends in {_CALL} and names no tool"))
+                parsed.calls.append(self.unreadable(f"The message ends in {_CALL} and names no tool"))
                 content.append(body)
             elif channel is not None and channel.group(1) == "analysis":
-                thoughts.append(body)
-                ranges.append(match.span())
-                in_thought = not match.group(2) and match.end() == len(text)
+                parsed.add_thought(body, *match.span(), is_open=not match.group(2) and match.end() == len(text))
             else:
                 content.append(body)
-        return ParsedText(
-            thinking="\n".join(filter(None, thoughts)),
-            content="\n".join(filter(None, map(str.strip, content))),
-            calls=tuple(calls),
-            thoughts=tuple(ranges),
-            in_thought=in_thought,
-        )
+        parsed.content = "\n".join(filter(None, map(str.strip, content)))
+        return parsed
 
     def _call(self, recipient: str, body: str | None, ending: str) -> Call:
         before, _, name = recipient.rpartition("functions.")

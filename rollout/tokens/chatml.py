@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollout.formats import hermes
-from rollout.tokens.parsing import parse_completion
+from rollout.tokens.parsing import CompletionParser
 from rollout.types import Edit, Message, Parsed
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
@@ -85,7 +85,7 @@ class ByteTokens:
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = sampled[:-1] if sampled[-1:] == [self.stop_id] else sampled
-        return parse_completion(hermes.HERMES, ids, (), decode=self.decode, token_of=_IDS.get)
+        return CompletionParser(format=hermes.HERMES, decode=self.decode, token_of=_IDS.get).parse(ids, ())
 
     def _message(self, role: str, text: str) -> list[int]:
         return [_IDS[IM_START], *f"{role}\n{text}".encode(), _IDS[IM_END], *b"\n"]

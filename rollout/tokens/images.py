@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import struct
 from collections.abc import Sequence
@@ -41,10 +40,7 @@ def read_image(data: bytes) -> Image.Image | None:
 
 def from_data_url(url: str) -> Image.Image:
     """Decode a data URL. Raises ValueError for anything but an image."""
-    try:
-        image = read_image(base64.b64decode(url.partition(",")[2], validate=True))
-    except binascii.Error:
-        image = None
+    image = read_image(base64.b64decode(url.partition(",")[2], validate=True))
     if image is None:
         raise ValueError("not an image")
     return image

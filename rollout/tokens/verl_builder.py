@@ -12,7 +12,7 @@ from gateway.errors import ConfigError
 from rollout.formats import find_format
 from rollout.tokens.images import image_urls, read_image
 from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, render
-from rollout.tokens.parsing import parse_completion
+from rollout.tokens.parsing import CompletionParser
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
 _PROMPT_END = 16
@@ -89,9 +89,8 @@ class ContinuousTokens:
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = self._without_end(sampled)
-        return parse_completion(
-            self._format, ids, tools, decode=self.decode, token_of=self._token_of, opened=self._opened
-        )
+        parser = CompletionParser(format=self._format, decode=self.decode, token_of=self._token_of)
+        return parser.parse(ids, tools, opened=self._opened)
 
     def _seen(self, context: list[int]) -> list[int]:
         return context[-TAIL:] if self.narrow_view else context

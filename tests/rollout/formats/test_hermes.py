@@ -74,7 +74,7 @@ def test_a_good_call_survives_a_broken_one_beside_it() -> None:
 
 def test_a_call_inside_the_thinking_is_a_thought() -> None:
     parsed = read('<think>maybe <tool_call>{"name": "x"}</tool_call></think>No.')
-    assert parsed.calls == ()
+    assert parsed.calls == []
     assert parsed.content == "No."
 
 
