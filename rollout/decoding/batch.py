@@ -18,7 +18,7 @@ from rollout.decoding.sampling import Sampling, draw
 
 
 class Ending(StrEnum):
-    """Why a request ended, in verl's words."""
+    """Why a request ended, with verl's names."""
 
     COMPLETED = "completed"
     LENGTH = "length"
@@ -43,19 +43,16 @@ class Request:
     slot: int = -1
     cached: int = 0
     """How many leading `ids` have their keys and values in the slot."""
-    _random: random.Random = field(init=False)
+    rng: random.Random = field(init=False)
+    """The request's own random stream, one draw per token."""
 
     def __post_init__(self) -> None:
         self.ids = list(self.prompt_ids)
-        self._random = random.Random(self.seed)
+        self.rng = random.Random(self.seed)
 
     @property
     def token_ids(self) -> list[int]:
         return self.ids[len(self.prompt_ids) :]
-
-    def uniform(self) -> float:
-        """The next number of this request's own random stream."""
-        return self._random.random()
 
     def append(self, token: int, logprob: float) -> None:
         self.ids.append(token)
@@ -68,7 +65,7 @@ class Request:
 
 @dataclass(slots=True)
 class _Slot:
-    """What a slot's keys and values belong to."""
+    """The sequence whose keys and values a slot holds."""
 
     ids: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     request: Request | None = None
@@ -94,14 +91,14 @@ class ContinuousBatch:
         """Tokens computed so far outside the one-per-step decoding, for measurements."""
 
     def __bool__(self) -> bool:
-        """Whether there is anything left to decode."""
+        """Whether any request is left to decode."""
         return bool(self._waiting or self._running())
 
     def add(self, request: Request) -> None:
         self._waiting.append(request)
 
     def forget(self) -> None:
-        """The weights have changed: recompute every key and value before it is used again."""
+        """Recompute every key and value before its next use, since the weights have changed."""
         for slot in self._slots:
             slot.ids = slot.ids[:0]
             if slot.request is not None:
@@ -127,19 +124,19 @@ class ContinuousBatch:
     @torch.inference_mode()
     def step(self) -> list[Request]:
         """Give every request that has a slot, or can have one, one more token; returns those that ended."""
-        level = [request for request in self._running() if len(request.ids) - request.cached == 1]
+        caught_up = [request for request in self._running() if len(request.ids) - request.cached == 1]
         rows: list[Request] = []
         logits: list[torch.Tensor] = []
-        for request in self._behind():
+        for request in self._lagging():
             rows.append(request)
             logits.append(self._prefill(request))
             request.cached = len(request.ids)
-        if level:
-            rows += level
-            logits.append(self._decode(level))
+        if caught_up:
+            rows += caught_up
+            logits.append(self._decode(caught_up))
         if not rows:
             return []
-        ids, logprobs = draw(torch.cat(logits), [s.sampling for s in rows], [s.uniform() for s in rows])
+        ids, logprobs = draw(torch.cat(logits), [row.sampling for row in rows], [row.rng.random() for row in rows])
         for request, token, logprob in zip(rows, ids, logprobs, strict=True):
             request.cached = len(request.ids)
             request.append(token, logprob)
@@ -151,8 +148,8 @@ class ContinuousBatch:
     def _running(self) -> list[Request]:
         return [slot.request for slot in self._slots if slot.request is not None]
 
-    def _behind(self) -> Iterator[Request]:
-        """Sequences with several tokens to catch up on. Each must have caught up before the next is asked for."""
+    def _lagging(self) -> Iterator[Request]:
+        """Requests with several uncached tokens. Each must be prefilled before the next is taken."""
         yield from [request for request in self._running() if len(request.ids) - request.cached > 1]
         # One by one, so that of several samples of one prompt the first computes it and the others copy.
         while self._waiting and any(slot.request is None for slot in self._slots):
@@ -161,7 +158,7 @@ class ContinuousBatch:
             yield request
 
     def _place(self, request: Request) -> None:
-        """Give a request a free slot, with as much of its prompt as some slot already holds."""
+        """Give a request a free slot, with the longest part of its prompt that any slot holds."""
         self._clock += 1
         # The last prompt token is always computed: its logits are what the first draw needs.
         prompt = np.asarray(request.prompt_ids[:-1], dtype=np.int64)
@@ -187,7 +184,7 @@ class ContinuousBatch:
         slot.ids, slot.request = self._held(slot), None
 
     def _prefill(self, request: Request) -> torch.Tensor:
-        """Logits [1, vocabulary] after a request, from those of its tokens that are not in its slot yet."""
+        """Logits [1, vocabulary] after a request, computing its uncached tokens."""
         new = torch.tensor([request.ids[request.cached :]], device=self._device)
         self.prefilled += new.shape[1]
         positions = torch.arange(request.cached, len(request.ids), device=self._device)[None]
@@ -200,7 +197,7 @@ class ContinuousBatch:
 
     def _decode(self, requests: Sequence[Request]) -> torch.Tensor:
         """Logits [rows, vocabulary] after requests that have one new token each, computed together."""
-        # A slice of the buffers needs no copying, so slots without a new token are computed along and not read.
+        # A slice of the buffers needs no copying, so slots without a new token are computed too, and ignored.
         # Each of them writes one position past what it holds, which nothing reads before it is overwritten.
         count = max(request.slot for request in requests) + 1
         tokens = [0] * count

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Keys and values of many sequences in one set of buffers, one slot a sequence."""
+"""The key-value cache of many sequences in one set of buffers, one slot per sequence."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class KVCache:
         self._cache = Cache(layers=list(self._layers))
 
     def grow(self, slots: int, positions: int) -> None:
-        """Make room for `slots` sequences of `positions` tokens; sizes double, so that growing stays rare."""
+        """Make room for `slots` sequences of `positions` tokens; sizes double, so that growing is rare."""
         if slots <= self._size[0] and positions <= self._size[1]:
             return
         self._size = (max(self._size[0], _power_of_two(slots)), max(self._size[1], _power_of_two(positions)))

@@ -25,11 +25,7 @@ from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
 from rollout.types import Completion, FinishReason
 
-_REASONS = {
-    Ending.COMPLETED: FinishReason.STOP,
-    Ending.LENGTH: FinishReason.LENGTH,
-    Ending.ABORTED: FinishReason.ABORT,
-}
+_REASONS = {Ending.COMPLETED: FinishReason.STOP, Ending.LENGTH: FinishReason.LENGTH, Ending.ABORTED: FinishReason.ABORT}
 
 
 class Decoder:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -123,7 +123,7 @@ async def _openai(http: EngineHttp, options: EngineOptions) -> Engine | None:
     models = await http.look_up("/v1/models")
     if models is None or not models.get("data"):
         return None
-    served = cast("dict[str, Any]", models["data"][0])
+    served: dict[str, Any] = models["data"][0]
     sampling, model = options.sampling, str(served["id"])
     tokens = _load_tokens(options, [served.get("root"), model])
     probes = _probe_ids(tokens)

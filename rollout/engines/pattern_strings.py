@@ -67,12 +67,7 @@ def _engine(pattern: str) -> Validator | None:
 
 
 def _bounded(token: re.Match[str]) -> str:
-    match token.group():
-        case "*":
-            return f"{{0,{MAX_REPEATS}}}"
-        case "+":
-            return f"{{1,{MAX_REPEATS}}}"
-        case other if token.group(1) is not None:
-            return f"{other[:-1]}{int(token.group(1)) + MAX_REPEATS}}}"
-        case other:
-            return other
+    """The token, an unbounded quantifier limited to `MAX_REPEATS` more than its minimum."""
+    if token.group(1) is not None:
+        return f"{token.group()[:-1]}{int(token.group(1)) + MAX_REPEATS}}}"
+    return {"*": f"{{0,{MAX_REPEATS}}}", "+": f"{{1,{MAX_REPEATS}}}"}.get(token.group(), token.group())

@@ -20,8 +20,6 @@ from rollout.errors import EngineError
 from rollout.types import Completion, FinishReason
 
 GENERATE = "/generate"
-ALL_TOKENS = -1
-"""`top_k` for no limit."""
 
 
 class _Finish(BaseModel):
@@ -63,12 +61,7 @@ class SGLangPolicy(HttpPolicy):
 
 
 def request(
-    ids: list[int],
-    parameters: SamplingParameters,
-    *,
-    max_tokens: int,
-    seed: int,
-    stop_token_ids: Sequence[int],
+    ids: list[int], parameters: SamplingParameters, *, max_tokens: int, seed: int, stop_token_ids: Sequence[int]
 ) -> dict[str, Any]:
     """The body for `/generate`, without `rid`. If tokens are excluded, it asks for renormalised logprobs."""
     params: dict[str, Any] = {
@@ -78,7 +71,7 @@ def request(
         "stop_token_ids": list(stop_token_ids),
     }
     if parameters.is_truncated:
-        params |= {"top_p": parameters.top_p, "top_k": parameters.top_k if parameters.top_k > 0 else ALL_TOKENS}
+        params |= {"top_p": parameters.top_p, "top_k": parameters.top_k if parameters.top_k > 0 else -1}
     body: dict[str, Any] = {"input_ids": ids, "sampling_params": params, "return_logprob": True}
     return body | ({"return_sampling_mask": True} if parameters.is_truncated else {})
 

@@ -31,7 +31,6 @@ class ByteTokens:
     """
 
     thought = hermes.HERMES.thought
-    vocab_size = 256 + len(SPECIAL)
     stop_id = _IDS[IM_END]
 
     def encode(self, text: str) -> list[int]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rollout.formats.format import Tools
 from rollout.tokens.images import with_images
 from rollout.types import Edit, Message
-
-Tools = Sequence[Mapping[str, Any]]
 
 TAIL = 64
 """Ids of the context in a narrow view: builders compare its end with markers of a few tokens."""
@@ -119,11 +118,8 @@ def _probes() -> Iterator[tuple[list[Message], list[Message], list[dict[str, Any
         for offered in (tools, []):
             for before in (opening, opening[1:], past, longer):
                 yield [*before, calls], answers, offered
-                yield (
-                    [*before, {"role": "assistant", "content": "Both."}],
-                    [{"role": "user", "content": "Well?"}],
-                    offered,
-                )
+                answered = [*before, {"role": "assistant", "content": "Both."}]
+                yield answered, [{"role": "user", "content": "Well?"}], offered
 
 
 def _tool(name: str) -> dict[str, Any]:
