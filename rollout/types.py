@@ -107,6 +107,10 @@ class Edit:
     images: int = 0
     """How many images of the messages are among `appended`."""
 
+    def applied_to(self, context: list[int]) -> list[int]:
+        """The changed context, a new list."""
+        return [*context[: len(context) - self.removed], *self.inserted, *self.appended]
+
 
 class Policy(Protocol):
     """Token-in-token-out access to a model, for one trajectory."""

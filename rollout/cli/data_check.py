@@ -208,7 +208,7 @@ def _load_tokens(model: str) -> Any:
 
 
 def _too_long(tokens: Any, rows: Iterable[Row], schemas: Sequence[dict[str, Any]], limit: int) -> Iterator[Problem]:
-    from rollout.tokens.lengths import prompt_length
+    from rollout.tokens.counting import prompt_length
 
     for row in rows:
         try:

@@ -19,10 +19,11 @@ from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.cli.run_table import print_summaries
-from rollout.engines.engine import Engine
-from rollout.engines.opening import EngineOptions, ModelEngine, opened_engine
-from rollout.engines.parameters import SamplingParameters, Waits
-from rollout.engines.without_model import WITHOUT_MODEL, WithoutModel
+from rollout.engines.engine import Engine, EngineOptions, ModelEngine
+from rollout.engines.opening import opened_engine
+from rollout.engines.sampling import SamplingParameters
+from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
+from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened
@@ -91,7 +92,7 @@ class RunOptions:
             tokenizer=self.tokenizer,
             tool_format=self.tool_format,
             sampling=self.sampling,
-            waits=Waits(connect_timeout_s=self.connect_timeout, generate_timeout_s=self.generate_timeout),
+            timeouts=Timeouts(connect_timeout_s=self.connect_timeout, generate_timeout_s=self.generate_timeout),
             api_key=api_key,
             device=self.device,
             dtype=self.dtype,

@@ -9,6 +9,6 @@ def load_counter(tokenizer: str | None) -> TokenCounter | None:
     """None where no tokenizer is named. Raises ConfigError where there is none at that place."""
     if tokenizer is None:
         return None
-    from rollout.tokens.tool_cost import ChatTokens
+    from rollout.tokens.counting import ToolTokenCounter
 
-    return ChatTokens(tokenizer)
+    return ToolTokenCounter(tokenizer)

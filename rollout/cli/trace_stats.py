@@ -42,7 +42,7 @@ def _counted_as(
     tokenizer: str, played: Iterator[Trace], directory: Path, tool_config: Path | None, environments_dir: Path
 ) -> Iterator[tuple[Trace, Lengths]]:
     try:
-        from rollout.tokens.lengths import lengths_under
+        from rollout.tokens.counting import trajectory_lengths
         from rollout.tokens.verl_builder import load_tokens
     except ImportError as error:
         problem = f"counting as a model does needs {error.name}, which is not installed"
@@ -50,7 +50,7 @@ def _counted_as(
     tokens = load_tokens(tokenizer, key="--tokenizer")
     tools = schemas_of(directory, tool_config, environments_dir)
     for trace in played:
-        yield trace, lengths_under(tokens, trace, offered_schemas(trace, tools))
+        yield trace, trajectory_lengths(tokens, trace, offered_schemas(trace, tools))
 
 
 def _show(stats: Stats, tokenizer: str | None) -> None:

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rollout.decoding.kv_cache import SlotCache
+from rollout.decoding.kv_cache import KVCache
 from rollout.decoding.sampling import Sampling, draw
 
 
 class Ending(StrEnum):
-    """Why a request ended, in verl's words."""
+    """Why a request ended, with verl's names."""
 
     COMPLETED = "completed"
     LENGTH = "length"
     ABORTED = "aborted"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Request:
     """One request while it is decoded."""
 
@@ -43,19 +43,16 @@ class Request:
     slot: int = -1
     cached: int = 0
     """How many leading `ids` have their keys and values in the slot."""
-    _random: random.Random = field(init=False)
+    rng: random.Random = field(init=False)
+    """The request's own random stream, one draw per token."""
 
     def __post_init__(self) -> None:
         self.ids = list(self.prompt_ids)
-        self._random = random.Random(self.seed)
+        self.rng = random.Random(self.seed)
 
     @property
     def token_ids(self) -> list[int]:
         return self.ids[len(self.prompt_ids) :]
-
-    def uniform(self) -> float:
-        """The next number of this request's own random stream."""
-        return self._random.random()
 
     def append(self, token: int, logprob: float) -> None:
         self.ids.append(token)
@@ -68,7 +65,7 @@ class Request:
 
 @dataclass(slots=True)
 class _Slot:
-    """What a slot's keys and values belong to."""
+    """The sequence whose keys and values a slot holds."""
 
     ids: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     request: Request | None = None
@@ -86,7 +83,7 @@ class ContinuousBatch:
     def __init__(self, model: PreTrainedModel, *, max_sequences: int) -> None:
         self._model = model
         self._device = model.device
-        self._cache = SlotCache(model.config, model.dtype, model.device)
+        self._cache = KVCache(model.config, model.dtype, model.device)
         self._slots = [_Slot() for _ in range(max_sequences)]
         self._waiting: deque[Request] = deque()
         self._clock = 0
@@ -94,56 +91,52 @@ class ContinuousBatch:
         """Tokens computed so far outside the one-per-step decoding, for measurements."""
 
     def __bool__(self) -> bool:
-        """Whether there is anything left to decode."""
+        """Whether any request is left to decode."""
         return bool(self._waiting or self._running())
 
     def add(self, request: Request) -> None:
         self._waiting.append(request)
 
     def forget(self) -> None:
-        """The weights have changed: recompute every key and value before it is used again."""
+        """Recompute every key and value before its next use, since the weights have changed."""
         for slot in self._slots:
             slot.ids = slot.ids[:0]
             if slot.request is not None:
                 slot.request.cached = 0
 
     def abort(self) -> list[Request]:
-        """End every request where it stands, waiting ones included, and return them."""
-        running = self._running()
-        aborted = [*running, *self._waiting]
-        self._waiting.clear()
-        for request in running:
-            self._release(request)
+        """End every request, waiting ones included, and return them."""
+        aborted = [*self._running(), *self._waiting]
         for request in aborted:
-            request.ending = Ending.ABORTED
+            self.cancel(request)
         return aborted
 
     def cancel(self, request: Request) -> None:
-        """End one request where it stands; nothing happens to one that has ended."""
+        """End one request, which may not have joined yet; nothing happens to one that has ended."""
         if request.ending is not None:
             return
-        if request.slot < 0:
-            self._waiting.remove(request)
-        else:
+        if request.slot >= 0:
             self._release(request)
+        elif request in self._waiting:
+            self._waiting.remove(request)
         request.ending = Ending.ABORTED
 
     @torch.inference_mode()
     def step(self) -> list[Request]:
         """Give every request that has a slot, or can have one, one more token; returns those that ended."""
-        level = [request for request in self._running() if len(request.ids) - request.cached == 1]
+        caught_up = [request for request in self._running() if len(request.ids) - request.cached == 1]
         rows: list[Request] = []
         logits: list[torch.Tensor] = []
-        for request in self._behind():
+        for request in self._lagging():
             rows.append(request)
             logits.append(self._prefill(request))
             request.cached = len(request.ids)
-        if level:
-            rows += level
-            logits.append(self._decode(level))
+        if caught_up:
+            rows += caught_up
+            logits.append(self._decode(caught_up))
         if not rows:
             return []
-        ids, logprobs = draw(torch.cat(logits), [s.sampling for s in rows], [s.uniform() for s in rows])
+        ids, logprobs = draw(torch.cat(logits), [row.sampling for row in rows], [row.rng.random() for row in rows])
         for request, token, logprob in zip(rows, ids, logprobs, strict=True):
             request.cached = len(request.ids)
             request.append(token, logprob)
@@ -155,8 +148,8 @@ class ContinuousBatch:
     def _running(self) -> list[Request]:
         return [slot.request for slot in self._slots if slot.request is not None]
 
-    def _behind(self) -> Iterator[Request]:
-        """Sequences with several tokens to catch up on. Each must have caught up before the next is asked for."""
+    def _lagging(self) -> Iterator[Request]:
+        """Requests with several uncached tokens. Each must be prefilled before the next is taken."""
         yield from [request for request in self._running() if len(request.ids) - request.cached > 1]
         # One by one, so that of several samples of one prompt the first computes it and the others copy.
         while self._waiting and any(slot.request is None for slot in self._slots):
@@ -165,7 +158,7 @@ class ContinuousBatch:
             yield request
 
     def _place(self, request: Request) -> None:
-        """Give a request a free slot, with as much of its prompt as some slot already holds."""
+        """Give a request a free slot, with the longest part of its prompt that any slot holds."""
         self._clock += 1
         # The last prompt token is always computed: its logits are what the first draw needs.
         prompt = np.asarray(request.prompt_ids[:-1], dtype=np.int64)
@@ -191,7 +184,7 @@ class ContinuousBatch:
         slot.ids, slot.request = self._held(slot), None
 
     def _prefill(self, request: Request) -> torch.Tensor:
-        """Logits [1, vocabulary] after a request, from those of its tokens that are not in its slot yet."""
+        """Logits [1, vocabulary] after a request, computing its uncached tokens."""
         new = torch.tensor([request.ids[request.cached :]], device=self._device)
         self.prefilled += new.shape[1]
         positions = torch.arange(request.cached, len(request.ids), device=self._device)[None]
@@ -204,7 +197,7 @@ class ContinuousBatch:
 
     def _decode(self, requests: Sequence[Request]) -> torch.Tensor:
         """Logits [rows, vocabulary] after requests that have one new token each, computed together."""
-        # A slice of the buffers needs no copying, so slots without a new token are computed along and not read.
+        # A slice of the buffers needs no copying, so slots without a new token are computed too, and ignored.
         # Each of them writes one position past what it holds, which nothing reads before it is overwritten.
         count = max(request.slot for request in requests) + 1
         tokens = [0] * count

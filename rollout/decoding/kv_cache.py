@@ -1,5 +1,5 @@
 # pyright: basic
-"""Keys and values of many sequences in one set of buffers, one slot a sequence."""
+"""The key-value cache of many sequences in one set of buffers, one slot per sequence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 class _Layer(CacheLayerMixin):
-    """One model layer's buffers [slots, heads, positions, head_dim], seen through the current window."""
+    """One model layer's buffers [slots, heads, positions, head_dim], of which a forward pass uses some slots."""
 
     is_sliding = False
 
-    def __init__(self, cache: SlotCache) -> None:
+    def __init__(self, cache: KVCache) -> None:
         super().__init__()
         self._cache = cache
         self.is_initialized = True
@@ -37,51 +37,44 @@ class _Layer(CacheLayerMixin):
             buffer[target, :, :length] = buffer[source, :, :length]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: `SlotCache.grow` allocates."""
+        """Nothing to do: `KVCache.grow` allocates."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         assert self.keys is not None and self.values is not None
-        window = self._cache.window
+        slots, positions, length = self._cache.slots, self._cache.positions, self._cache.length
         rows = torch.arange(key_states.shape[0], device=key_states.device)[:, None]
-        keys, values = self.keys[window.slots], self.values[window.slots]
-        keys[rows, :, window.positions] = key_states.transpose(1, 2)
-        values[rows, :, window.positions] = value_states.transpose(1, 2)
-        return keys[:, :, : window.length], values[:, :, : window.length]
+        keys, values = self.keys[slots], self.values[slots]
+        keys[rows, :, positions] = key_states.transpose(1, 2)
+        values[rows, :, positions] = value_states.transpose(1, 2)
+        return keys[:, :, :length], values[:, :, :length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._cache.window.length, 0
+        return self._cache.length, 0
 
     def get_seq_length(self) -> int:
-        window = self._cache.window
-        return window.length - window.positions.shape[1]
+        return self._cache.length - self._cache.positions.shape[1]
 
     def get_max_cache_shape(self) -> int:
         return -1
 
 
-class _Window:
-    """Which slots the next forward pass works on, and where each row's new tokens go."""
+class KVCache:
+    """A key-value cache addressed by slot, which grows as sequences do. The caller knows which slot holds what."""
 
-    def __init__(self, slots: slice, positions: torch.Tensor) -> None:
-        self.slots = slots
-        self.positions = positions  # [rows, new tokens]
-        self.length = int(positions.max()) + 1
-
-
-class SlotCache:
-    """A key-value cache addressed by slot, which grows as sequences do. Keeps nothing about which slot holds what."""
-
-    window: _Window
+    slots: slice
+    """The slots of the current forward pass."""
+    positions: torch.Tensor
+    """Where each row's new tokens go.  # [rows, new tokens]"""
+    length: int
+    """Positions in use in the current forward pass."""
 
     def __init__(self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        """Raises:
-        ValueError: a layer of the model does not attend to its whole past; its past cannot be kept in slots.
-        """
+        """Raises ValueError: a layer does not attend to its whole past, which then cannot be kept in slots."""
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
-            raise ValueError(f"full-attention models only are decoded here, this one has layers {sorted(kinds)}")
+            raise ValueError(f"only full-attention models can be decoded here; this one has layers {sorted(kinds)}")
         heads: int = config.num_attention_heads
         self._kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -91,10 +84,10 @@ class SlotCache:
         self._cache = Cache(layers=list(self._layers))
 
     def grow(self, slots: int, positions: int) -> None:
-        """Make room for `slots` sequences of `positions` tokens; sizes double, so that growing stays rare."""
+        """Make room for `slots` sequences of `positions` tokens; sizes double, so that growing is rare."""
         if slots <= self._size[0] and positions <= self._size[1]:
             return
-        self._size = (_doubled(self._size[0], slots), _doubled(self._size[1], positions))
+        self._size = (max(self._size[0], _power_of_two(slots)), max(self._size[1], _power_of_two(positions)))
         for layer in self._layers:
             layer.resize(*self._size, self._kv_heads, self._head_dim, self._dtype, self._device)
 
@@ -105,12 +98,10 @@ class SlotCache:
 
     def at(self, slots: slice, positions: torch.Tensor) -> Cache:
         """The cache for one forward pass over `slots`, writing each row's new tokens at `positions` [rows, tokens]."""
-        self.window = _Window(slots, positions)
+        self.slots, self.positions, self.length = slots, positions, int(positions.max()) + 1
         return self._cache
 
 
-def _doubled(size: int, wanted: int) -> int:
-    size = max(size, 1)
-    while size < wanted:
-        size *= 2
-    return size
+def _power_of_two(wanted: int) -> int:
+    """The smallest power of two that is at least `wanted`."""
+    return 1 << (wanted - 1).bit_length()

@@ -1,32 +1,18 @@
 # pyright: basic
-"""Drawing tokens: what a request may ask for, and what its log-probabilities mean."""
+"""Sampling: a request's parameters, the draw of a token, and its log-probability."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
-_KNOWN = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "top_k",
-        "repetition_penalty",
-        "logprobs",
-        "max_tokens",
-        "max_new_tokens",
-        "stop_token_ids",
-        "seed",
-    }
-)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """One request's sampling parameters, in verl's words."""
+    """One request's sampling parameters, with verl's names."""
 
     temperature: float = 1.0
     """0 takes the likeliest token."""
@@ -37,16 +23,17 @@ class Sampling:
     max_tokens: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
     seed: int | None = None
-    """Two requests with the same seed, prompt and weights draw the same tokens, whatever is decoded beside them."""
+    """Two requests with the same seed, prompt and weights draw the same tokens, whatever else is in the batch."""
 
     @classmethod
     def parse(cls, params: Mapping[str, Any]) -> Sampling:
         """Read the dict an agent loop sends.
 
         Raises:
-            ValueError: a parameter is unknown, unsupported or out of range; nothing is ignored in silence.
+            ValueError: a parameter is unknown, unsupported or out of range; none is silently ignored.
         """
-        unknown = sorted(params.keys() - _KNOWN)
+        known = {field.name for field in fields(cls)} | {"max_new_tokens", "repetition_penalty"}
+        unknown = sorted(params.keys() - known)
         if unknown:
             raise ValueError(f"sampling parameters {unknown} are not supported by transformers_cpu")
         if params.get("repetition_penalty", 1.0) != 1.0:
@@ -70,11 +57,11 @@ class Sampling:
 def draw(
     logits: torch.Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]
 ) -> tuple[list[int], list[float]]:
-    """Draw one token for each row of `logits` [rows, vocabulary], and say how likely it was.
+    """Draw one token for each row of `logits` [rows, vocabulary]; returns the ids and their log-probabilities.
 
     A row's token is found by inverting its cumulative distribution at `uniforms[row]`, in [0, 1): one number decides,
     so a row's choice does not depend on the other rows. The log-probability is the log-softmax of the logits divided
-    by the temperature, as verl's trainer recomputes it ("processed" in vLLM's words); top-k and top-p renormalise it
+    by the temperature, as verl's trainer recomputes it (vLLM calls that "processed"); top-k and top-p renormalise it
     over the tokens they leave. At temperature 0 it is that of temperature 1, and top-k and top-p do not apply.
     """
     device = logits.device
@@ -84,7 +71,7 @@ def draw(
         if sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1):
             logits[row] = _truncate(logits[row], sampling)
     logprobs = torch.log_softmax(logits, dim=-1)
-    # Scaling by the last sum forgives its rounding; the clamp is for a product that rounds up to that sum.
+    # Scaling by the last sum corrects its rounding; the clamp is for a product that rounds up to that sum.
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     thresholds = torch.tensor(uniforms, dtype=torch.float64, device=device) * cumulative[:, -1]
     drawn = torch.searchsorted(cumulative, thresholds[:, None], right=True).squeeze(1)

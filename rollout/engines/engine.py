@@ -1,31 +1,59 @@
-"""What plays in a run without a trainer: the source of policies, and of the tokens that they speak."""
+"""Engines: what a run without a trainer plays with; each makes a policy and a token builder per trajectory."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.leases.session import Session
+from rollout.engines.sampling import SamplingParameters
+from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
+from rollout.environment.validation import selected
 from rollout.types import Policy, TokenBuilder
+
+if TYPE_CHECKING:
+    from rollout.tokens.verl_builder import ContinuousTokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineOptions:
+    """A run's options for its engine."""
+
+    engine: str
+    """`expert`, `random`, `none`, a model directory, or the address of a server."""
+    tokenizer: str | None = None
+    """A directory; the model's own by default."""
+    tool_format: str = "hermes"
+    """How the model writes thinking and calls: a name in `rollout.formats.FORMATS`."""
+    sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    api_key: str | None = field(default=None, repr=False)
+    device: str | None = None
+    dtype: str | None = None
+    max_sequences: int = 8
+    """Most concurrent generations, in process."""
 
 
 class Engine(Protocol):
-    """One for a run; it makes a policy and a token builder for each trajectory."""
+    """One for a run."""
 
     @property
     def name(self) -> str:
-        """What `Origin.engine` of its traces says: the kind, and the model where there is one."""
+        """Recorded in the traces as `Origin.engine`: the kind, and the model if there is one."""
         ...
 
     @property
     def context_tokens(self) -> int | None:
-        """Most tokens that prompt and response may have together; None where there is no bound."""
+        """Most tokens of prompt and response together; None for no bound."""
         ...
 
     @property
     def notes(self) -> list[str]:
-        """What whoever reads its traces should know, a sentence each."""
+        """Limitations of its traces for the reader, a sentence each."""
         ...
 
     def tokens(self) -> TokenBuilder:
@@ -33,5 +61,29 @@ class Engine(Protocol):
         ...
 
     async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
-        """Raises GatewayError or RolloutError where the world or the engine breaks at once."""
+        """A policy for one trajectory. Raises GatewayError or RolloutError where the world or the engine breaks."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelEngine:
+    """A model in process, or behind an inference server."""
+
+    name: str
+    context_tokens: int | None
+    notes: list[str]
+    make_policy: Callable[[Origin], Policy]
+    own_tokens: ContinuousTokens
+
+    def tokens(self) -> TokenBuilder:
+        return copy.copy(self.own_tokens)  # trajectories share the tokenizer, not the builder's state
+
+    async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
+        return self.make_policy(origin)
+
+    def check_template(self, task: Task, tools: Sequence[dict[str, Any]], *, has_user: bool) -> None:
+        """Raises ConfigError where the model's template does not render a conversation of such a task."""
+        from rollout.tokens.template_check import check_template
+
+        tokens = copy.copy(self.own_tokens)
+        check_template(tokens, task.prompt, selected(tools, task), has_user=has_user, key="--engine")

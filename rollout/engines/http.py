@@ -1,42 +1,47 @@
-"""Requests to an inference server: bounded, repeated where nothing was sampled yet, errors in this program's words."""
+"""Access to an inference server over HTTP: requests, validated answers, and retries while nothing was sampled."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 import anyio
 import httpx2
 import structlog
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
 from gateway.transport.http_client import certificates
-from rollout.engines.parameters import Waits
+from rollout.engines.sampling import LogprobSemantics, SamplingParameters
+from rollout.engines.timeouts import Timeouts
+from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
+from rollout.types import Completion
 
 log = structlog.get_logger(__name__)
 
 BUSY = (429, 502, 503, 504)
-"""Answers that ask for patience: nothing was sampled."""
+"""Status codes after which a retry may help: nothing was sampled."""
 
-Json = dict[str, Any]
+Answer = TypeVar("Answer", bound=BaseModel)
+_OBJECT = TypeAdapter(dict[str, Any])
 
 
 class Lost(EngineError):
-    """The server could not be reached, is busy, or broke the connection off; asking again may help."""
+    """The server could not be reached, is busy, or broke the connection off; a retry may help."""
 
 
 class EngineHttp:
-    """One server's connections, shared by all trajectories of a run."""
+    """The connections to one server, shared by all trajectories of a run."""
 
-    def __init__(self, url: str, waits: Waits, *, api_key: str | None = None) -> None:
-        """Raises ConfigError: `url` is none."""
-        self.url, self.waits = url, waits
+    def __init__(self, url: str, timeouts: Timeouts, *, api_key: str | None = None) -> None:
+        """Raises ConfigError: `url` is not an address."""
+        self.url, self.timeouts = url, timeouts
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        # Generations are bounded as a whole; how many run at once is the run's own --concurrency.
-        timeout = httpx2.Timeout(None, connect=waits.connect_timeout_s)
+        # `result_or_partial` bounds a whole generation; the run's --concurrency bounds how many run at once.
+        timeout = httpx2.Timeout(None, connect=timeouts.connect_timeout_s)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         try:
             self._client = httpx2.AsyncClient(
@@ -48,14 +53,14 @@ class EngineHttp:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def look_up(self, path: str) -> Json | None:
-        """The JSON object at `path`; None where the server has no such page.
+    async def look_up(self, path: str) -> dict[str, Any] | None:
+        """The JSON object at `path`; None where the server has none there.
 
         Raises:
-            ConfigError: nothing can be reached, or it refuses the key.
+            ConfigError: the server cannot be reached, or refuses the key.
         """
         try:
-            with anyio.fail_after(self.waits.connect_timeout_s):
+            with anyio.fail_after(self.timeouts.connect_timeout_s):
                 response = await self._client.get(path)
         except (httpx2.TransportError, httpx2.InvalidURL, TimeoutError) as error:
             problem = f"nothing answers at {self.url} ({type(error).__name__})"
@@ -63,86 +68,109 @@ class EngineHttp:
         if response.status_code in (401, 403):
             problem = f"{self.url} refuses access (HTTP {response.status_code})"
             raise ConfigError(problem, key="--api-key-env", remedy="name the variable that holds the server's key")
-        return _object(response.content) if response.status_code == 200 else None
+        try:
+            return _OBJECT.validate_json(response.content) if response.status_code == 200 else None
+        except ValidationError:
+            return None
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Json:
-        """One attempt. The answer's JSON object.
+    async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """Send one request, without retries, and return the answer's content.
 
         Raises:
             Lost: the connection broke, or the server is busy.
-            EngineError: the server refuses, or does not answer with a JSON object.
+            EngineError: the server refuses.
         """
-        try:
+        with _transport_errors(self.url + path):
             response = await self._client.post(path, json=body)
-        except httpx2.TransportError as error:
-            raise Lost(f"{self.url}{path}: {type(error).__name__}: {error}") from error
-        _check(response.status_code, response.content, f"{self.url}{path}")
-        answer = _object(response.content)
-        if answer is None:
-            raise EngineError(f"{self.url}{path}: the answer is no JSON object")
-        return answer
+        _check_status(response.status_code, response.content, self.url + path)
+        return response.content
 
-    async def tell(self, path: str, body: Mapping[str, Any]) -> None:
-        """One attempt, whose answer says nothing. Raises as `post`."""
-        try:
-            response = await self._client.post(path, json=body)
-        except httpx2.TransportError as error:
-            raise Lost(f"{self.url}{path}: {type(error).__name__}: {error}") from error
-        _check(response.status_code, response.content, f"{self.url}{path}")
+    async def post_for(self, model: type[Answer], path: str, body: Mapping[str, Any]) -> Answer:
+        """As `post`, with the answer validated. Raises EngineError also for an answer of another form."""
+        return _parsed(model, await self.post(path, body), self.url + path)
 
     @asynccontextmanager
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AsyncGenerator[Json]]:
-        """One attempt. The JSON objects of a server-sent event stream; leaving the block breaks it off.
+    async def events(
+        self, model: type[Answer], path: str, body: Mapping[str, Any]
+    ) -> AsyncGenerator[AsyncGenerator[Answer]]:
+        """The server-sent events that answer one request, without retries; leaving the block closes the connection.
 
         Raises:
             Lost: the connection broke, or the server is busy.
-            EngineError: the server refuses, or sends what is no JSON object.
+            EngineError: the server refuses, or sends an event of another form.
         """
-        where = f"{self.url}{path}"
-        try:
+        where = self.url + path
+        with _transport_errors(where):
             async with self._client.stream("POST", path, json=body) as response:
                 if response.status_code != 200:
-                    _check(response.status_code, await response.aread(), where)
-                yield _events(response, where)
-        except httpx2.TransportError as error:
-            raise Lost(f"{where}: {type(error).__name__}: {error}") from error
-
-    async def pause(self, attempt: int, error: Lost) -> None:
-        """Wait before the attempt after this one, counted from 1.
-
-        Raises:
-            Lost: `error`, where this was the last one.
-        """
-        if attempt >= self.waits.attempts:
-            raise error
-        log.warning("engine.again", url=self.url, attempt=attempt, error=str(error))
-        await anyio.sleep(self.waits.retry_pause_s * 2 ** (attempt - 1))
+                    _check_status(response.status_code, await response.aread(), where)
+                yield _events(model, response, where)
 
 
-async def _events(response: httpx2.Response, where: str) -> AsyncGenerator[Json]:
+class HttpPolicy(ABC):
+    """One trajectory's access to an inference server.
+
+    A generation that is cancelled is aborted on the server and returns its partial tokens; see
+    `timeouts.result_or_partial` for the cancellation itself.
+    """
+
+    def __init__(
+        self,
+        http: EngineHttp,
+        parameters: SamplingParameters,
+        origin: Origin,
+        *,
+        semantics: LogprobSemantics,
+        stop_token_ids: Sequence[int],
+    ) -> None:
+        self._http, self._parameters, self._semantics = http, parameters, semantics
+        self._seeds, self._stops = TurnSeeds(origin, base=parameters.seed), list(stop_token_ids)
+
+    @abstractmethod
+    async def _generate_once(self, ids: list[int], *, max_tokens: int, seed: int) -> Completion:
+        """One attempt. Raises `Lost` only where no token was sampled."""
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        seed, timeouts, attempt = self._seeds.next(turn), self._http.timeouts, 1
+        while True:
+            try:
+                return await self._generate_once(ids, max_tokens=max_tokens, seed=seed)
+            except Lost as error:
+                if attempt >= timeouts.attempts:
+                    raise
+                log.warning("engine.retry", url=self._http.url, attempt=attempt, error=str(error))
+                await anyio.sleep(timeouts.retry_pause_s * 2 ** (attempt - 1))
+                attempt += 1
+
+
+async def _events(model: type[Answer], response: httpx2.Response, where: str) -> AsyncGenerator[Answer]:
     async for line in response.aiter_lines():
         if not line.startswith("data:"):
             continue
         data = line.removeprefix("data:").strip()
         if data == "[DONE]":
             return
-        event = _object(data.encode())
-        if event is None:
-            raise EngineError(f"{where}: an event is no JSON object")
-        yield event
+        yield _parsed(model, data, where)
 
 
-def _check(status: int, content: bytes, where: str) -> None:
-    if status == 200:
-        return
-    said = content[:500].decode(errors="replace")
-    error = Lost if status in BUSY else EngineError
-    raise error(f"{where}: HTTP {status}: {said}")
-
-
-def _object(content: bytes) -> Json | None:
+@contextmanager
+def _transport_errors(where: str) -> Generator[None]:
     try:
-        value: object = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return cast("Json", value) if isinstance(value, dict) else None
+        yield
+    except httpx2.TransportError as error:
+        raise Lost(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _check_status(status: int, content: bytes, where: str) -> None:
+    if status != 200:
+        error = Lost if status in BUSY else EngineError
+        raise error(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
+
+
+def _parsed(model: type[Answer], content: bytes | str, where: str) -> Answer:
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(map(str, fault["loc"])) or "the answer"
+        raise EngineError(f"{where}: {key}: {fault['msg']}") from error

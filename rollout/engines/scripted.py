@@ -1,4 +1,7 @@
-"""Policies without a model: the environment's own expert, a random one, and one that does nothing."""
+"""Policies and the engine without a model: the environment's expert, random calls, and empty turns.
+
+They show whether an environment can be solved, and how it scores a policy that does nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,28 @@ from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel
 
+from gateway.errors import ConfigError
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.engines.random_arguments import random_arguments
+from rollout.environment.config import Environment
 from rollout.environment.harness import ask
-from rollout.environment.task import Task
+from rollout.environment.task import Origin, Task
 from rollout.errors import EngineError
 from rollout.formats import hermes
-from rollout.types import Call, Completion, FinishReason
+from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.types import Call, Completion, FinishReason, Policy, TokenBuilder
+
+WITHOUT_MODEL = ("expert", "random", "none")
 
 Encode = Callable[[str], list[int]]
-"""Text of a completion, its end-of-turn marker included, to token ids."""
+"""(a completion's text, its end-of-turn marker included) -> token ids."""
 
 
 class ScriptedPolicy:
-    """Says what it was given, turn by turn; each token had probability 1, so every logprob is 0.
+    """Generates the given texts, turn by turn; each token has probability 1, so every logprob is 0.
 
-    After its last line it ends every turn at once, without a word. A turn that is asked for again goes on.
+    After the last text every turn is empty. A turn that is generated again continues.
     """
 
     def __init__(self, texts: Sequence[str], encode: Encode, *, stop: str) -> None:
@@ -34,9 +42,9 @@ class ScriptedPolicy:
         if turn != self._turn:
             text = self._texts[turn] if turn < len(self._texts) else ""
             self._turn, self._left = turn, self._encode(text + self._stop)
-        said = _completion(self._left, max_tokens)
-        self._left = self._left[len(said.ids) :]
-        return said
+        completion = _completion(self._left, max_tokens)
+        self._left = self._left[len(completion.ids) :]
+        return completion
 
 
 class RandomPolicy:
@@ -55,15 +63,10 @@ class RandomPolicy:
         return _completion(self._encode(hermes.write(calls=calls) + self._stop), max_tokens)
 
 
-class _ScriptCall(BaseModel):
-    name: str
-    arguments: dict[str, object] = {}
-
-
 class _ScriptTurn(BaseModel):
     thinking: str = ""
     content: str = ""
-    calls: list[_ScriptCall] = []
+    calls: list[Call] = []
 
 
 class _Script(BaseModel):
@@ -74,18 +77,43 @@ async def expert_script(session: Session, task: Task, server: str) -> list[str]:
     """The expert's completions as hermes text, from the `expert` tool of `server`.
 
     Raises:
-        HarnessError: the server has no `expert`, refused, or answered off contract.
+        HarnessError: the server has no `expert`, refused, or violated the contract.
         GatewayError: the world broke.
     """
     script, _ = await ask(session, Role.EXPERT, {"task": task.task, "seed": task.seed}, _Script, server=server)
-    return [
-        hermes.write(
-            thinking=turn.thinking,
-            content=turn.content,
-            calls=[Call(name=call.name, arguments=dict(call.arguments)) for call in turn.calls],
-        )
-        for turn in script.turns
-    ]
+    return [hermes.write(thinking=turn.thinking, content=turn.content, calls=turn.calls) for turn in script.turns]
+
+
+class WithoutModel:
+    """An engine for `expert` (the environment's own script), `random` (random calls) or `none` (empty turns)."""
+
+    context_tokens: int | None = None
+
+    def __init__(self, kind: str, *, seed: int = 0) -> None:
+        """`seed` is the run's; with the row's and the sample it seeds `random`."""
+        self.name = kind
+        self._seed = seed
+        self.notes: list[str] = []
+        self._tokens = ByteTokens()
+
+    def tokens(self) -> TokenBuilder:
+        return self._tokens
+
+    def check(self, environment: Environment) -> None:
+        """Raises ConfigError for `expert` in an environment that has none."""
+        if self.name == "expert" and environment.tasks is None:
+            raise ConfigError("the environment has no expert", file=environment.file, key="tasks.server")
+
+    async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
+        encode = self._tokens.encode
+        if self.name == "expert" and environment.tasks is not None:
+            script = await expert_script(session, task, environment.tasks.server)
+            return ScriptedPolicy(script, encode, stop=IM_END)
+        if self.name == "random":
+            # Above all bits of the rest: with the run's seed 0, row and sample alone decide.
+            seed = (self._seed << 64) + task.seed * 1000 + origin.sample
+            return RandomPolicy(session, encode, stop=IM_END, seed=seed)
+        return ScriptedPolicy([], encode, stop=IM_END)
 
 
 def _completion(ids: list[int], max_tokens: int) -> Completion:

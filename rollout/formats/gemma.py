@@ -1,111 +1,102 @@
-"""Gemma's calls: `call:NAME{key:value}`, where a string stands between `<|"|>` and lists and mappings nest."""
+"""Gemma's calls: `call:NAME{key:value}`, strings between `<|"|>`; lists and mappings nest."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rollout.formats.blocks import quoted
-from rollout.formats.reading import Tools
+from rollout.formats.format import BlockFormat, Tools, quoted
 from rollout.types import Call
 
-QUOTE = '<|"|>'
-SHAPE = f"write <|tool_call>call:NAME{{key:{QUOTE}text{QUOTE},other:1}}<tool_call|>"
+_QUOTE = '<|"|>'
 _CALL = re.compile(r"\s*call:([^{]*)(\{.*\})\s*", re.DOTALL)
+_SPACE = re.compile(r"\s*")
 _BARE = re.compile(r"[^,{}\[\]]*")
 _KEY = re.compile(r"[^:,{}\[\]<]+")
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _WORDS = {"true": True, "false": False, "null": None}
 
 
-def read_block(body: str, tools: Tools) -> list[Call]:
-    """The one call of a block."""
-    match = _CALL.fullmatch(body)
-    if match is None:
-        name = body.strip().removeprefix("call:").partition("{")[0].strip()
-        return [Call(name=name, problem=f"The tool call is {quoted(body)}; {SHAPE}.")]
-    name = match.group(1).strip()
-    try:
-        return [Call(name=name, arguments=_Notation(match.group(2)).whole())]
-    except ValueError as error:
-        return [Call(name=name, problem=f"The arguments cannot be read: {error}; {SHAPE}.")]
+class _GemmaFormat(BlockFormat):
+    def read_block(self, body: str, tools: Tools) -> list[Call]:
+        """The one call of a block."""
+        match = _CALL.fullmatch(body)
+        if match is None:
+            name = body.strip().removeprefix("call:").partition("{")[0].strip()
+            return [self.unreadable(f"The tool call is {quoted(body)}", name=name)]
+        name = match.group(1).strip()
+        try:
+            return [Call(name=name, arguments=_Parser(match.group(2)).arguments())]
+        except ValueError as error:
+            return [self.unreadable(f"The arguments cannot be read: {error}", name=name)]
 
 
 @dataclass(slots=True)
-class _Notation:
-    """Reads one value after another; ValueError says what was expected, and where."""
+class _Parser:
+    """A recursive-descent parser of values; its ValueError says what was expected, and where."""
 
     text: str
     position: int = 0
 
-    def whole(self) -> dict[str, object]:
+    def arguments(self) -> dict[str, object]:
         read = self._mapping(0)
         if self.position < len(self.text):
             raise ValueError(f"text after the last brace at {self.position}")
         return read
 
     def _value(self, depth: int) -> object:
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise ValueError("nested too deeply")
-        self._space()
-        if self._take(QUOTE):
+        if self._take(_QUOTE):
             return self._quoted()
         if self.text.startswith("{", self.position):
             return self._mapping(depth)
         if self.text.startswith("[", self.position):
-            return self._list(depth)
+            return [self._value(depth + 1) for _ in self._items("[", "]")]
         return self._bare()
 
     def _mapping(self, depth: int) -> dict[str, object]:
         read: dict[str, object] = {}
-        self._expect("{")
-        if self._take("}"):
-            return read
-        while True:
+        for _ in self._items("{", "}"):
             key = self._key()
             if key in read:
                 raise ValueError(f"{key!r} is given twice")
             read[key] = self._value(depth + 1)
-            if not self._take(","):
-                self._expect("}")
-                return read
+        return read
 
-    def _list(self, depth: int) -> list[object]:
-        read: list[object] = []
-        self._expect("[")
-        if self._take("]"):
-            return read
-        while True:
-            read.append(self._value(depth + 1))
-            if not self._take(","):
-                self._expect("]")
-                return read
+    def _items(self, opening: str, ending: str) -> Iterator[None]:
+        """Stop at each item between the brackets, for the caller to read it."""
+        self._expect(opening)
+        if self._take(ending):
+            return
+        yield
+        while self._take(","):
+            yield
+        self._expect(ending)
 
     def _key(self) -> str:
-        self._space()
-        if self._take(QUOTE):
+        if self._take(_QUOTE):
             key = self._quoted()
-        else:
-            match = _KEY.match(self.text, self.position)
-            if match is None:
-                raise ValueError(f"no name at {self.position}")
+        elif (match := _KEY.match(self.text, self.position)) is not None:
             key, self.position = match.group(0).strip(), match.end()
+        else:
+            raise ValueError(f"no name at {self.position}")
         self._expect(":")
         return key
 
     def _quoted(self) -> str:
-        end = self.text.find(QUOTE, self.position)
+        end = self.text.find(_QUOTE, self.position)
         if end < 0:
-            raise ValueError(f"no closing {QUOTE} after {self.position}")
-        read, self.position = self.text[self.position : end], end + len(QUOTE)
+            raise ValueError(f"no closing {_QUOTE} after {self.position}")
+        read, self.position = self.text[self.position : end], end + len(_QUOTE)
         return read
 
     def _bare(self) -> object:
-        match = _BARE.match(self.text, self.position)
-        word = match.group(0).strip() if match else ""
-        if match is None or QUOTE in word:
-            raise ValueError(f"a comma is missing at {self.position}")
-        self.position = match.end()
+        start, self.position = self.position, _end(_BARE, self.text, self.position)
+        word = self.text[start : self.position].strip()
+        if _QUOTE in word:
+            raise ValueError(f"a comma is missing at {start}")
         if word.lower() in _WORDS:
             return _WORDS[word.lower()]
         for number in (int, float):
@@ -115,12 +106,9 @@ class _Notation:
                 continue
         return word
 
-    def _space(self) -> None:
-        while self.position < len(self.text) and self.text[self.position].isspace():
-            self.position += 1
-
     def _take(self, piece: str) -> bool:
-        self._space()
+        """Skip whitespace, and `piece` if it is next."""
+        self.position = _end(_SPACE, self.text, self.position)
         if not self.text.startswith(piece, self.position):
             return False
         self.position += len(piece)
@@ -129,3 +117,20 @@ class _Notation:
     def _expect(self, piece: str) -> None:
         if not self._take(piece):
             raise ValueError(f"no {piece} at {self.position}")
+
+
+def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
+    """Where a match at `position` ends."""
+    match = pattern.match(text, position)
+    return match.end() if match else position
+
+
+GEMMA4 = _GemmaFormat(
+    name="gemma4",
+    call_syntax=f"write <|tool_call>call:NAME{{key:{_QUOTE}text{_QUOTE},other:1}}<tool_call|>",
+    think=("<|channel>thought", "<channel|>"),
+    call=("<|tool_call>", "<tool_call|>"),
+    end_tokens=("<turn|>", "<|tool_response>", "<eos>"),
+    truncated_end=("<tool_call|>", "<turn|>"),
+    around_think_end=("", ""),
+)

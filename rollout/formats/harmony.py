@@ -1,4 +1,4 @@
-"""gpt-oss: a completion is a row of messages, each with a header that says where it goes.
+"""gpt-oss: a completion is a series of messages, each with a header that names its channel and recipient.
 
 `<|channel|>analysis<|message|>a thought<|end|><|start|>assistant<|channel|>commentary to=functions.NAME
 <|constrain|>json<|message|>{"an": "object"}<|call|>`; the first message's `<|start|>assistant` is the prompt's.
@@ -7,82 +7,62 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import cast
 
-from rollout.formats.blocks import quoted
-from rollout.formats.reading import Reading, Tools
-from rollout.formats.values import decode_json
+from rollout.formats.format import Format, ParsedText, Tools, quoted
+from rollout.formats.values import decode_arguments
 from rollout.types import Call, ThoughtMarkers
 
-START, MESSAGE, END, CALL, RETURN = "<|start|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"
-SHAPE = f"write {START}assistant<|channel|>commentary to=functions.NAME <|constrain|>json{MESSAGE}<an object>{CALL}"
-_MESSAGE = re.compile(r"(?:<\|start\|>)?(.*?)(<\|end\|>|<\|call\|>|<\|return\|>|(?=<\|start\|>)|\Z)", re.DOTALL)
+_START, _MESSAGE, _END, _CALL, _RETURN = "<|start|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"
+_MESSAGES = re.compile(r"(?:<\|start\|>)?(.*?)(<\|end\|>|<\|call\|>|<\|return\|>|(?=<\|start\|>)|\Z)", re.DOTALL)
 _RECIPIENT = re.compile(r"\bto=([^\s<]*)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*([^\s<]+)")
+_HEADER_WORDS = re.compile(r"^assistant\b|<\|channel\|>\s*\w*|<\|constrain\|>\s*\w*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Harmony:
-    """The gpt-oss format."""
+class _HarmonyFormat(Format):
+    @property
+    def thought(self) -> ThoughtMarkers | None:
+        return None
 
-    name: str = "gpt-oss"
-    ends: tuple[str, ...] = (RETURN, "<|endoftext|>")
-    stops: tuple[str, ...] = (CALL, RETURN)
-    closing: tuple[str | None, str | None] = (CALL, END)
-    thought: ThoughtMarkers | None = None
-
-    def opens(self, prompt: str) -> bool:
+    def opens_thought(self, prompt: str) -> bool:
         return False  # the prompt ends before the header that says what the message is
 
-    def read(self, text: str, tools: Tools, *, opened: bool = False) -> Reading:
-        thoughts: list[str] = []
-        said: list[str] = []
-        calls: list[Call] = []
-        places: list[tuple[int, int]] = []
-        in_thought = False
-        for match in _MESSAGE.finditer(text):
-            header, marker, body = match.group(1).partition(MESSAGE)
+    def read(self, text: str, tools: Tools, *, opened: bool = False) -> ParsedText:
+        parsed, content = ParsedText(), list[str]()
+        for match in _MESSAGES.finditer(text):
+            header, marker, body = match.group(1).partition(_MESSAGE)
             recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
             if recipient is not None:
-                calls.append(_call(recipient.group(1), body if marker else None, match.group(2)))
-            elif not marker:
-                said.append(_without_role(header))
-            elif match.group(2) == CALL:
-                calls.append(Call(name="", problem=f"The message ends in {CALL} and names no tool; {SHAPE}."))
-                said.append(body)
+                parsed.calls.append(self._call(recipient.group(1), body if marker else None, match.group(2)))
+            elif not marker:  # a message that never begins: text, unless it is the header's own words
+                content.append(_HEADER_WORDS.sub("", header))
+            elif match.group(2) == _CALL:
+                parsed.calls.append(self.unreadable(f"The message ends in {_CALL} and names no tool"))
+                content.append(body)
             elif channel is not None and channel.group(1) == "analysis":
-                thoughts.append(body)
-                places.append(match.span())
-                in_thought = not match.group(2) and match.end() == len(text)
+                parsed.add_thought(body, *match.span(), is_open=not match.group(2) and match.end() == len(text))
             else:
-                said.append(body)
-        content = "\n".join(filter(None, (part.strip() for part in said)))
-        return Reading(
-            thinking="\n".join(filter(None, thoughts)),
-            content=content,
-            calls=tuple(calls),
-            thoughts=tuple(places),
-            in_thought=in_thought,
-        )
+                content.append(body)
+        parsed.content = "\n".join(filter(None, map(str.strip, content)))
+        return parsed
+
+    def _call(self, recipient: str, body: str | None, ending: str) -> Call:
+        before, _, name = recipient.rpartition("functions.")
+        if before or not recipient.startswith("functions."):
+            return self.unreadable(f"{quoted(recipient)} is no tool", name=recipient)
+        if body is None or ending != _CALL:
+            return self.unreadable(f"The tool call has no {_MESSAGE if body is None else _CALL}", name=name)
+        try:
+            return Call(name=name, arguments=decode_arguments(body))
+        except ValueError as error:
+            return self.unreadable(str(error), name=name)
 
 
-def _without_role(header: str) -> str:
-    """What stands in front of a message that never begins: text, unless it is the header's own words."""
-    return re.sub(r"^assistant\b|<\|channel\|>\s*\w*|<\|constrain\|>\s*\w*", "", header)
-
-
-def _call(recipient: str, body: str | None, ending: str) -> Call:
-    place, _, name = recipient.rpartition("functions.")
-    if place or not recipient.startswith("functions."):
-        problem = f"{quoted(recipient)} is no tool; {SHAPE}."
-        return Call(name=recipient, problem=problem)
-    if body is None or ending != CALL:
-        return Call(name=name, problem=f"The tool call has no {MESSAGE if body is None else CALL}; {SHAPE}.")
-    try:
-        arguments = decode_json(body)
-    except ValueError as error:
-        return Call(name=name, problem=f"The arguments are not valid JSON ({error}); {SHAPE}.")
-    if not isinstance(arguments, dict):
-        return Call(name=name, problem=f"The arguments must be an object, not {type(arguments).__name__}; {SHAPE}.")
-    return Call(name=name, arguments=cast("dict[str, object]", arguments))
+GPT_OSS = _HarmonyFormat(
+    name="gpt-oss",
+    call_syntax=f"write {_START}assistant<|channel|>commentary to=functions.NAME <|constrain|>json{_MESSAGE}<an object>"
+    f"{_CALL}",
+    end_tokens=(_RETURN, "<|endoftext|>"),
+    stop_tokens=(_CALL, _RETURN),
+    truncated_end=(_CALL, _END),
+)

@@ -1,4 +1,4 @@
-"""Calls as markup: a function element around parameter elements (qwen3_coder, seed, minimax, deepseek_v4)."""
+"""Calls as markup, parameters without quotes: qwen3_coder, seed, minimax, deepseek_v4 and glm."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollout.formats.blocks import quoted
-from rollout.formats.reading import Tools
-from rollout.formats.values import parameters, typed
+from rollout.formats.format import BlockFormat, Tools, quoted
+from rollout.formats.values import decode_json, parameter_schemas, typed
 from rollout.types import Call
+
+_DSML = "\uff5cDSML\uff5c"
+_GLM_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Element:
+class _Element:
     """An opening tag, whose first group is a name, and the closing one. Elements of one kind do not nest."""
 
     opening: re.Pattern[str]
     ending: str
 
     def split(self, text: str) -> tuple[list[tuple[re.Match[str], str | None]], str]:
-        """All elements with their bodies, None where one is not closed, and the text between them."""
+        """All elements with their bodies, None for an unclosed one, and the text between them."""
         found: list[tuple[re.Match[str], str | None]] = []
         between: list[str] = []
         position = 0
@@ -32,55 +34,130 @@ class Element:
         return found, " ".join([*between, text[position:]]).strip()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Markup:
-    """Reads the functions in a call block.
-
-    Args:
-        value: what the text of a parameter stands for, given its tag and its schema; ValueError says what is wrong.
-    """
-
-    function: Element
-    parameter: Element
-    shape: str
-    value: Callable[[re.Match[str], str, object], object]
-
-    def __call__(self, body: str, tools: Tools) -> list[Call]:
-        functions, rest = self.function.split(body)
-        calls = [self._call(tag.group(1).strip(), inside, tools) for tag, inside in functions]
-        if rest or not calls:
-            problem = f"The tool call holds {quoted(rest) if rest else 'nothing'}; {self.shape}."
-            calls.append(Call(name="", problem=problem))
-        return calls
-
-    def _call(self, name: str, inside: str | None, tools: Tools) -> Call:
-        if inside is None:
-            return Call(name=name, problem=f"The tool call has no {self.function.ending}; {self.shape}.")
-        found, rest = self.parameter.split(inside)
-        if rest:
-            return Call(name=name, problem=f"{quoted(rest)} is no parameter; {self.shape}.")
-        known, arguments = parameters(tools, name), dict[str, object]()
-        for tag, text in found:
-            key = tag.group(1).strip()
-            if text is None:
-                return Call(name=name, problem=f"The parameter {key!r} has no {self.parameter.ending}; {self.shape}.")
-            if key in arguments:
-                return Call(name=name, problem=f"The parameter {key!r} is given twice; {self.shape}.")
-            try:
-                arguments[key] = self.value(tag, text, known.get(key))
-            except ValueError as error:
-                return Call(name=name, problem=f"The parameter {key!r} is not valid JSON ({error}); {self.shape}.")
-        return Call(name=name, arguments=arguments)
-
-
-def by_schema(_: re.Match[str], text: str, schema: object) -> object:
-    """The value as the schema says; without one JSON where it is JSON, else the text without space around it."""
+def _by_schema(_: re.Match[str], text: str, schema: object) -> object:
     return typed(text, schema)
 
 
-def by_schema_in_lines(_: re.Match[str], text: str, schema: object) -> object:
+def _by_schema_in_lines(_: re.Match[str], text: str, schema: object) -> object:
     """The value of qwen3_coder, on lines of its own; without a schema it is text, and `null` is null."""
     text = text.removeprefix("\n").removesuffix("\n")
     if text.lower() == "null":
         return None
     return text if schema is None else typed(text, schema)
+
+
+def _by_attribute(tag: re.Match[str], text: str, _: object) -> object:
+    """The value of deepseek_v4, whose tag says whether it is a string."""
+    return text if tag.group(2) == "true" else decode_json(text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _MarkupFormat(BlockFormat):
+    """A function element around parameter elements."""
+
+    function: _Element = _Element(opening=re.compile(r"<function=([^>\n]*)>"), ending="</function>")
+    parameter: _Element = _Element(opening=re.compile(r"<parameter=([^>\n]*)>"), ending="</parameter>")
+    value: Callable[[re.Match[str], str, object], object] = _by_schema
+    """(a parameter's tag, its text, its schema) -> its value; raises ValueError for broken JSON."""
+
+    def read_block(self, body: str, tools: Tools) -> list[Call]:
+        functions, rest = self.function.split(body)
+        calls = [self._call(tag.group(1).strip(), inside, tools) for tag, inside in functions]
+        if rest or not calls:
+            calls.append(self.unreadable(f"The tool call holds {quoted(rest) if rest else 'nothing'}"))
+        return calls
+
+    def _call(self, name: str, inside: str | None, tools: Tools) -> Call:
+        if inside is None:
+            return self.unreadable(f"The tool call has no {self.function.ending}", name=name)
+        found, rest = self.parameter.split(inside)
+        if rest:
+            return self.unreadable(f"{quoted(rest)} is no parameter", name=name)
+        schemas, arguments = parameter_schemas(tools, name), dict[str, object]()
+        for tag, text in found:
+            key = tag.group(1).strip()
+            if text is None:
+                return self.unreadable(f"The parameter {key!r} has no {self.parameter.ending}", name=name)
+            if key in arguments:
+                return self.unreadable(f"The parameter {key!r} is given twice", name=name)
+            try:
+                arguments[key] = self.value(tag, text, schemas.get(key))
+            except ValueError as error:
+                return self.unreadable(f"The parameter {key!r} is not valid JSON ({error})", name=name)
+        return Call(name=name, arguments=arguments)
+
+
+class _GLMFormat(BlockFormat):
+    """The tool's name, then pairs of `<arg_key>` and `<arg_value>`."""
+
+    def read_block(self, body: str, tools: Tools) -> list[Call]:
+        name, marker, rest = body.partition("<arg_key>")
+        name, rest = name.strip(), marker + rest
+        if not name or "<" in name:
+            return [self.unreadable(f"The tool call names no tool, but begins with {quoted(body)}")]
+        if left := _GLM_PAIR.sub("", rest).strip():
+            return [self.unreadable(f"{quoted(left)} is no argument", name=name)]
+        schemas, arguments = parameter_schemas(tools, name), dict[str, object]()
+        for pair in _GLM_PAIR.finditer(rest):
+            key = pair.group(1).strip()
+            if key in arguments:
+                return [self.unreadable(f"The argument {key!r} is given twice", name=name)]
+            arguments[key] = typed(pair.group(2), schemas.get(key))
+        return [Call(name=name, arguments=arguments)]
+
+
+QWEN3_CODER = _MarkupFormat(
+    name="qwen3_coder",
+    call_syntax="write <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>",
+    value=_by_schema_in_lines,
+    inner_marker="<function=",
+    end_tokens=("<|im_end|>", "<|endoftext|>"),
+    truncated_end=("<|im_end|>", "<|im_end|>"),
+    call_end_optional=True,
+)
+SEED = _MarkupFormat(
+    name="seed",
+    call_syntax="write <seed:tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></seed:tool_call>",
+    think=("<seed:think>", "</seed:think>"),
+    call=("<seed:tool_call>", "</seed:tool_call>"),
+    inner_marker="<function=",
+    end_tokens=("<seed:eos>",),
+    truncated_end=("<seed:eos>", "<seed:eos>"),
+    around_think_end=("", ""),
+)
+MINIMAX = _MarkupFormat(
+    name="minimax",
+    call_syntax='write <minimax:tool_call><invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>'
+    "</minimax:tool_call>",
+    call=("<minimax:tool_call>", "</minimax:tool_call>"),
+    function=_Element(opening=re.compile(r'<invoke name="([^"]*)">'), ending="</invoke>"),
+    parameter=_Element(opening=re.compile(r'<parameter name="([^"]*)">'), ending="</parameter>"),
+    inner_marker="<invoke ",
+    end_tokens=("[e~[",),
+    truncated_end=("[e~[", "[e~["),
+)
+DEEPSEEK_V4 = _MarkupFormat(
+    name="deepseek_v4",
+    call_syntax=f'write <{_DSML}tool_calls><{_DSML}invoke name="NAME"><{_DSML}parameter name="KEY" '
+    f'string="true or false">VALUE</{_DSML}parameter></{_DSML}invoke></{_DSML}tool_calls>',
+    call=(f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>"),
+    function=_Element(opening=re.compile(rf'<{_DSML}invoke name="([^"]*)">'), ending=f"</{_DSML}invoke>"),
+    parameter=_Element(
+        opening=re.compile(rf'<{_DSML}parameter name="([^"]*)" string="(true|false)">'), ending=f"</{_DSML}parameter>"
+    ),
+    value=_by_attribute,
+    inner_marker=f"<{_DSML}invoke",
+    end_tokens=("<\uff5cend\u2581of\u2581sentence\uff5c>",),
+    truncated_end=(None, None),  # verl's builder ends the turn itself
+    around_think_end=("", ""),
+)
+GLM = _GLMFormat(
+    name="glm",
+    call_syntax="write <tool_call>NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> for each, then "
+    "</tool_call>",
+    inner_marker="<arg_key>",
+    end_tokens=("<|observation|>", "<|user|>", "<|endoftext|>"),
+    stop_tokens=("<|user|>",),
+    truncated_end=(None, None),  # the next message's opening marker ends a turn
+    around_think_end=("", "\n"),
+)

@@ -1,13 +1,11 @@
-"""Values that a policy wrote: JSON that may be broken, and text whose type only the tool's schema tells."""
+"""Values in calls: JSON that may be broken, and text whose type only the tool's schema gives."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
-
-from rollout.formats.reading import Tools
 
 _JSON_TYPES: dict[type[Any], str] = {
     str: "string",
@@ -36,7 +34,22 @@ def decode_json(text: str) -> object:
     return value
 
 
-def parameters(tools: Tools, name: str) -> Mapping[str, Any]:
+def decode_arguments(text: str) -> dict[str, Any]:
+    """A call's arguments, written as a JSON object.
+
+    Raises:
+        ValueError: the text is not JSON, or not an object; a sentence for the policy, without a full stop.
+    """
+    try:
+        value = decode_json(text)
+    except ValueError as error:
+        raise ValueError(f"The arguments are not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"The arguments must be an object, not {type(value).__name__}")
+    return cast("dict[str, Any]", value)
+
+
+def parameter_schemas(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     """The schemas of a tool's parameters by name; empty where there is no such tool."""
     for tool in tools:
         function: dict[str, Any] = tool.get("function", {})
@@ -47,10 +60,11 @@ def parameters(tools: Tools, name: str) -> Mapping[str, Any]:
 
 
 def typed(text: str, schema: object) -> object:
-    """What a parameter's text stands for, in formats that write strings without quotes.
+    """The value of a parameter's text, in formats that write strings without quotes.
 
-    A parameter declared a string keeps its text as it is, `12` and all; any other is read as JSON, or as Python where a
-    template writes `True`, `None` or a list that way. What cannot be read stays text, for the schema to refuse.
+    Text of a parameter declared a string stays as it is, `12` included; any other is read as JSON, or as Python where a
+    template writes `True`, `None` or a list that way. Unreadable text stays text, for the schema check to refuse.
+    Without a schema the text is read as JSON if it is JSON; else it is text without surrounding whitespace.
     """
     kinds = _kinds(schema)
     if kinds == {"string"}:

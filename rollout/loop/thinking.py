@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingContext
-from rollout.formats.known import FORMATS
+from rollout.formats import FORMATS
 from rollout.trace.segment import Segment, Span, SpanKind
 from rollout.types import ThoughtMarkers, TokenBuilder
 

@@ -67,7 +67,7 @@ async def roll_out(
                 filters = Filters(environment.filters)
                 with anyio.move_on_after(limits.wall_clock_s) as clock:
                     await play(trace, session, policy, user, context, filters)
-                # Out of time in mid-generation: an engine may have handed over what it had, see `result_or_rest`.
+                # Out of time in mid-generation: an engine may have handed over what it had, see `result_or_partial`.
                 if clock.cancelled_caught or (clock.cancel_called and trace.stop_reason is StopReason.ABORTED):
                     trace.stop_reason = StopReason.TIME_LIMIT
                 if not trace.is_withdrawn:

@@ -1,7 +1,7 @@
-"""Token ids without a model: ChatML in the hermes format over UTF-8 bytes.
+"""A `TokenBuilder` without a model: ChatML in the hermes format over UTF-8 bytes.
 
-A real, reversible tokenisation that needs nothing but the standard library. It serves every run whose engine has no
-tokenizer of its own (experts, random policies); runs with a model use that model's builder.
+A real, reversible tokenisation that needs only the standard library, for runs whose engine has no tokenizer (experts,
+random policies). Runs with a model use that model's builder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollout.formats import hermes
-from rollout.formats.spelling import token_ranges
+from rollout.tokens.parsing import CompletionParser
 from rollout.types import Edit, Message, Parsed
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
@@ -31,7 +31,6 @@ class ByteTokens:
     """
 
     thought = hermes.HERMES.thought
-    vocab_size = 256 + len(SPECIAL)
     stop_id = _IDS[IM_END]
 
     def encode(self, text: str) -> list[int]:
@@ -85,15 +84,7 @@ class ByteTokens:
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = sampled[:-1] if sampled[-1:] == [self.stop_id] else sampled
-        text = self.decode(ids)
-        reading = hermes.HERMES.read(text, ())
-        return Parsed(
-            content=reading.content,
-            thinking=reading.thinking,
-            thoughts=token_ranges(ids, text, reading.thoughts, decode=self.decode, token_of=_IDS.get),
-            in_thought=reading.in_thought,
-            calls=reading.calls,
-        )
+        return CompletionParser(format=hermes.HERMES, decode=self.decode, token_of=_IDS.get).parse(ids, ())
 
     def _message(self, role: str, text: str) -> list[int]:
         return [_IDS[IM_START], *f"{role}\n{text}".encode(), _IDS[IM_END], *b"\n"]

@@ -1,9 +1,8 @@
-"""Images in messages, as the processors that verl works with take them."""
+"""Decode the images in messages for verl's processors."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import struct
 from collections.abc import Sequence
@@ -22,18 +21,17 @@ _UNREADABLE = (
     struct.error,
     Image.DecompressionBombError,
 )
-"""What Pillow raises for files that are broken, cut short, or made to fill the memory."""
+"""Raised by Pillow for files that are broken, truncated, or made to fill the memory."""
 
-
-MOST_PIXELS = 4096 * 4096
-"""A picture of twenty kilobytes can decode to a gigabyte; vision processors scale down to far less than this."""
+MAX_PIXELS = 4096 * 4096
+"""A file of twenty kilobytes can decode to a gigabyte; vision processors scale down to far less than this."""
 
 
 def read_image(data: bytes) -> Image.Image | None:
-    """The picture, decoded; None for what is none."""
+    """Decode an image; None for data that is not one, or is too large."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 return None
             return image.convert("RGB")
     except _UNREADABLE:
@@ -41,37 +39,34 @@ def read_image(data: bytes) -> Image.Image | None:
 
 
 def from_data_url(url: str) -> Image.Image:
-    """Raises ValueError for what is no image."""
-    try:
-        image = read_image(base64.b64decode(url.partition(",")[2], validate=True))
-    except binascii.Error:
-        image = None
+    """Decode a data URL. Raises ValueError for anything but an image."""
+    image = read_image(base64.b64decode(url.partition(",")[2], validate=True))
     if image is None:
         raise ValueError("not an image")
     return image
 
 
 def image_urls(messages: Sequence[Message]) -> list[str]:
-    """The data urls of all images in messages, in their order."""
+    """The data URLs of all images in messages, in order."""
     return [block["image"] for message in messages for block in _blocks(message) if block.get("type") == "image"]
 
 
 class DecodedImages:
-    """The images of a conversation that grows, each decoded once."""
+    """The images of a growing conversation, each decoded once."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
         self._decoded: list[Image.Image] = []
 
     def first(self, count: int) -> list[Image.Image]:
-        """Those that a context holds which has `count` of them."""
+        """The first `count` images: those of a context that holds so many."""
         if len(self._decoded) < count:
             self._decoded += map(from_data_url, image_urls(self._messages)[len(self._decoded) : count])
         return self._decoded[:count]
 
 
 def with_images(messages: Sequence[Message]) -> list[Message]:
-    """The messages with decoded images in place of data urls."""
+    """The messages with decoded images in place of data URLs."""
     return [
         message | {"content": [_decoded(block) for block in message["content"]]} if _blocks(message) else message
         for message in messages

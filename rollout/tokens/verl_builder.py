@@ -9,39 +9,38 @@ from typing import Any
 from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from gateway.errors import ConfigError
-from rollout.formats.known import FORMATS
-from rollout.formats.spelling import token_ranges
-from rollout.tokens.images import image_urls, read_image, with_images
-from rollout.tokens.window import TAIL, can_narrow, edit_of, merge, narrow, wide
+from rollout.formats import find_format
+from rollout.tokens.images import image_urls, read_image
+from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, render
+from rollout.tokens.parsing import CompletionParser
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
-FORMAT_KEY = "actor_rollout_ref.rollout.multi_turn.format"
+_PROMPT_END = 16
+"""Ids at the end of a prompt in which a template may begin a thought."""
 
 
 class ContinuousTokens:
     """`TokenBuilder` over `verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder`.
 
-    Completions are read by `rollout.formats`, which loses no call; verl's own parser says which tokens must stop the
-    engine. Messages are rendered by verl's builder.
+    `rollout.formats` reads completions and drops no call; verl's own parser names the tokens that must stop the engine;
+    verl's builder renders messages.
 
     Args:
-        narrow_view: whether the builder may be shown the end of a conversation alone; None tries it out now, for
-            about as long as a hundred turns take. The attribute of that name tells the next one with the same template.
+        narrow_view: whether to show the builder only the end of a conversation; None tries it out now, in about the
+            time of a hundred turns. Pass the attribute of that name to further builders with the same template.
 
     Raises:
         ConfigError: there is no such tool format.
     """
 
     def __init__(self, builder: Any, tokenizer: Any, tool_format: str, *, narrow_view: bool | None = None) -> None:
-        if tool_format not in FORMATS:
-            remedy = f"one of {', '.join(sorted(FORMATS))}"
-            raise ConfigError(f"no tool format {tool_format!r}", key=FORMAT_KEY, remedy=remedy)
-        self._builder, self._tokenizer, self._format = builder, tokenizer, FORMATS[tool_format]
-        self._ends = {*self._ids(self._format.ends), *_valid((tokenizer.eos_token_id, tokenizer.pad_token_id))}
-        self._closing = [self._ids([token] if token else []) for token in self._format.closing]
-        self._whole = self._ends.union(*self._closing)
+        self._builder, self._tokenizer = builder, tokenizer
+        self._format = find_format(tool_format, key="actor_rollout_ref.rollout.multi_turn.format")
+        self._ends = {*self._ids(self._format.end_tokens), *_valid((tokenizer.eos_token_id, tokenizer.pad_token_id))}
+        self._truncated_end = [self._ids([token] if token else []) for token in self._format.truncated_end]
+        self._complete = self._ends.union(*self._truncated_end)
         self._opened = False
-        self.narrow_view = can_narrow(builder, sorted(self._whole)) if narrow_view is None else narrow_view
+        self.narrow_view = can_narrow(builder, sorted(self._complete)) if narrow_view is None else narrow_view
 
     @property
     def thought(self) -> ThoughtMarkers | None:
@@ -51,7 +50,7 @@ class ContinuousTokens:
     def stop_token_ids(self) -> list[int]:
         """Ids after which generation must stop so that a call can be read."""
         parser = ToolParser.get_tool_parser(self._format.name, self._tokenizer)
-        return sorted({*_valid(parser.stop_token_ids), *self._ids(self._format.stops)})
+        return sorted({*_valid(parser.stop_token_ids), *self._ids(self._format.stop_tokens)})
 
     def sees(self, image: bytes) -> bool:
         return self._builder.supports_multimodal() and read_image(image) is not None
@@ -63,7 +62,7 @@ class ContinuousTokens:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode_completion(self, text: str) -> list[int]:
-        """Ids of what a policy might have sampled, its end-of-turn token included."""
+        """Ids of a completion's text, the end-of-turn token added."""
         return self.encode(text + self._tokenizer.eos_token)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -81,32 +80,24 @@ class ContinuousTokens:
         new: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
     ) -> Edit:
-        # A completion cut at its length limit lacks the end of its message.
-        cut = bool(context) and context[-1] not in self._whole
-        closing = self._closing[new[0]["role"] != "tool"] if cut else []
-        view = (narrow if self.narrow_view else wide)(self._seen(context) + closing, previous, tools)
-        edit = merge(self._builder, replace(view, previous=with_images(view.previous)), with_images(new))
+        # A completion truncated at its length limit lacks the end of its message.
+        truncated = bool(context) and context[-1] not in self._complete
+        end = self._truncated_end[new[0]["role"] != "tool"] if truncated else []
+        edit = render(self._builder, self._seen(context) + end, previous, new, tools, narrow=self.narrow_view)
         self._note_opened(edit.appended)
-        return replace(edit, inserted=closing + edit.inserted, images=len(image_urls(new)))
+        return replace(edit, inserted=end + edit.inserted, images=len(image_urls(new)))
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = self._without_end(sampled)
-        text = self.decode(ids)
-        reading = self._format.read(text, tools, opened=self._opened)
-        return Parsed(
-            content=reading.content,
-            thinking=reading.thinking,
-            thoughts=token_ranges(ids, text, reading.thoughts, decode=self.decode, token_of=self._token_of),
-            in_thought=reading.in_thought,
-            calls=reading.calls,
-        )
+        parser = CompletionParser(format=self._format, decode=self.decode, token_of=self._token_of)
+        return parser.parse(ids, tools, opened=self._opened)
 
     def _seen(self, context: list[int]) -> list[int]:
         return context[-TAIL:] if self.narrow_view else context
 
     def _note_opened(self, ids: list[int]) -> None:
-        """Some templates begin the thought themselves; then a completion without a closing marker is all thought."""
-        self._opened = self._format.opens(self.decode(ids[-16:]))
+        """Record whether the template has begun a thought; then a completion without an end marker is all thought."""
+        self._opened = self._format.opens_thought(self.decode(ids[-_PROMPT_END:]))
 
     def _without_end(self, ids: list[int]) -> list[int]:
         end = len(ids)
@@ -118,7 +109,7 @@ class ContinuousTokens:
         return next(iter(self._ids([marker])), None)
 
     def _ids(self, tokens: Sequence[str]) -> list[int]:
-        """The ids of those tokens that the vocabulary has."""
+        """The ids of the tokens that are in the vocabulary."""
         found = [self._tokenizer.convert_tokens_to_ids(token) for token in tokens]
         return [token for token in _valid(found) if token != self._tokenizer.unk_token_id]
 
@@ -133,10 +124,13 @@ def load_tokens(
     tool_format: str = "hermes",
     key: str | None = None,
 ) -> ContinuousTokens:
-    """The tokenizer of a model directory, or of `tokenizer_path`.
+    """Load the tokenizer of a model directory, or of `tokenizer_path`, and verl's builder for it.
+
+    Args:
+        key: the option that names the path, for errors.
 
     Raises:
-        ConfigError: there is none, and `key` says where the path was given; or no such tool format.
+        ConfigError: there is no tokenizer, or no such tool format.
     """
     from transformers import AutoConfig, AutoTokenizer
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
@@ -148,7 +142,7 @@ def load_tokens(
         if chat_template:
             tokenizer.chat_template = chat_template
         kwargs = dict(template_kwargs or {})
-        # It looks up the tokens that its templates need.
+        # The builder looks up the tokens that its templates need, which may be missing.
         builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
     except (OSError, ValueError) as error:
         problem = f"no tokenizer can be loaded: {str(error).splitlines()[0]}"

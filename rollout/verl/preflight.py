@@ -226,7 +226,7 @@ def _check_prompts(
     config: DictConfig, tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]
 ) -> None:
     """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
-    from rollout.tokens.lengths import prompt_length
+    from rollout.tokens.counting import prompt_length
 
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
     lengths: list[int] = []
@@ -256,11 +256,11 @@ def _check_prompts(
 
 def _check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
     """The template renders what comes behind a prompt, tried on the first row of each environment."""
-    from rollout.tokens.rendering import check_turns
+    from rollout.tokens.template_check import check_template
 
     for row in {row.task.environment: row for row in reversed(rows)}.values():
         own = shown[row.task.environment]
         try:
-            check_turns(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=own.has_user)
+            check_template(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=own.has_user)
         except ConfigError as error:
             raise ConfigError(error.problem, file=row.where, key=error.key, remedy=error.remedy) from error

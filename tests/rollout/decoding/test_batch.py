@@ -63,7 +63,7 @@ def decoded_alone(model: PreTrainedModel, like: Request) -> tuple[list[int], lis
     ids, logprobs = list(like.prompt_ids), []
     while len(logprobs) < like.max_tokens and (not logprobs or ids[-1] not in like.stop_ids):
         logits = model(input_ids=torch.tensor([ids])).logits[:, -1]
-        [token], [logprob] = draw(logits, [like.sampling], [alone.uniform()])
+        [token], [logprob] = draw(logits, [like.sampling], [alone.rng.random()])
         ids.append(token)
         logprobs.append(logprob)
     return ids[len(like.prompt_ids) :], logprobs
@@ -210,5 +210,5 @@ def test_a_model_whose_layers_forget_their_past_is_refused() -> None:
         sliding_window=4,
         max_window_layers=0,
     )
-    with pytest.raises(ValueError, match="full-attention models only"):
+    with pytest.raises(ValueError, match="only full-attention models"):
         ContinuousBatch(Qwen3ForCausalLM(config), max_sequences=1)

@@ -21,9 +21,10 @@ from worlds import ROLE, environment, opened, task
 from gateway.errors import ConfigError
 from gateway.leases.session import Session
 from rollout.cli.app import main
-from rollout.engines.engine import Engine
-from rollout.engines.opening import EngineOptions, opened_engine
-from rollout.engines.parameters import SamplingParameters, Waits
+from rollout.engines.engine import Engine, EngineOptions
+from rollout.engines.opening import opened_engine
+from rollout.engines.sampling import SamplingParameters
+from rollout.engines.timeouts import Timeouts
 from rollout.environment.task import Origin, sampling_seed
 from rollout.errors import EngineError
 from rollout.loop.limits import Limits
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.anyio
 CALCULATOR = Path(__file__).parents[3] / "configs" / "environments" / "calculator.yaml"
 KINDS = ("sglang", "vllm", "transformers")
 PROMPT = [40, 41, 42, 43]
-NO_PAUSE = Waits(retry_pause_s=0)
+NO_PAUSE = Timeouts(retry_pause_s=0)
 
 
 def server_of(kind: str, generator: Generator) -> Server:
@@ -48,7 +49,7 @@ def server_of(kind: str, generator: Generator) -> Server:
 async def engine_over(server: Server, model: Path, **options: Any) -> AsyncGenerator[Engine]:
     """The engine that is found at the server's address."""
     async with listening(server.app) as address:
-        made = EngineOptions(engine=address, tokenizer=str(model), **{"waits": NO_PAUSE, **options})
+        made = EngineOptions(engine=address, tokenizer=str(model), **{"timeouts": NO_PAUSE, **options})
         async with opened_engine(made) as engine:
             server.requests.clear()
             yield engine
@@ -123,7 +124,7 @@ async def test_a_server_that_is_busy_is_asked_again_with_the_same_seed_and_not_f
 ) -> None:
     for kind, key in (("sglang", "sampling_seed"), ("vllm", "seed")):
         server = server_of(kind, generator)
-        async with engine_over(server, model, waits=replace(NO_PAUSE, attempts=3)) as engine:
+        async with engine_over(server, model, timeouts=replace(NO_PAUSE, attempts=3)) as engine:
             server.refuse = 2
             completion = await (await policy(engine, row=1)).generate(PROMPT, max_tokens=2, turn=0)
             seeds = [request.get("sampling_params", request)[key] for request in server.requests]
@@ -200,12 +201,12 @@ async def test_a_model_directory_that_is_not_whole_is_refused_with_what_is_wrong
 async def test_a_server_that_serves_no_generation_at_the_start_is_refused_in_time(
     model: Path, generator: Generator
 ) -> None:
-    waits = Waits(generate_timeout_s=0.5)
+    waits = Timeouts(generate_timeout_s=0.5)
     async with listening(SGLangLike(generator, paused=True).app) as address:
-        assert "generates nothing within 0.5 s" in await refused(address, tokenizer=str(model), waits=waits)
+        assert "generates nothing within 0.5 s" in await refused(address, tokenizer=str(model), timeouts=waits)
     for server in (SGLangLike(generator, refuse=9), VLLMLike(generator, refuse=9)):
         async with listening(server.app) as address:
-            said = await refused(address, tokenizer=str(model), waits=NO_PAUSE)
+            said = await refused(address, tokenizer=str(model), timeouts=NO_PAUSE)
             assert "does not generate" in said and "503" in said
 
 

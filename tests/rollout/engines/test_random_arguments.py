@@ -14,7 +14,7 @@ from mcp import Client
 from mcp.server.mcpserver import MCPServer
 
 from mcp_servers import calculator, gsm8k_tools, research, retail, sandbox
-from rollout.engines.patterned import fits, matching
+from rollout.engines.pattern_strings import matches, random_match
 from rollout.engines.random_arguments import plain_arguments, random_arguments
 
 
@@ -36,7 +36,7 @@ def schema(**text: Any) -> dict[str, Any]:
 )
 def test_text_fits_its_pattern(pattern: str) -> None:
     for seed in range(10):
-        assert fits(random_arguments(schema(pattern=pattern), Random(seed))["x"], pattern)
+        assert matches(random_arguments(schema(pattern=pattern), Random(seed))["x"], pattern)
 
 
 def test_text_fits_its_pattern_and_its_length() -> None:
@@ -59,7 +59,7 @@ def test_text_fits_its_pattern_and_its_length() -> None:
     ],
 )
 def test_a_pattern_that_is_too_large_or_not_understood_is_left_alone(pattern: str) -> None:
-    assert matching(pattern, Random(0)) is None
+    assert random_match(pattern, Random(0)) is None
     assert random_arguments(schema(pattern=pattern), Random(0))["x"]
 
 
@@ -77,21 +77,21 @@ async def test_every_tool_of_our_environments_is_reached(environment: Any) -> No
 
 
 def test_repeats_without_end_are_short() -> None:
-    assert max(len(matching("^a*b+c{2,}$", Random(seed)) or "") for seed in range(50)) <= 8 + 8 + 10
+    assert max(len(random_match("^a*b+c{2,}$", Random(seed)) or "") for seed in range(50)) <= 8 + 8 + 10
 
 
 def test_plain_arguments_keep_the_word_where_the_pattern_allows_it() -> None:
     assert plain_arguments(schema(pattern=r"^\w+$"), "word") == {"x": "word"}
-    assert fits(plain_arguments(schema(pattern=r"^\d{5}$"), "word")["x"], r"^\d{5}$")
+    assert matches(plain_arguments(schema(pattern=r"^\d{5}$"), "word")["x"], r"^\d{5}$")
 
 
 def test_the_same_seed_gives_the_same_text_in_another_process() -> None:
-    """rstr chooses from sets of characters, whose order hangs on the process."""
+    """rstr chooses from sets of characters, whose order depends on the process."""
     program = (
-        "from random import Random\nfrom rollout.engines.patterned import matching\n"
-        "print([matching('^[^a-f]{30}$', Random(seed)) for seed in range(3)])"
+        "from random import Random\nfrom rollout.engines.pattern_strings import random_match\n"
+        "print([random_match('^[^a-f]{30}$', Random(seed)) for seed in range(3)])"
     )
-    here = f"{[matching('^[^a-f]{30}$', Random(seed)) for seed in range(3)]}\n"
+    here = f"{[random_match('^[^a-f]{30}$', Random(seed)) for seed in range(3)]}\n"
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         ran = subprocess.run(

@@ -15,8 +15,9 @@ from mcp.server.mcpserver import MCPServer
 from watched import Watched
 from worlds import ROLE, environment, opened, task
 
-from rollout.engines.opening import EngineOptions, opened_engine
-from rollout.engines.parameters import SamplingParameters
+from rollout.engines.engine import EngineOptions
+from rollout.engines.opening import opened_engine
+from rollout.engines.sampling import SamplingParameters
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin
 from rollout.evaluation.play import Job, Lengths, play_all

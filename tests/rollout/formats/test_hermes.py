@@ -4,6 +4,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rollout.formats import hermes
+from rollout.formats.format import ParsedText
 from rollout.types import Call
 
 JSON = st.recursive(
@@ -11,6 +12,12 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
+
+
+def read(text: str) -> ParsedText:
+    return hermes.HERMES.read(text, ())
+
+
 PLAIN = st.text().filter(lambda text: "<" not in text).map(str.strip)
 
 
@@ -30,54 +37,54 @@ def test_what_was_written_is_read_back(thinking: str, content: str, calls: list[
     text = hermes.write(thinking=thinking, content=content, calls=calls)
     # The format has no escape for its own markers inside arguments.
     assume(text.count(hermes.CALL_CLOSE) == len(calls) and text.count(hermes.THINK_CLOSE) == 1)
-    parsed = hermes.read(text)
+    parsed = read(text)
     assert (parsed.thinking, parsed.content, list(parsed.calls)) == (thinking, content, calls)
 
 
 def test_a_call_that_is_not_json_comes_back_with_its_problem() -> None:
-    (call,) = hermes.read('<tool_call>{"name": "add", "arguments": {</tool_call>').calls
+    (call,) = read('<tool_call>{"name": "add", "arguments": {</tool_call>').calls
     assert call.problem is not None and "not valid JSON" in call.problem
 
 
 def test_half_a_call_comes_back_with_its_problem() -> None:
-    (call,) = hermes.read('Sure. <tool_call>\n{"name": "add"').calls
+    (call,) = read('Sure. <tool_call>\n{"name": "add"').calls
     assert call.problem is not None and "</tool_call>" in call.problem
 
 
 def test_arguments_that_are_no_object_name_what_they_are() -> None:
-    (call,) = hermes.read('<tool_call>{"name": "add", "arguments": [1]}</tool_call>').calls
+    (call,) = read('<tool_call>{"name": "add", "arguments": [1]}</tool_call>').calls
     assert call.name == "add"
     assert call.problem is not None and "list" in call.problem
 
 
 def test_arguments_that_are_an_object_in_a_string_are_read_and_kept_as_they_were_written() -> None:
-    (call,) = hermes.read('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>').calls
+    (call,) = read('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>').calls
     assert call == Call(name="add", arguments={"a": 1}, as_text='{"a": 1}')
     for text in ("3", '"[1]"', '"a: 1"'):
-        (call,) = hermes.read(f'<tool_call>{{"name": "add", "arguments": {text}}}</tool_call>').calls
+        (call,) = read(f'<tool_call>{{"name": "add", "arguments": {text}}}</tool_call>').calls
         assert call.problem is not None and "must be an object" in call.problem
 
 
 def test_a_good_call_survives_a_broken_one_beside_it() -> None:
     text = '<tool_call>nonsense</tool_call><tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
-    broken, good = hermes.read(text).calls
+    broken, good = read(text).calls
     assert broken.problem is not None
     assert good == Call(name="add", arguments={"a": 1})
 
 
 def test_a_call_inside_the_thinking_is_a_thought() -> None:
-    parsed = hermes.read('<think>maybe <tool_call>{"name": "x"}</tool_call></think>No.')
-    assert parsed.calls == ()
+    parsed = read('<think>maybe <tool_call>{"name": "x"}</tool_call></think>No.')
+    assert parsed.calls == []
     assert parsed.content == "No."
 
 
 def test_thinking_that_never_ends_is_thinking_to_the_end() -> None:
-    parsed = hermes.read('<think>I wonder <tool_call>{"name": "x"}</tool_call>')
+    parsed = read('<think>I wonder <tool_call>{"name": "x"}</tool_call>')
     assert parsed.content == "" and parsed.thinking.startswith("I wonder")
     (call,) = parsed.calls
     assert call.problem is not None and "inside a thought" in call.problem
 
 
 def test_a_template_may_have_opened_the_thinking_already() -> None:
-    parsed = hermes.read("I should add.\n</think>\n\nDone.")
+    parsed = read("I should add.\n</think>\n\nDone.")
     assert (parsed.thinking, parsed.content) == ("I should add.", "Done.")

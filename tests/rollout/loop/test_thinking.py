@@ -12,8 +12,7 @@ from worlds import environment
 
 from gateway.errors import ConfigError
 from rollout.environment.config import FiltersConfig
-from rollout.formats import hermes
-from rollout.formats.known import FORMATS
+from rollout.formats import FORMATS, hermes
 from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts, without_thinking

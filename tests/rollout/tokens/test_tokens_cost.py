@@ -13,7 +13,7 @@ from tool_formats import DIALECTS, builder_for, tokenizer_for
 
 from gateway.errors import ConfigError
 from rollout.trace.record import assistant_message
-from rollout.types import Call, Edit, Message
+from rollout.types import Call, Message
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
@@ -29,10 +29,6 @@ TOOLS = [
     }
     for name in ("note", "find", "look", "send")
 ]
-
-
-def applied(context: list[int], edit: Edit) -> list[int]:
-    return [*context[: len(context) - edit.removed], *edit.inserted, *edit.appended]
 
 
 class Talk:
@@ -57,11 +53,12 @@ class Talk:
         sampled = self.counting.tokenizer.encode(text, add_special_tokens=False)
         parsed = anyio.run(self.tokens.parse, sampled, self.tools)
         assert [call.name for call in parsed.calls] == [call.name for call in calls]
-        self.context = applied(self.context, self.tokens.completion(self.context, sampled))
+        self.context = self.tokens.completion(self.context, sampled).applied_to(self.context)
         previous = [*self.messages, assistant_message(parsed)]
         answer: Message = {"role": "tool", "name": "note", "content": TEXT, "tool_call_id": "functions.note:0"}
         new: list[Message] = [{"role": "user", "content": TEXT}] if asks else [answer]
-        self.context = applied(self.context, self.tokens.messages(self.context, previous, new, self.tools))
+        edit = self.tokens.messages(self.context, previous, new, self.tools)
+        self.context = edit.applied_to(self.context)
         self.messages = [*previous, *new]
         self.turns += 1
         return self.counting.rendered - rendered, self.counting.decoded - decoded
@@ -92,10 +89,10 @@ def test_every_public_template_lets_what_is_new_be_rendered_alone(name: str) -> 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> None:
-    from rollout.tokens.rendering import check_turns
+    from rollout.tokens.template_check import check_template
 
     for tools in (TOOLS, []):
-        check_turns(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True)
+        check_template(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +104,7 @@ def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> 
     ],
 )
 def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: str, what: str | None) -> None:
-    from rollout.tokens.rendering import check_turns
+    from rollout.tokens.template_check import check_template
 
     tokenizer: Any = Talk("hermes").counting.tokenizer
     template = tokenizer.chat_template
@@ -116,10 +113,10 @@ def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: s
     try:
         tokenizer.chat_template = f"{refusal}{{%- endfor -%}}{template}"
         if what is None:  # a template that refuses what no trajectory needs is no worse for it
-            check_turns(Talk("hermes").tokens, prompt, [], has_user=False)
+            check_template(Talk("hermes").tokens, prompt, [], has_user=False)
             return
         with pytest.raises(ConfigError, match=f"does not render {what}.*: TemplateError: not here"):
-            check_turns(Talk("hermes").tokens, prompt, TOOLS, has_user=False)
+            check_template(Talk("hermes").tokens, prompt, TOOLS, has_user=False)
     finally:
         tokenizer.chat_template = template
 
@@ -134,7 +131,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["tool", "tools", "user"]), WORDS, WO
 def test_the_narrow_view_renders_what_the_whole_conversation_does(
     name: str, steps: list[tuple[str, str, str]], system: bool, tools: bool, cut: bool
 ) -> None:
-    from rollout.tokens.window import merge, narrow, wide
+    from rollout.tokens.narrow_view import render
 
     tokenizer = tokenizer_for(name)
     builder = builder_for(name, tokenizer)
@@ -160,9 +157,9 @@ def test_the_narrow_view_renders_what_the_whole_conversation_does(
         ] or [{"role": "user", "content": answer}]
         messages.append(message)
         context += tokenizer.encode(said, add_special_tokens=False) + ([] if cut else end)
-        edit = merge(builder, wide(context, messages, offered), new)
-        assert merge(builder, narrow(context, messages, offered), new) == edit
-        context = applied(context, edit)
+        edit = render(builder, context, messages, new, offered, narrow=False)
+        assert render(builder, context, messages, new, offered, narrow=True) == edit
+        context = edit.applied_to(context)
         messages += new
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sampled import Sampler
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 
-from rollout.formats.known import FORMATS
+from rollout.formats import FORMATS
 from rollout.trace.record import SpanKind, StopReason, Trace
 from rollout.types import Call
 
@@ -99,7 +99,7 @@ def test_a_stop_that_opens_the_next_message_is_the_messages(name: str, tmp_path:
     assert trace.loss_mask[-1] == 1
 
 
-CUT = {name: FORMATS[name].closing[0] for name in DIALECTS} | {
+CUT = {name: FORMATS[name].truncated_end[0] for name in DIALECTS} | {
     "glm": "<|observation|>",  # opens the answer; no end of turn comes before it
     "deepseek_v4": DIALECTS["deepseek_v4"].eos,
 }

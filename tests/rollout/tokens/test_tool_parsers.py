@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tool_formats import DIALECTS, tokenizer_for
 
-from rollout.formats.known import FORMATS
+from rollout.formats import FORMATS
 from rollout.types import Call
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
@@ -57,7 +57,7 @@ def loaded(text: str) -> Any:
 
 def ours(name: str, text: str, tools: list[dict[str, Any]] | None = None) -> Any:
     known = FORMATS[name]
-    for end in known.ends:
+    for end in known.end_tokens:
         text = text.removesuffix(end)
     return known.read(text, tools or [], opened=name == "minimax")
 
@@ -91,12 +91,12 @@ def test_a_tools_schema_gives_every_value_back_as_it_was(name: str, data: st.Dat
     reading = ours(name, DIALECTS[name].write("", "", [Call(name="note", arguments=arguments)]), [tool])
     if name == "qwen3_coder" and arguments["text"] == "null":
         arguments["text"] = None  # as verl reads it, whatever the schema says
-    assert reading.calls == (Call(name="note", arguments=arguments, id=reading.calls[0].id),)
+    assert reading.calls == [Call(name="note", arguments=arguments, id=reading.calls[0].id)]
 
 
 def pieces(name: str) -> list[str]:
     """Markers of the format, and text: what broken completions are made of."""
-    markers = [marker for marker in DIALECTS[name].markers if marker not in FORMATS[name].ends]
+    markers = [marker for marker in DIALECTS[name].markers if marker not in FORMATS[name].end_tokens]
     return [*markers, "<function=note>", "</function>", '"name"', '{"a": ', "}", "note", "\n", "call:"]
 
 
@@ -179,7 +179,7 @@ def test_a_call_inside_a_thought_is_a_thought_and_alone_it_is_answered(name: str
     call = FORMATS[name].call[0]  # type: ignore[attr-defined]
     thought = f"{opening}\nmaybe {call}note{ending}" if name != "minimax" else f"maybe {call}note{ending}"
     reading = ours(name, thought + "No.")
-    assert (reading.calls, reading.content) == ((), "No.") and call in reading.thinking
+    assert (reading.calls, reading.content) == ([], "No.") and call in reading.thinking
     for alone in (thought, thought.removesuffix(ending)):
         (told,) = ours(name, alone).calls
         assert told.problem is not None and "inside a thought" in told.problem
@@ -190,7 +190,7 @@ def test_gpt_oss_calls_that_verl_drops_in_silence_are_read() -> None:
     headed = ' to=functions.note<|channel|>commentary json<|message|>{"text": "x"}<|call|>'
     for text in (first, headed):
         assert verl_reads("gpt-oss", text) == []
-        assert ours("gpt-oss", text).calls == (Call(name="note", arguments={"text": "x"}),)
+        assert ours("gpt-oss", text).calls == [Call(name="note", arguments={"text": "x"})]
 
 
 def test_gpt_oss_messages_to_anyone_but_a_function_are_answered() -> None:
@@ -201,7 +201,7 @@ def test_gpt_oss_messages_to_anyone_but_a_function_are_answered() -> None:
 def test_nested_arguments_of_gemma_are_read_whole() -> None:
     arguments = {"where": [{"a": "x, }"}, 1], "text": "y"}
     text = DIALECTS["gemma4"].write("", "", [Call(name="note", arguments=arguments)])
-    assert ours("gemma4", text).calls == (Call(name="note", arguments=arguments),)
+    assert ours("gemma4", text).calls == [Call(name="note", arguments=arguments)]
     assert verl_reads("gemma4", text) != [("note", arguments)]
 
 

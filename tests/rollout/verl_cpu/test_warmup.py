@@ -58,14 +58,14 @@ def weights(model: Path) -> dict[str, Any]:
 def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, model: Path) -> None:
     from transformers import AutoTokenizer
 
-    from rollout.tokens.lengths import lengths_under
+    from rollout.tokens.counting import trajectory_lengths
     from rollout.tokens.verl_builder import load_tokens
     from rollout.verl_cpu.warmup import read_rows, tokenize
 
     tokenizer, tokens = AutoTokenizer.from_pretrained(model), load_tokens(str(model))
     for row in read_rows(rows):
         conversation = tokenize(tokenizer, row)
-        rollout = lengths_under(tokens, played(row["task"]), TOOLS["shop"])
+        rollout = trajectory_lengths(tokens, played(row["task"]), TOOLS["shop"])
         assert len(conversation.ids) == rollout.prompt + rollout.response
         assert sum(conversation.sampled) == sum(rollout.completions)
         first = conversation.sampled.index(True)
