@@ -70,7 +70,7 @@ def row_faults(task: Task, environment: Environment, tools: Collection[str], *, 
                 remedy="end it in one, or name a `user` in the environment",
             )
         )
-    if Component.EXACT_MATCH in environment.reward.ours and not task.answer:
+    if Component.EXACT_MATCH in environment.reward.computed and not task.answer:
         faults.append(
             ConfigError(
                 f"the reward of {environment.name} weighs exact_match, and the row has no ground truth",

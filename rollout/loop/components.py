@@ -20,7 +20,7 @@ def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
     Raises:
         ConfigError: `exact_match` is weighed, and the row has no ground truth.
     """
-    return {component: _COMPUTED[component](config, trace) for component in config.ours}
+    return {component: _COMPUTED[component](config, trace) for component in config.computed}
 
 
 def exact_match(config: RewardConfig, trace: Trace) -> float:
