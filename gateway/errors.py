@@ -63,6 +63,15 @@ class LockMismatch(ConfigError):
 class GatewayError(Exception):
     """The world broke: what happened is not the policy's doing and says nothing about its quality."""
 
+    remedy = ""
+    """What the user can do about it; part of the message."""
+
+    @property
+    def problem(self) -> str:
+        """The message without the server and the tool in front of it and without the remedy."""
+        where = "/".join(part for part in (self.server, self.tool) if part)
+        return str(self).removeprefix(f"{where}: ").removesuffix(f"; {self.remedy}")
+
     def __init__(self, message: str, *, server: str | None = None, tool: str | None = None) -> None:
         self.server, self.tool = server, tool
         where = "/".join(part for part in (server, tool) if part)
@@ -81,6 +90,26 @@ class ServerUnavailable(GatewayError):
 
 class ConnectTimeout(ServerUnavailable):
     """The server did not finish its handshake and tool listing within `start_timeout_s`."""
+
+    def __init__(self, message: str, *, server: str | None = None, remedy: str = "") -> None:
+        self.remedy = remedy
+        super().__init__(f"{message}; {remedy}" if remedy else message, server=server)
+
+
+class ProgramNotFound(ServerUnavailable):
+    """The entry's `command` does not name an executable program."""
+
+
+class NotAnMCPServer(ServerUnavailable):
+    """The server does not know the method with which MCP begins."""
+
+
+class NothingListens(ServerUnavailable):
+    """No connection to the server's address could be made."""
+
+
+class Unauthorized(ServerUnavailable):
+    """The server answered its first request with HTTP 401 or 403."""
 
 
 class LeaseTimeout(GatewayError):

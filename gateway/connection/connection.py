@@ -25,7 +25,7 @@ from gateway.connection.calls import Calls
 from gateway.connection.cleaning import Cleaning
 from gateway.connection.listing import list_tools
 from gateway.connection.requests import Exchanges
-from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
+from gateway.errors import ConfigError, ConnectTimeout, GatewayError, NotAnMCPServer, ServerUnavailable
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
 from gateway.transport.listening import hear_tool_changes
@@ -233,8 +233,8 @@ class Connection:
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
         if exhausted := self._link.exhausted or self._link.out_of_memory():
             return ConnectTimeout(self._link.describe(f"{bound}: {exhausted}, {_LIMIT}"), server=self.server)
-        remedy = "; check the command by hand, or raise start_timeout_s"
-        return ConnectTimeout(self._link.describe(bound) + remedy, server=self.server)
+        remedy = "check the command by hand, or raise start_timeout_s"
+        return ConnectTimeout(self._link.describe(bound), server=self.server, remedy=remedy)
 
     def _given_up(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
@@ -244,9 +244,16 @@ class Connection:
         if self._link.exhausted:
             problem = f"{problem}: {self._link.exhausted}, {_LIMIT}"
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
-        unavailable = ServerUnavailable(message, server=self.server)
+        failure = NotAnMCPServer if _knows_no_mcp(error) else self._link.start_failure
+        unavailable = failure(message, server=self.server)
         unavailable.__cause__ = error
         return self._cleaning.error(unavailable)
+
+
+def _knows_no_mcp(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_knows_no_mcp, cast("BaseExceptionGroup[BaseException]", error).exceptions))
+    return isinstance(error, MCPError) and error.code == mcp.METHOD_NOT_FOUND
 
 
 def _innermost(error: BaseException) -> str:

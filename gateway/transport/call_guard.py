@@ -100,6 +100,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
+            self._link.note_transport_error(error)
             self._link.trouble = reason = _worded(error)
             if isinstance(error, NOT_SENT):
                 delivery.refused = reason
@@ -114,6 +115,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
             return
         reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
         self._link.trouble = reason
+        self._link.note_status(response.status_code)
         if _is_document(response):
             return  # a JSON-RPC error travels in it, which says more
         if response.status_code >= 500:

@@ -7,6 +7,9 @@ from contextvars import Context
 from typing import Any, Protocol
 
 import anyio
+import httpx2
+
+from gateway.errors import NothingListens, ServerUnavailable, Unauthorized
 
 FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
 """Notifications that mcp itself waits for; all others go to whoever hears for the connection."""
@@ -43,12 +46,24 @@ class Link:
         """The server's process, where it is one of ours."""
         self.trouble = ""
         """The last fault on a line that still stands, for a start that fails without a better reason."""
+        self.start_failure: type[ServerUnavailable] = ServerUnavailable
+        """The class of error with which a start fails."""
         self.stderr_tail: Callable[[], str] = str
         """The server's last words, clean."""
         self.out_of_memory: Callable[[], str] = str
         """Half a sentence where a process that still runs has no memory left; empty elsewhere."""
         self.hear: Hear = deaf
         self.clean: Clean = _as_it_is
+
+    def note_status(self, status: int) -> None:
+        """Remember an HTTP status that explains why a start fails."""
+        if status in (401, 403):
+            self.start_failure = Unauthorized
+
+    def note_transport_error(self, error: Exception) -> None:
+        """Remember a failure to connect, which explains why a start fails."""
+        if isinstance(error, httpx2.ConnectError):
+            self.start_failure = NothingListens
 
     def end(self, reason: str) -> None:
         """The line is down for good. Safe to call again and from callbacks."""

@@ -76,6 +76,7 @@ class SseTransport:
         try:
             reason = await self._read_stream(task_status)
         except (httpx2.TransportError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            self._link.note_transport_error(error)
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
         self._link.end(reason)
         await self._messages.aclose()
@@ -86,6 +87,7 @@ class SseTransport:
         started = False
         async with stream_within_origin(self._client, "GET", self._address.url, headers=headers) as response:
             if response.status_code != 200:
+                self._link.note_status(response.status_code)
                 return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             event = ""
             async for chunk in response.aiter_bytes():
@@ -145,6 +147,7 @@ class _Posts:
             ) as response:
                 await drain(response)
         except httpx2.TransportError as error:
+            self._link.note_transport_error(error)
             self._link.trouble = reason = f"{type(error).__name__}: {error}".rstrip(": ")
             if isinstance(error, NOT_SENT):
                 delivery.refused = reason
@@ -153,6 +156,7 @@ class _Posts:
             raise anyio.BrokenResourceError from error
         delivery.handed_over = True
         if response.status_code >= 400:
+            self._link.note_status(response.status_code)
             self._link.trouble = reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             if response.status_code >= 500:
                 delivery.lost = reason

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
 from rollout.errors import PromptTooLong
 from rollout.trace.record import StopReason, Trace
@@ -18,9 +16,7 @@ class Limits(LimitsConfig):
     context_tokens: int | None = None
     """Bound of the engine on prompt and response together."""
     # The model is frozen, so a field may have a narrower type than in the base class.
-    assistant_turns: int = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
-        default=DEFAULT_ASSISTANT_TURNS, ge=1
-    )
+    assistant_turns: int = DEFAULT_ASSISTANT_TURNS  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @classmethod
     def of(
