@@ -33,7 +33,7 @@ def exact_match(config: RewardConfig, trace: Trace) -> float:
             key="reward_model.ground_truth",
             remedy="let the server's `tasks` tool give each task an `answer`, or write it into the rows",
         )
-    answers = bool(trace.turns) and not trace.turns[-1].tools and not trace.ends_unheard
+    answers = bool(trace.turns) and not trace.turns[-1].tools and not trace.ends_undelivered
     said = trace.turns[-1].content if answers else ""
     if config.answer_pattern is not None:
         found = re.findall(config.answer_pattern, said)

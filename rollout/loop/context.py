@@ -10,7 +10,7 @@ from rollout.environment.config import Environment, ThinkingContext
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
 from rollout.loop.thinking import without_thinking
-from rollout.trace.marks import Mark, MarkKind
+from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Edit, Message, TokenBuilder
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from gateway.types import canonical_json
 from rollout.environment.config import FilterAction, FilterConfig, FiltersConfig
-from rollout.trace.marks import Mark, MarkKind
+from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, FinishReason, Parsed
 

@@ -75,7 +75,7 @@ def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
 
     So is a last message that reached nobody: what was not said can satisfy no user.
     """
-    said = trace.messages[:-1] if trace.ends_unheard else trace.messages
+    said = trace.messages[:-1] if trace.ends_undelivered else trace.messages
     if thinking is ThinkingReward.STRIP:
         return [without_images(message) for message in said]
     turns = iter(trace.turns)
