@@ -54,14 +54,8 @@ class SystemPart(Section):
         return found.server if found else self.instructions_of
 
 
-class UserConfig(Section):
-    """The server that simulates the user (roles `start` and `reply`)."""
-
-    server: str
-
-
-class TasksConfig(Section):
-    """The server that lists the tasks and the expert's scripts (roles `tasks` and `expert`)."""
+class ServerReference(Section):
+    """One of the environment's servers, by name."""
 
     server: str
 
@@ -207,9 +201,11 @@ class Environment(GatewayConfig):
     servers: dict[str, ServerConfig] = Field(min_length=1)
     system: tuple[SystemPart, ...] = ()
     """Parts of the system message that rows begin with, joined by blank lines; a single part needs no list."""
-    user: UserConfig | None = None
+    user: ServerReference | None = None
+    """The server that simulates the user (roles `start` and `reply`)."""
     reward: RewardConfig = RewardConfig()
-    tasks: TasksConfig | None = None
+    tasks: ServerReference | None = None
+    """The server that lists the tasks and the expert's scripts (roles `tasks` and `expert`)."""
     limits: LimitsConfig = LimitsConfig()
     results: ResultsConfig = ResultsConfig()
     thinking: ThinkingConfig = ThinkingConfig()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, raise_all
+from gateway.errors import ConfigError, one_error, raise_all
 from gateway.gateway import Gateway
 from rollout.environment.diagnosis import diagnose
 
@@ -27,16 +27,9 @@ async def opened(
     Raises:
         ConfigError: servers did not start; the message has a line for each, with `source` and the server's key.
     """
-    gateway = Gateway(_not_required(config), name=name)
-    try:
-        await gateway.__aenter__()
-    except ConfigError as error:
-        raise located(error, source, key) from error
-    try:
-        raise_all(_failures(gateway, config, source, key))
+    async with opened_where_possible(config, name=name, source=source, key=key) as (gateway, faults):
+        raise_all(faults)
         yield gateway
-    finally:
-        await gateway.__aexit__(None, None, None)
 
 
 @asynccontextmanager
@@ -48,8 +41,8 @@ async def opened_where_possible(
     Raises:
         ConfigError: the configuration has a fault that does not belong to one server.
     """
-    config = _not_required(config)
-    servers = dict(config.servers)
+    # No server is required here, so that one failure does not hide the others.
+    servers = {server: entry.model_copy(update={"required": False}) for server, entry in config.servers.items()}
     faults: list[ConfigError] = []
     while True:
         gateway = Gateway(config.model_copy(update={"servers": servers}), name=name)
@@ -61,7 +54,7 @@ async def opened_where_possible(
             about = f"{error.key}."
             faulty = max((each for each in servers if about.startswith(f"servers.{each}.")), key=len, default=None)
             if faulty is None:
-                raise located(error, source, key) from error
+                raise one_error([*faults, located(error, source, key)]) from error
             faults.append(located(error, source, key))
             del servers[faulty]
     try:
@@ -76,12 +69,6 @@ def located(error: ConfigError, source: str | Path, key: str) -> ConfigError:
     if here is not None and here.startswith("servers."):
         here = f"{key}.{here.removeprefix('servers.')}"
     return ConfigError(error.problem, file=error.file or source, key=here, remedy=error.remedy)
-
-
-def _not_required(config: GatewayConfig) -> GatewayConfig:
-    """The configuration with no server required, so that one failure does not hide the others."""
-    servers = {server: entry.model_copy(update={"required": False}) for server, entry in config.servers.items()}
-    return config.model_copy(update={"servers": servers})
 
 
 def _failures(gateway: Gateway, config: GatewayConfig, source: str | Path, key: str) -> list[ConfigError]:
