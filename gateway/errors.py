@@ -101,6 +101,8 @@ class GatewayError(CodedError):
 
     def __init__(self, message: str, *, server: str | None = None, tool: str | None = None) -> None:
         self.server, self.tool = server, tool
+        self.problem = message
+        """The message without the server and the tool in front of it."""
         self.may_resend = False
         """Whether the request may be sent once more, as `gateway.transport.delivery.verdict` decided."""
         where = "/".join(part for part in (server, tool) if part)
@@ -113,6 +115,26 @@ class ServerUnavailable(GatewayError):
 
 class ConnectTimeout(ServerUnavailable):
     """The server did not finish its handshake and tool listing within `start_timeout_s`."""
+
+    def __init__(self, message: str, *, server: str | None = None, remedy: str = "") -> None:
+        super().__init__(f"{message}; {remedy}" if remedy else message, server=server)
+        self.problem = message
+
+
+class ProgramNotFound(ServerUnavailable):
+    """The entry's `command` does not name an executable program."""
+
+
+class NotAnMCPServer(ServerUnavailable):
+    """The server does not know the method with which MCP begins."""
+
+
+class NothingListens(ServerUnavailable):
+    """No connection to the server's address could be made."""
+
+
+class Unauthorized(ServerUnavailable):
+    """The server answered its first request with HTTP 401 or 403."""
 
 
 class LeaseTimeout(GatewayError):

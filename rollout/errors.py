@@ -1,4 +1,4 @@
-"""What can end a trajectory besides a broken world; see `gateway.errors` for the three kinds of failure."""
+"""Exceptions that end a trajectory besides a broken world; `gateway.errors` has the three kinds of failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class RolloutError(CodedError):
 
 
 class EngineError(RolloutError):
-    """The policy's engine failed, or answered with something that is not a completion."""
+    """The policy's engine failed, or did not return a completion."""
 
 
 class PromptTooLong(RolloutError):

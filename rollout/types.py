@@ -1,4 +1,4 @@
-"""What the rollout layers pass to each other: messages, completions, calls, and the two seams of a run."""
+"""Types that the rollout layers share: messages, completions, calls, and the protocols `Policy` and `TokenBuilder`."""
 
 from __future__ import annotations
 
@@ -21,69 +21,69 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """One policy generation, token ids exactly as sampled."""
+    """One generation of the policy, with the token ids exactly as sampled."""
 
     ids: list[int]
     logprobs: list[float] | None = None
-    """Log-probability of each sampled id under the distribution it was drawn from.  # [len(ids)]"""
+    """Log-probability of each id under the distribution it was sampled from.  # [len(ids)]"""
     finish_reason: FinishReason = FinishReason.STOP
     weights_version: tuple[int | None, int | None] = (None, None)
-    """Trainer step of the weights at the first and at the last sampled token."""
+    """Trainer steps of the weights that sampled the first and the last token."""
     forced: tuple[int, int] | None = None
-    """`[begin, end)` of the ids that nobody sampled: the marker with which the thinking budget closed the thought."""
+    """`[begin, end)` of the ids that were not sampled: the marker with which the thinking budget closed the thought."""
     generations: int = 1
-    """How often the engine was asked for it."""
+    """Number of engine requests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One tool call that the policy wrote. `problem` says why it could not be read; then it is never sent."""
+    """One tool call that the policy wrote. An unreadable call has a `problem` and is never sent."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     id: str | None = None
     problem: str | None = None
     as_text: str | None = None
-    """The arguments as they were written, where that was JSON text and no object: the gateway reads it, and says so."""
+    """The arguments as written, where they are a JSON string instead of an object; the gateway parses them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parsed:
-    """A completion as text: what was thought, what was said, what was called."""
+    """A completion as text: content, thinking and calls."""
 
     content: str
     thinking: str = ""
     thoughts: tuple[tuple[int, int], ...] = ()
-    """`[begin, end)` of the completion's ids, one for each thought, its markers included; in order and apart."""
+    """`[begin, end)` in the completion's ids of each thought with its markers; in order, without overlap."""
     in_thought: bool = False
-    """Whether the completion ends within its last thought."""
+    """Whether the completion ends inside its last thought."""
     calls: tuple[Call, ...] = ()
 
     @property
     def thinking_tokens(self) -> int:
-        """Of all thoughts together."""
+        """Tokens of all thoughts, with their markers."""
         return sum(end - begin for begin, end in self.thoughts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThoughtMarkers:
-    """How a policy's thoughts are told from the rest."""
+    """The texts that delimit a policy's thoughts."""
 
     opening: str
     ending: str
     closing: str
-    """What a thought is ended with for the policy: the ending marker with the space that a template puts around it."""
+    """Text that closes a thought over budget: the ending marker with the whitespace of the template around it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """What the policy is shown of one tool result."""
+    """The part of a tool result that the policy reads."""
 
     text: str
     cut_tokens: int = 0
-    """How many tokens of the text were cut out, to leave this."""
+    """Number of tokens that were cut from the text."""
     images: tuple[str, ...] = ()
-    """As data urls."""
+    """Images as data URLs."""
 
     @property
     def content(self) -> str | list[dict[str, Any]]:
@@ -98,14 +98,14 @@ class Shown:
 class Edit:
     """How the context changes: drop `removed` ids from its end, then append `inserted` and `appended`.
 
-    `inserted` are boundary tokens that a template wants between two spans; nobody sampled them.
+    `inserted` are boundary tokens that the template puts between two spans; they are not sampled.
     """
 
     appended: list[int]
     inserted: list[int] = field(default_factory=list[int])
     removed: int = 0
     images: int = 0
-    """How many images of the messages are among `appended`."""
+    """Number of the messages' images in `appended`."""
 
     def applied_to(self, context: list[int]) -> list[int]:
         """The changed context, a new list."""
@@ -118,17 +118,17 @@ class Policy(Protocol):
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         """Continue `ids` by at most `max_tokens` tokens; `turn` counts from 0 within the trajectory.
 
-        The same turn is asked for again where its thinking budget was reached; `ids` then ends in what the turn has.
+        A turn that reached its thinking budget is continued by a second call, whose `ids` end with the turn so far.
         """
         ...
 
 
 class TokenBuilder(Protocol):
-    """The one bridge between messages and token ids; it never re-tokenises what is already in the context."""
+    """Converts between messages and token ids. It never tokenises again what is already in the context."""
 
     @property
     def thought(self) -> ThoughtMarkers | None:
-        """Between which markers the policy thinks; None where its thoughts are messages of their own."""
+        """The markers of the policy's thoughts; None where thoughts are messages of their own."""
         ...
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -162,5 +162,5 @@ class TokenBuilder(Protocol):
         ...
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
-        """Read a completion. Whatever cannot be read comes back as content or as a `Call` with a `problem`."""
+        """Parse a completion. Text that cannot be parsed is returned as content or as a `Call` with a `problem`."""
         ...

@@ -114,5 +114,5 @@ def test_servers_import_nothing_but_mcp_pydantic_and_the_standard_library() -> N
         for imported in (top.split(".")[0] for top in imports(path))
         if imported not in allowed
     }
-    # The extra `research`; and a replayed user may have been recorded in traces that were sealed since.
+    # The extra `research`; and a replayed user may come from traces in an archived journal.
     assert found == {("research", "bm25s"), ("user_simulator", "pyarrow")}

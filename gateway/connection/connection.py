@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import mcp_types as mcp
 import structlog
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.session import ClientSession, IncomingMessage
 
 from gateway.config.models import ServerConfig
@@ -25,7 +25,15 @@ from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import InFlightCalls
 from gateway.connection.tool_listing import list_tools, watch_tool_changes
-from gateway.errors import CallTimeout, ConfigError, ConnectTimeout, GatewayError, ServerUnavailable, innermost
+from gateway.errors import (
+    CallTimeout,
+    ConfigError,
+    ConnectTimeout,
+    GatewayError,
+    NotAnMCPServer,
+    ServerUnavailable,
+    innermost,
+)
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
 from gateway.transport.wire import read_tools
@@ -273,8 +281,8 @@ class Connection:
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
         if exhausted := self._link.exhausted or self._link.out_of_memory():
             return ConnectTimeout(self._link.describe(f"{bound}: {exhausted}, {_LIMIT}"), server=self.server)
-        remedy = "; check the command by hand, or raise start_timeout_s"
-        return ConnectTimeout(self._link.describe(bound) + remedy, server=self.server)
+        remedy = "check the command by hand, or raise start_timeout_s"
+        return ConnectTimeout(self._link.describe(bound), server=self.server, remedy=remedy)
 
     def _given_up(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
@@ -284,7 +292,9 @@ class Connection:
         if self._link.exhausted:
             problem = f"{problem}: {self._link.exhausted}, {_LIMIT}"
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
-        unavailable = ServerUnavailable(message, server=self.server)
+        cause = innermost(error)
+        not_mcp = isinstance(cause, MCPError) and cause.code == mcp.METHOD_NOT_FOUND
+        unavailable = (NotAnMCPServer if not_mcp else self._link.start_failure)(message, server=self.server)
         unavailable.__cause__ = error
         return self._redactor.error(unavailable)
 

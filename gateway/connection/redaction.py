@@ -99,6 +99,7 @@ class Redactor:
         message = str(error)
         if (redacted := self.text(message)) != message:
             error.args, error.__cause__, error.__suppress_context__ = (redacted,), None, True
+            error.problem = self.text(error.problem)
         return error
 
     def result(self, result: ToolResult) -> ToolResult:

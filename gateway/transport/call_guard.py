@@ -134,6 +134,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
         try:
             return await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
+            self._link.note_transport_error(error)
             self._link.trouble = note_failure(error, delivery)
             return None
 
@@ -147,6 +148,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
         elif status == 200 and not _is_document(response) and not _is_event_stream(response):
             kind = header(response, b"content-type")[:80].decode("latin-1")
             delivery.break_off(Broke.CONTENT, f"the answer has the content type {kind!r}")
+        self._link.note_status(status)
         if status >= 300:
             self._link.trouble = f"HTTP {status} {response.reason_phrase}".rstrip()
 

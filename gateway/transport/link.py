@@ -7,6 +7,9 @@ from contextvars import Context
 from typing import Any, Protocol
 
 import anyio
+import httpx2
+
+from gateway.errors import NothingListens, ServerUnavailable, Unauthorized
 
 FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
 """Notifications that mcp itself handles; a transport passes all others to `Link.on_notification`."""
@@ -62,12 +65,24 @@ class Link:
         """The server's process, where the gateway started it."""
         self.trouble = ""
         """The last fault on a line that is still up, to explain a start that fails without a better reason."""
+        self.start_failure: type[ServerUnavailable] = ServerUnavailable
+        """The class of error that explains a failed start."""
         self.stderr_tail: Callable[[], str] = str
         """The last lines of the server's standard error, redacted."""
         self.out_of_memory: Callable[[], str] = str
         """Half a sentence where the running process has no memory left; empty elsewhere."""
         self.on_notification: OnNotification = _ignore
         self.redact: Redact = _unchanged
+
+    def note_status(self, status: int) -> None:
+        """Remember an HTTP status that explains why a start fails."""
+        if status in (401, 403):
+            self.start_failure = Unauthorized
+
+    def note_transport_error(self, error: Exception) -> None:
+        """Remember a failure to connect, which explains why a start fails."""
+        if isinstance(error, httpx2.ConnectError):
+            self.start_failure = NothingListens
 
     def end(self, reason: str) -> None:
         """Take the line down for good. Safe to call again, and from callbacks."""

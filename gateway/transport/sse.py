@@ -77,6 +77,7 @@ class SseTransport:
         try:
             reason = await self._read_stream(task_status)
         except (httpx2.TransportError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            self._link.note_transport_error(error)
             reason = describe(error)
         self._link.end(reason)
         await self._messages.aclose()
@@ -87,6 +88,7 @@ class SseTransport:
         started = False
         async with stream_within_origin(self._client, "GET", self._address.url, headers=headers) as response:
             if response.status_code != 200:
+                self._link.note_status(response.status_code)
                 return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             event, data = "", list[bytes]()
             async for chunk in response.aiter_bytes():
@@ -164,9 +166,11 @@ class _Posts:
             ):
                 await drain(response)
         except httpx2.TransportError as error:
+            self._link.note_transport_error(error)
             self._link.trouble = note_failure(error, delivery)
             raise anyio.BrokenResourceError from error
         if response.status_code >= 400:
+            self._link.note_status(response.status_code)
             self._link.trouble = reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             delivery.break_off(Broke.LINE, reason)
             raise anyio.BrokenResourceError

@@ -23,7 +23,7 @@ import structlog
 from mcp_types import JSONRPCNotification
 
 from gateway.config.models import ServerConfig, child_env
-from gateway.errors import ServerUnavailable
+from gateway.errors import ProgramNotFound, ServerUnavailable
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
 from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
@@ -95,7 +95,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             raise ServerUnavailable(f"cannot start {label!r}: no such directory {cwd!r}", server=self._name)
         lookup = str(Path(cwd or ".") / command) if os.sep in command else command
         if shutil.which(lookup, path=env.get("PATH", os.defpath)) is None:
-            raise ServerUnavailable(f"cannot start {label!r}: no such program", server=self._name)
+            raise ProgramNotFound(f"cannot start {label!r}: no such program", server=self._name)
         argv = [command, *self._config.args]
         if sys.platform == "linux":
             limits = rlimits(self._config.max_memory_mb, self._config.max_cpu_s)

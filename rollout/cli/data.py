@@ -41,7 +41,7 @@ def write_rows(name: str, environments_dir: Path, options: DataOptions, *, as_js
 
 
 async def _tasks(environment: Environment, options: DataOptions) -> list[Task]:
-    async with opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway:
+    async with opened(environment, name=environment.name, source=environment.file) as gateway:
         tasks = await environment_tasks(environment, gateway, options.split, options.rows)
         if options.tools is not None:
             # Leasing is what refuses an unknown name.

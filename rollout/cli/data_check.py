@@ -133,7 +133,7 @@ async def _environment_problems(
         return [wrong], None
     problems: list[Problem] = []
     try:
-        async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
+        async with opened(environment, name=name, source=environment.file) as gateway:
             async with gateway.lease(trajectory=f"check-{uuid4().hex}", task=None, seed=0) as session:
                 problems += [Problem.of(fault, row=None, column="") for fault in missing_roles(environment, session)]
                 schemas = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}

@@ -161,7 +161,7 @@ async def _task(environment: Environment) -> tuple[str, int] | None:
     if environment.tasks is None:
         return None
     server = environment.tasks.server
-    config = environment.gateway_config().model_copy(update={"servers": {server: environment.servers[server]}})
+    config = environment.model_copy(update={"servers": {server: environment.servers[server]}})
     try:
         async with Gateway(config, name="doctor") as gateway:
             tasks = await environment_tasks(environment, gateway, "train", 1)

@@ -94,5 +94,5 @@ def _write_rows(name: str, directory: Path) -> list[str]:
 
 async def _tasks(name: str, directory: Path) -> dict[str, list[Task]]:
     environment = load_environment(name, directory)
-    async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
+    async with opened(environment, name=name, source=environment.file) as gateway:
         return {split: await environment_tasks(environment, gateway, split, None) for split in SPLITS}

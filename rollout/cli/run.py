@@ -154,8 +154,8 @@ async def _run(environments: Sequence[Environment], options: RunOptions, recorde
         gateways: dict[str, Gateway] = {}
         jobs: list[Job] = []
         for environment in environments:
-            config = environment.gateway_config()
-            gateway = await stack.enter_async_context(opened(config, name=environment.name, source=environment.file))
+            opening = opened(environment, name=environment.name, source=environment.file)
+            gateway = await stack.enter_async_context(opening)
             gateways[environment.name] = gateway
             tasks = await environment_tasks(environment, gateway, options.split, options.rows)
             if isinstance(engine, ModelEngine) and tasks:

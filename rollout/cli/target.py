@@ -63,7 +63,7 @@ def load_target(file: str, environments_dir: Path, *, all_valid: bool = True) ->
         raise ConfigError("is a directory", file=path, remedy="name a file in it, or an environment")
     environment = load_environment(file, environments_dir)
     source = file if path.suffix else str(environments_dir / f"{file}.yaml")
-    return Target(config=environment.gateway_config(), environment=environment, source=source)
+    return Target(config=environment, environment=environment, source=source)
 
 
 def quiet_logs(command: str | None) -> None:

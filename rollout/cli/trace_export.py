@@ -71,7 +71,7 @@ async def _live(environments: Sequence[Environment]) -> Schemas:
     """What the servers offer now; a lock says what they offered then."""
     tools: Schemas = {}
     for environment in environments:
-        async with opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway:
+        async with opened(environment, name=environment.name, source=environment.file) as gateway:
             async with gateway.lease(trajectory="export", task=None, seed=0) as session:
                 tools[environment.name] = [tool.openai_schema() for tool in session.tools.values()]
     return tools

@@ -53,8 +53,8 @@ async def check_environment(environment: Environment, options: Options = Options
     findings: list[ClauseResult] = []
     try:
         async with (
-            opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway,
-            opened(environment.gateway_config(), name=environment.name, source=environment.file) as elsewhere,
+            opened(environment, name=environment.name, source=environment.file) as gateway,
+            opened(environment, name=environment.name, source=environment.file) as elsewhere,
         ):
             bench = Bench(environment=environment, gateway=gateway, user_varies=options.user_varies)
             findings.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.HOLDS, said=_started(bench)))

@@ -11,7 +11,7 @@ from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnav
 from rollout.doctor.examination import Examination, Options, Told
 from rollout.doctor.report import ServerReport
 from rollout.environment.diagnosis import diagnose
-from rollout.environment.startup import placed
+from rollout.environment.startup import located
 
 
 async def examine(config: GatewayConfig, options: Options, *, told: Told = lambda _, __: None) -> list[ServerReport]:
@@ -50,14 +50,14 @@ async def examine_server(
     except Exception as error:  # boundary: a server that fails is a row of the report, and nobody else's end
         cause = _first(error)
         if isinstance(cause, ConfigError):
-            report.problems.append(str(placed(cause, "", options.key)))
+            report.problems.append(str(located(cause, "", options.key)))
         elif isinstance(cause, ServerUnavailable) and report.protocol_version is None:
             report.problems.append(str(diagnose(cause, entry)))
         elif isinstance(cause, ConnectTimeout):
             busy = "it did before: is the machine busy? (raise start_timeout_s, or --at-a-time 1)"
             report.problems.append(f"it did not start within {entry.start_timeout_s:g} s; {busy}")
         elif isinstance(cause, GatewayError):
-            report.problems.append(str(cause).removeprefix(f"{server}: "))
+            report.problems.append(cause.problem)
         else:
             raise
     report.elapsed_s = time.perf_counter() - began

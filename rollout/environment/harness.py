@@ -1,4 +1,4 @@
-"""Asking a harness tool, and holding its answer to the contract of `gateway.types.Role`."""
+"""Call harness tools and validate their results against the contract of `gateway.types.Role`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Answer = TypeVar("Answer", bound=BaseModel)
 async def ask(
     session: Session, role: Role, arguments: Mapping[str, Any], model: type[Answer], *, server: str
 ) -> tuple[Answer, ToolResult]:
-    """Call the server's tool for `role`; its structured answer as `model`, and the whole result.
+    """Call the server's tool for `role`; return its structured result as `model`, and the whole result.
 
     Raises:
-        HarnessError: the server has no such tool, refused, or answered off contract.
+        HarnessError: the server has no such tool, refused the call, or broke its contract.
         GatewayError: the world broke.
     """
     result = await session.invoke(role, dict(arguments), server=server)

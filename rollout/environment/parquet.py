@@ -1,6 +1,6 @@
 # pyright: basic
-# pyarrow ships no types; this module is the one place that uses it.
-"""Dataset rows in the parquet form that verl reads."""
+# pyarrow ships no types.
+"""Read and write dataset rows in the Parquet form that verl reads."""
 
 from __future__ import annotations
 
@@ -14,45 +14,33 @@ import pyarrow.parquet as pq
 from gateway.errors import ConfigError
 from rollout.environment.task import Task
 
-_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
-# Spelt out, so that a column that is null in every row still has its type, and two files can be concatenated.
+_MESSAGE = pa.struct({"role": pa.string(), "content": pa.string()})
+_WORLD = {"task": pa.string(), "seed": pa.int64()}
+_MCP = pa.struct({"environment": pa.string(), **_WORLD, "tools": pa.list_(pa.string())})
+_EXTRA_INFO = {
+    "index": pa.int64(),
+    "split": pa.string(),
+    "mcp": _MCP,
+    # Read by our tool class under verl's stock tool_agent, see rollout/verl/stock_session.py.
+    "tools_kwargs": pa.struct({"mcp": pa.struct(_WORLD)}),
+}
+# The types are explicit, so that a column that is null in every row has its type and two files can be concatenated.
 SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("agent_name", pa.string()),
-        ("prompt", pa.list_(_MESSAGE)),
-        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-        (
-            "extra_info",
-            pa.struct(
-                [
-                    ("index", pa.int64()),
-                    ("split", pa.string()),
-                    (
-                        "mcp",
-                        pa.struct(
-                            [
-                                ("environment", pa.string()),
-                                ("task", pa.string()),
-                                ("seed", pa.int64()),
-                                ("tools", pa.list_(pa.string())),
-                            ]
-                        ),
-                    ),
-                    # What verl's stock tool_agent hands to our tool class, see rollout/verl/stock_session.py.
-                    ("tools_kwargs", pa.struct([("mcp", pa.struct([("task", pa.string()), ("seed", pa.int64())]))])),
-                ]
-            ),
-        ),
-    ]
+    {
+        "data_source": pa.string(),
+        "agent_name": pa.string(),
+        "prompt": pa.list_(_MESSAGE),
+        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
+        "extra_info": pa.struct(_EXTRA_INFO),
+    }
 )
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file, in order.
+    """Read the rows of a file, in order.
 
     Raises:
-        ConfigError: the file is not there, or is no parquet file.
+        ConfigError: the file does not exist, or is not a Parquet file.
     """
     try:
         table = pq.read_table(path)
@@ -80,16 +68,12 @@ def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> N
 
 
 def _row(index: int, task: Task, split: str, agent: str) -> dict[str, Any]:
-    mcp = {"environment": task.environment, "task": task.task, "seed": task.seed, "tools": task.tools}
+    world = {"task": task.task, "seed": task.seed}
+    mcp = {"environment": task.environment, **world, "tools": task.tools}
     return {
         "data_source": task.environment,
         "agent_name": agent,
         "prompt": list(task.prompt),
         "reward_model": {"style": "rule", "ground_truth": task.answer or ""},
-        "extra_info": {
-            "index": index,
-            "split": split,
-            "mcp": mcp,
-            "tools_kwargs": {"mcp": {"task": task.task, "seed": task.seed}},
-        },
+        "extra_info": {"index": index, "split": split, "mcp": mcp, "tools_kwargs": {"mcp": world}},
     }

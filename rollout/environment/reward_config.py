@@ -1,4 +1,4 @@
-"""What an environment's reward is made of, as its YAML file states it."""
+"""Configuration of an environment's reward."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
-class Component(StrEnum):
-    """What a reward can be made of, beside the parts of a server's score. All but the first two are in [0, 1]."""
+class Section(BaseModel):
+    """One section of an environment's YAML file: immutable, and unknown keys are errors."""
 
-    SCORE = "score"
-    """What the server's score tool says."""
-    TURNS = "turns"
-    """Sum of the rewards that trusted servers gave for single turns."""
-    EXACT_MATCH = "exact_match"
-    """1 where the policy's last answer is the row's ground truth, else 0."""
-    VALID_CALLS = "valid_calls"
-    """Share of the calls that could be sent: readable, of a known tool, with arguments that fit its schema."""
-    FORMAT = "format"
-    """Share of the turns that ended by themselves and wrote no call that cannot be read."""
-    BREVITY = "brevity"
-    """1 up to a number of sampled tokens, falling to 0 at another."""
-
-
-UNLESS_SAID = (Component.SCORE, Component.TURNS)
-"""What weighs 1 where the file does not name it; all else weighs nothing, and is not computed."""
-OURS = tuple(component for component in Component if component not in UNLESS_SAID)
-
-
-class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class BrevityConfig(_Section):
+class Component(StrEnum):
+    """Components of a reward, besides the parts of a server's score. All but the first two are in [0, 1]."""
+
+    SCORE = "score"
+    """The score that the server's score tool returns."""
+    TURNS = "turns"
+    """Sum of the per-turn rewards from trusted servers."""
+    EXACT_MATCH = "exact_match"
+    """1 if the policy's last answer equals the row's ground truth, else 0."""
+    VALID_CALLS = "valid_calls"
+    """Share of the calls that were valid: readable, to a known tool, with arguments that fit its schema."""
+    FORMAT = "format"
+    """Share of the turns that ended with the stop token and contain no unreadable call."""
+    BREVITY = "brevity"
+    """1 up to `full_until` sampled tokens, falling linearly to 0 at `none_from`."""
+
+
+_FROM_SERVERS = (Component.SCORE, Component.TURNS)
+"""Components with weight 1 by default. All others have weight 0 by default and are then not computed."""
+
+
+class BrevityConfig(Section):
     """Bounds of the component `brevity`, in sampled tokens of the whole trajectory."""
 
     full_until: int = Field(ge=0)
@@ -47,26 +48,25 @@ class BrevityConfig(_Section):
         return self
 
 
-class RewardConfig(_Section):
-    """Whose score ends a trajectory, and what its reward is made of: the weighted sum of its components."""
+class RewardConfig(Section):
+    """The reward of a trajectory: the weighted sum of its components."""
 
     server: str | None = None
-    """The server whose score tool judges the trajectory."""
+    """The server whose tool with the role `score` scores the trajectory."""
     parts: tuple[str, ...] = ()
-    """Names of the score's parts; they reach verl as `reward_extra_info`, the same keys for every outcome."""
+    """Names of the score's parts. verl gets them as `reward_extra_info`, the same keys for every outcome."""
     weights: dict[str, float] = {}
-    """By component or part; a `score` and the turns' rewards weigh 1 unless it says otherwise, all else nothing."""
+    """By component or part. The defaults are 1 for `score` and `turns`, and 0 for everything else."""
     answer_pattern: str | None = None
-    """Regular expression with one group: where in the last answer the component `exact_match` looks; its last match
-    counts. None takes the whole answer."""
+    """Regular expression with one group, which captures the part of the last answer that `exact_match` compares; the
+    last match counts. None compares the whole answer."""
     brevity: BrevityConfig | None = None
 
     @field_validator("parts")
     @classmethod
     def _names_are_free(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """verl's validation gives some names a meaning of their own, and so do we."""
-        own = {"reward", "acc", *Component}
-        if taken := [part for part in parts if part in own or part.startswith("mcp_")]:
+        reserved = {"reward", "acc", *Component}  # the first two by verl's validation
+        if taken := [part for part in parts if part in reserved or part.startswith("mcp_")]:
             raise ValueError(f"{', '.join(taken)}: taken, choose another name")
         return parts
 
@@ -78,13 +78,13 @@ class RewardConfig(_Section):
         try:
             groups = re.compile(pattern).groups
         except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from error
+            raise ValueError(f"is not a regular expression: {error}") from error
         if groups != 1:
             raise ValueError(f"has {groups} groups; put the answer, and nothing else, into one")
         return pattern
 
     @model_validator(mode="after")
-    def _weighs_what_there_is(self) -> RewardConfig:
+    def _weights_name_components(self) -> RewardConfig:
         known = [*Component, *self.parts]
         if unknown := [name for name in self.weights if name not in known]:
             raise ValueError(f"weights names {', '.join(unknown)}; there are {', '.join(known)}")
@@ -93,15 +93,15 @@ class RewardConfig(_Section):
         return self
 
     @property
-    def ours(self) -> tuple[Component, ...]:
-        """Components that are computed here, from the trace."""
-        return tuple(component for component in OURS if component in self.weights)
+    def computed(self) -> tuple[Component, ...]:
+        """Weighted components that are computed from the trace."""
+        return tuple(each for each in Component if each in self.weights and each not in _FROM_SERVERS)
 
     @property
     def reported(self) -> tuple[str, ...]:
-        """Names under which a reward's parts are reported."""
-        return (*self.parts, *self.ours)
+        """Names of the reward parts in the training sample."""
+        return (*self.parts, *self.computed)
 
     def weight(self, name: str) -> float:
-        """How much a component, or a part of the server's score, counts."""
-        return self.weights.get(name, 1.0 if name in UNLESS_SAID else 0.0)
+        """The weight of a component or of a part of the server's score."""
+        return self.weights.get(name, 1.0 if name in _FROM_SERVERS else 0.0)

@@ -1,4 +1,4 @@
-"""An environment's tasks as dataset rows."""
+"""Build dataset rows from the tasks of an environment."""
 
 from __future__ import annotations
 
@@ -34,82 +34,77 @@ class _Tasks(BaseModel):
 
 
 async def environment_tasks(environment: Environment, gateway: Gateway, split: str, limit: int | None) -> list[Task]:
-    """The first `limit` tasks of a split, with the prompts that rows hold: system message, then opening message.
+    """List the first `limit` tasks of a split, each with the prompt of its row: system message and opening message.
+
+    Args:
+        environment: its `tasks.server` lists the tasks.
+        gateway: the running servers of the environment.
+        split: one of `SPLITS`.
+        limit: number of tasks; None lists all.
 
     Raises:
-        ConfigError: the environment does not say who lists its tasks, or has fewer than `limit`.
-        GatewayError: the world broke, or the `tasks` tool answered off contract.
+        ConfigError: the environment has no `tasks.server`, fewer than `limit` tasks, or a task without any prompt.
+        GatewayError: the world broke, or the `tasks` tool broke its contract.
     """
     if split not in SPLITS:
         raise ConfigError(f"unknown split {split!r}", key="split", remedy=f"one of {', '.join(SPLITS)}")
     if environment.tasks is None:
-        raise ConfigError(
-            "the environment does not say which server lists its tasks", file=environment.file, key="tasks.server"
-        )
+        problem = "the environment does not name the server that lists its tasks"
+        raise ConfigError(problem, file=environment.file, key="tasks.server")
     async with gateway.lease(trajectory=uuid4().hex, task=None, seed=0) as session:
         arguments = {"split": split, "limit": limit or 1_000_000}
         answer, _ = await ask(session, Role.TASKS, arguments, _Tasks, server=environment.tasks.server)
     listed = answer.tasks
     if limit is not None and len(listed) < limit:
-        raise ConfigError(
-            f"{environment.name} has {len(listed)} {split} tasks, {limit} were asked for",
-            key="-n",
-            remedy="ask for fewer",
-        )
+        problem = f"{environment.name} has {len(listed)} {split} tasks, {limit} were asked for"
+        raise ConfigError(problem, key="-n", remedy="ask for fewer")
     system = await system_message(environment, gateway)
     tasks: list[Task] = []
     for item in listed:
         opening: list[Message] = [{"role": "user", "content": item.prompt}] if item.prompt is not None else []
         if not system and not opening:
-            raise ConfigError(
-                f"task {item.task!r} has no prompt, and the environment no system message: its row would be empty",
-                file=environment.file,
-                key="system",
-                remedy="let `tasks` give prompts, or write a system message",
-            )
-        prompt = (*system, *opening)
-        tasks.append(
-            Task(environment=environment.name, task=item.task, seed=item.seed, prompt=prompt, answer=item.answer)
-        )
+            problem = f"task {item.task!r} has no prompt, and the environment no system message: its row would be empty"
+            remedy = "let `tasks` give prompts, or write a system message"
+            raise ConfigError(problem, file=environment.file, key="system", remedy=remedy)
+        fields = item.model_dump() | {"environment": environment.name, "prompt": (*system, *opening)}
+        tasks.append(Task.model_validate(fields))
     return tasks
 
 
 async def system_message(environment: Environment, gateway: Gateway) -> list[Message]:
-    """The environment's system message, as a list of at most one.
+    """Build the environment's system message, as a list of at most one message.
 
     Raises:
-        ConfigError: a server does not have what it is to contribute, or refuses it.
+        ConfigError: a server lacks or refuses the instructions, prompt or resource that a part names.
         GatewayError: the world broke.
     """
     if not environment.system:
         return []
-    parts = [
-        await _part(environment, gateway, part, f"system.{index}") for index, part in enumerate(environment.system)
-    ]
-    text = "\n\n".join(parts)
+    parts = enumerate(environment.system)
+    text = "\n\n".join([await _part(environment, gateway, part, f"system.{index}") for index, part in parts])
     for found in find_hidden(text, "system message"):
         log.warning("system.hidden_text", environment=environment.name, finding=str(found))
     return [{"role": "system", "content": text}]
 
 
 async def _part(environment: Environment, gateway: Gateway, part: SystemPart, key: str) -> str:
+    """The text of one part; `key` names it in errors."""
     if part.text is not None:
         return part.text
     if part.instructions_of is not None:
-        instructions = gateway.instructions.get(part.instructions_of)
-        if not instructions:
-            problem = f"server {part.instructions_of!r} gives no instructions"
-            raise ConfigError(problem, file=environment.file, key=key, remedy="use a text")
-        return instructions
+        if instructions := gateway.instructions.get(part.instructions_of):
+            return instructions
+        problem = f"server {part.instructions_of!r} gives no instructions"
+        raise ConfigError(problem, file=environment.file, key=key, remedy="use a text")
     if part.prompt is not None:
-        name, arguments = GET_PROMPT, {"name": part.prompt.name, "arguments": part.prompt.arguments}
-        wanted = f"prompt {part.prompt.name!r}"
+        source, what = part.prompt, f"prompt {part.prompt.name!r}"
+        tool, arguments = GET_PROMPT, {"name": part.prompt.name, "arguments": part.prompt.arguments}
     else:
         assert part.resource is not None
-        name, arguments = READ_RESOURCE, {"uri": part.resource.uri}
-        wanted = f"resource {part.resource.uri!r}"
-    result = await gateway.fetch(part.server or "", name, arguments)
+        source, what = part.resource, f"resource {part.resource.uri!r}"
+        tool, arguments = READ_RESOURCE, {"uri": part.resource.uri}
+    result = await gateway.fetch(source.server, tool, arguments)
     if result.is_error:
-        problem = f"server {part.server!r} refuses {wanted}: {result.text[:500]}"
+        problem = f"server {source.server!r} refuses {what}: {result.text[:500]}"
         raise ConfigError(problem, file=environment.file, key=key, remedy="look at what it offers")
     return result.text

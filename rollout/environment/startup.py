@@ -1,4 +1,4 @@
-"""Servers started for a user, who is told which key of which file to mend where one does not come up."""
+"""Start the servers of a configuration; a server that does not start is an error that names its file and key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, GatewayError, raise_all
+from gateway.errors import ConfigError, one_error, raise_all
 from gateway.gateway import Gateway
 from rollout.environment.diagnosis import diagnose
 
@@ -16,85 +16,69 @@ from rollout.environment.diagnosis import diagnose
 async def opened(
     config: GatewayConfig, *, name: str, source: str | Path, key: str = "servers"
 ) -> AsyncGenerator[Gateway]:
-    """The gateway with every server running, required or not.
+    """Open a gateway with every server running, whether required or not.
 
     Args:
-        source: The file that names the servers.
-        key: Under what the file has them.
+        config: the servers.
+        name: the gateway's name in logs.
+        source: the file that names the servers.
+        key: the key under which `source` has the servers.
 
     Raises:
-        ConfigError: servers did not start; a message names `source` and the server's key in it. All of them are told.
+        ConfigError: servers did not start; the message has a line for each, with `source` and the server's key.
     """
-    gateway = Gateway(_not_required(config), name=name)
-    try:
-        await gateway.__aenter__()
-    except ConfigError as error:
-        raise placed(error, source, key) from error
-    try:
-        raise_all(_failures(gateway, config, source, key))
+    async with opened_where_possible(config, name=name, source=source, key=key) as (gateway, faults):
+        raise_all(faults)
         yield gateway
-    finally:
-        await gateway.__aexit__(None, None, None)
 
 
 @asynccontextmanager
 async def opened_where_possible(
     config: GatewayConfig, *, name: str, source: str | Path, key: str = "servers"
 ) -> AsyncGenerator[tuple[Gateway, list[ConfigError]]]:
-    """The gateway with those servers that run, whatever is required, and what is wrong with each of the others.
+    """Open a gateway with the servers that start, whether required or not, and the error of each other server.
 
     Raises:
-        ConfigError: something is wrong that is no single server's.
+        ConfigError: the configuration has a fault that does not belong to one server.
     """
-    config = _not_required(config)
-    servers = dict(config.servers)
-    problems: list[ConfigError] = []
+    # No server is required here, so that one failure does not hide the others.
+    servers = {server: entry.model_copy(update={"required": False}) for server, entry in config.servers.items()}
+    faults: list[ConfigError] = []
     while True:
         gateway = Gateway(config.model_copy(update={"servers": servers}), name=name)
         try:
             await gateway.__aenter__()
             break
         except ConfigError as error:
-            # An entry that contradicts itself, or what its server offers: the others start without it.
-            wrong = max((each for each in servers if _is_about(each, error)), key=len, default=None)
-            if wrong is None:
-                raise placed(error, source, key) from error
-            problems.append(placed(error, source, key))
-            del servers[wrong]
+            # The entry contradicts itself or what its server offers. Start the others without it.
+            about = f"{error.key}."
+            faulty = max((each for each in servers if about.startswith(f"servers.{each}.")), key=len, default=None)
+            if faulty is None:
+                raise one_error([*faults, located(error, source, key)]) from error
+            faults.append(located(error, source, key))
+            del servers[faulty]
     try:
-        yield gateway, problems + _failures(gateway, config, source, key)
+        yield gateway, faults + _failures(gateway, config, source, key)
     finally:
         await gateway.__aexit__(None, None, None)
 
 
-def _not_required(config: GatewayConfig) -> GatewayConfig:
-    """So that one failure does not hide the others."""
-    servers = {server: entry.model_copy(update={"required": False}) for server, entry in config.servers.items()}
-    return config.model_copy(update={"servers": servers})
+def located(error: ConfigError, source: str | Path, key: str) -> ConfigError:
+    """The error with its file, and with its key as that file spells it."""
+    here = error.key
+    if here is not None and here.startswith("servers."):
+        here = f"{key}.{here.removeprefix('servers.')}"
+    return ConfigError(error.problem, file=error.file or source, key=here, remedy=error.remedy)
 
 
 def _failures(gateway: Gateway, config: GatewayConfig, source: str | Path, key: str) -> list[ConfigError]:
-    """In the file's order."""
-    failed = [gateway.failures[server] for server in config.servers if server in gateway.failures]
-    return [_unavailable(error, config, source, key) for error in failed]
-
-
-def placed(error: ConfigError, source: str | Path, key: str) -> ConfigError:
-    """The error with the file, and with the key as that file spells it."""
-    return ConfigError(error.problem, file=error.file or source, key=_spelled(error.key, key), remedy=error.remedy)
-
-
-def _is_about(server: str, error: ConfigError) -> bool:
-    return error.key == f"servers.{server}" or (error.key or "").startswith(f"servers.{server}.")
-
-
-def _spelled(at: str | None, key: str) -> str | None:
-    return f"{key}.{at.removeprefix('servers.')}" if at is not None and at.startswith("servers.") else at
-
-
-def _unavailable(error: GatewayError, config: GatewayConfig, source: str | Path, key: str) -> ConfigError:
-    cause = error.__cause__
-    if isinstance(cause, ConfigError):
-        return placed(cause, source, key)
-    found = diagnose(error, config.servers[error.server or ""])
-    return ConfigError(found.problem, file=source, key=f"{key}.{error.server}", remedy=found.remedy)
+    """The errors of the servers that did not start, in the order of the file."""
+    faults: list[ConfigError] = []
+    for server in config.servers:
+        if (error := gateway.failures.get(server)) is None:
+            continue
+        if isinstance(error.__cause__, ConfigError):
+            faults.append(located(error.__cause__, source, key))
+        else:
+            faults.append(diagnose(error, config.servers[server], file=source, key=f"{key}.{server}"))
+    return faults

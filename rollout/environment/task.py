@@ -1,4 +1,4 @@
-"""A dataset row, parsed once at the door."""
+"""Typed dataset rows: the task of a trajectory, its origin, and the sampling seeds derived from that."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ REMEDY = "write rows with `mcp-rollout data`"
 
 
 class Origin(BaseModel):
-    """Which run of which row a trajectory is; enough to find it again and to seed its sampling."""
+    """The row and run that a trajectory belongs to. Identifies it, and seeds its sampling."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     row: int = 0
     """Index of the row in its dataset."""
     sample: int = 0
-    """Which of the row's sibling trajectories this is, from 0."""
+    """Number of the trajectory among the siblings of its row, from 0."""
     step: int = -1
     """The trainer's global step, -1 outside training."""
     validate_: bool = Field(default=False, alias="validate")
     uid: str = ""
     """The trainer's id of the prompt group."""
     engine: str = ""
-    """What generated: `verl`, or an engine of `mcp-rollout run`."""
+    """What generated the trajectory: `verl`, or an engine of `mcp-rollout run`."""
 
 
 def sampling_seed(origin: Origin, turn: int, part: int = 0, *, base: int = 0) -> int:
-    """A seed that is the same for the same row, sibling, step and turn: verl's own ids are random.
+    """A seed that depends only on row, sample, step and turn (verl's own ids are random).
 
     Args:
-        part: Which generation of the turn this is, from 0.
-        base: What sets one run's seeds apart from another's.
+        origin: the trajectory.
+        turn: number of the turn, from 0.
+        part: number of the generation within the turn, from 0.
+        base: seed of the run.
     """
     seed = base
     for number in (origin.row, origin.sample, origin.step, turn, *([part] if part else [])):
@@ -46,14 +48,14 @@ def sampling_seed(origin: Origin, turn: int, part: int = 0, *, base: int = 0) ->
 
 
 class TurnSeeds:
-    """The seed of each generation of a trajectory, in order."""
+    """The seeds of a trajectory's generations, in order."""
 
     def __init__(self, origin: Origin, *, base: int = 0) -> None:
         self._origin, self._base = origin, base
         self._turn, self._part = -1, 0
 
     def next(self, turn: int) -> int:
-        """Of this turn's first generation, or, where it is asked for again, of the one that goes on."""
+        """The seed of the next generation of `turn`; a turn with a thinking budget can have two."""
         self._turn, self._part = turn, self._part + 1 if turn == self._turn else 0
         return sampling_seed(self._origin, turn, self._part, base=self._base)
 
@@ -65,7 +67,7 @@ def _is_message(message: Message) -> Message:
 
 
 class Task(BaseModel):
-    """What a trajectory is about: `extra_info.mcp` of a row, and its prompt."""
+    """The task of a trajectory: `extra_info.mcp` of its row, and the prompt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -73,38 +75,42 @@ class Task(BaseModel):
     task: str
     seed: int
     tools: tuple[str, ...] | None = None
-    """Exposed names of the tools the policy may use; all of them where it is None."""
+    """Exposed names of the tools that the policy may use; None allows all."""
     prompt: tuple[Annotated[Message, AfterValidator(_is_message)], ...] = Field(min_length=1)
     answer: str | None = None
-    """The row's `reward_model.ground_truth`, for rewards that compare with it; never shown to the policy."""
+    """The row's `reward_model.ground_truth`, for rewards that compare with it. The policy never sees it."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], *, where: str | None = None) -> Task:
-        """Read a row as verl's dataset gives it (`raw_prompt`) or as the parquet file holds it (`prompt`).
+        """Parse a row of verl's dataset (`raw_prompt`) or of a Parquet file (`prompt`).
+
+        Args:
+            row: the row.
+            where: file and row, for errors.
 
         Raises:
-            ConfigError: the row lacks `extra_info.mcp` or a field of it is wrong; `where` names file and row.
+            ConfigError: the row lacks `extra_info.mcp`, or a field is invalid.
         """
         extra: Any = row.get("extra_info")
         mcp: Any = cast("Mapping[str, Any]", extra).get("mcp") if isinstance(extra, Mapping) else None
         if not isinstance(mcp, Mapping):
             raise ConfigError("a row for mcp_agent needs this mapping", file=where, key="extra_info.mcp", remedy=REMEDY)
         fields = dict(cast("Mapping[str, Any]", mcp))
-        # verl's dataset hands lists over as arrays now and then; what is no list at all is for the model to refuse.
+        # verl's dataset sometimes passes lists as arrays. The model rejects whatever is not a list.
         fields["tools"] = _listed(fields.get("tools"))
         fields["prompt"] = _listed(row.get("raw_prompt", row.get("prompt")))
         if not isinstance(fields["prompt"], list):
             remedy = f"a list of {{role, content}}; {REMEDY}"
-            raise ConfigError("is no list of chat messages", file=where, key="prompt", remedy=remedy)
+            raise ConfigError("is not a list of chat messages", file=where, key="prompt", remedy=remedy)
         fields["answer"] = _ground_truth(row.get("reward_model"))
         return validate(cls, fields, file=where, key="extra_info.mcp")
 
 
 def _ground_truth(reward_model: Any) -> str | None:
-    """Other people's rows hold numbers here, or things that only their own reward function reads."""
-    truth: Any = (
-        cast("Mapping[str, Any]", reward_model).get("ground_truth") if isinstance(reward_model, Mapping) else None
-    )
+    """The ground truth as text. Rows of other projects have numbers there, or objects for their own reward function."""
+    if not isinstance(reward_model, Mapping):
+        return None
+    truth = cast("Mapping[str, Any]", reward_model).get("ground_truth")
     return str(truth) if isinstance(truth, str | int | float) and truth != "" else None
 
 

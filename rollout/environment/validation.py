@@ -1,4 +1,4 @@
-"""What environments, locks and rows must be before anything is played: one place for every command that asks."""
+"""Preflight checks of environments, locks and rows, shared by all commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCK_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 
 
 def missing_roles(environment: Environment, session: Session) -> list[ConfigError]:
-    """One for each tool that the servers lack which play the user and keep the score."""
+    """One error for each tool that the user, reward or elicitation server lacks for its role."""
     needed: list[tuple[str, str, Role]] = []
     if environment.user:
         needed += [("user.server", environment.user.server, role) for role in (Role.START, Role.REPLY)]
@@ -39,10 +39,10 @@ def missing_roles(environment: Environment, session: Session) -> list[ConfigErro
 
 
 def unnumbered(indices: Sequence[object]) -> list[int]:
-    """Rows whose `extra_info.index` is not theirs alone: traces and sampling seeds would take them for one row.
+    """Rows whose `extra_info.index` is missing or taken: traces and sampling seeds cannot tell them from other rows.
 
     Args:
-        indices: Of the rows of one file, in order.
+        indices: `extra_info.index` of the rows of one file, in order.
     """
     seen: set[object] = {None}
     found: list[int] = []
@@ -54,11 +54,11 @@ def unnumbered(indices: Sequence[object]) -> list[int]:
 
 
 def row_faults(task: Task, environment: Environment, tools: Collection[str], *, where: str) -> list[ConfigError]:
-    """What is wrong with a row of the environment; its keys are the row's columns.
+    """Validate a row against its environment; the keys of the errors are the row's columns.
 
     Args:
-        tools: Exposed names of what the policy may be shown.
-        where: File and row.
+        tools: exposed names of the environment's tools.
+        where: file and row.
     """
     faults: list[ConfigError] = []
     if task.prompt[-1]["role"] != "user" and environment.user is None:
@@ -70,7 +70,7 @@ def row_faults(task: Task, environment: Environment, tools: Collection[str], *, 
                 remedy="end it in one, or name a `user` in the environment",
             )
         )
-    if Component.EXACT_MATCH in environment.reward.ours and not task.answer:
+    if Component.EXACT_MATCH in environment.reward.computed and not task.answer:
         faults.append(
             ConfigError(
                 f"the reward of {environment.name} weighs exact_match, and the row has no ground truth",
@@ -94,7 +94,13 @@ def row_faults(task: Task, environment: Environment, tools: Collection[str], *, 
 def locked_tools(
     name: str, lock: Sequence[LockEntry], gateway: Gateway, *, path: str | None
 ) -> dict[str, dict[str, Any]] | None:
-    """The lock's schemas for one environment, checked against the live definitions; `path` is where the lock is.
+    """The lock's schemas for one environment by exposed name, or None without a lock.
+
+    Args:
+        name: the environment.
+        lock: all entries of the lock.
+        gateway: the running servers, whose definitions must match the lock.
+        path: the file of the lock.
 
     Raises:
         LockMismatch: a definition differs from the lock.
@@ -112,7 +118,7 @@ def locked_tools(
 def refuse_differences(
     entries: Sequence[LockEntry], gateway: Gateway, *, lock: Sequence[LockEntry], path: str | None
 ) -> None:
-    """Raises LockMismatch where the live definitions differ from `entries`, a part of `lock`, which lies at `path`."""
+    """Raises LockMismatch where the live definitions differ from `entries`, a part of the `lock` at `path`."""
     if differences := check_lock(entries, gateway.catalogue):
         sources = " ".join(dict.fromkeys(entry.source for entry in lock))
         raise LockMismatch(
@@ -123,5 +129,5 @@ def refuse_differences(
 
 
 def selected(tools: Sequence[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
-    """The schemas that the row's prompt carries."""
+    """The schemas of the tools that the row selects."""
     return [tool for tool in tools if task.tools is None or tool["function"]["name"] in task.tools]

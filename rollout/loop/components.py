@@ -1,4 +1,4 @@
-"""Components of a reward that a trace alone decides. Each reads what the policy wrote, and nothing that a tool said."""
+"""Reward components that are computed from a trace. They read what the policy wrote and no tool results."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rollout.types import FinishReason
 
 
 def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
-    """The components of ours that the environment weighs, each in [0, 1].
+    """Compute the components with a weight, each in [0, 1].
 
     Raises:
-        ConfigError: `exact_match` is weighed, and the row has no ground truth.
+        ConfigError: `exact_match` has a weight, and the row has no ground truth.
     """
-    return {component: _COMPUTED[component](config, trace) for component in config.ours}
+    return {component: _COMPUTED[component](config, trace) for component in config.computed}
 
 
 def exact_match(config: RewardConfig, trace: Trace) -> float:
-    """Whether the last answer is the row's ground truth: as numbers where both are, else as normalised text."""
+    """1 if the last answer equals the row's ground truth, as numbers if both are, else as normalised text."""
     truth = trace.task.answer
     if not truth:
         raise ConfigError(
@@ -33,25 +33,25 @@ def exact_match(config: RewardConfig, trace: Trace) -> float:
             key="reward_model.ground_truth",
             remedy="let the server's `tasks` tool give each task an `answer`, or write it into the rows",
         )
-    answers = bool(trace.turns) and not trace.turns[-1].tools and not trace.ends_unheard
-    said = trace.turns[-1].content if answers else ""
+    answers = bool(trace.turns) and not trace.turns[-1].tools and not trace.ends_undelivered
+    answer = trace.turns[-1].content if answers else ""
     if config.answer_pattern is not None:
-        found = re.findall(config.answer_pattern, said)
-        said = found[-1] if found else ""
-    return float(same_answer(said, truth))
+        matches = re.findall(config.answer_pattern, answer)
+        answer = matches[-1] if matches else ""
+    return float(same_answer(answer, truth))
 
 
 def same_answer(one: str, other: str) -> bool:
-    """`1,000.0` is `1000`, and ` The Nile.` is `the nile`; an empty answer is no answer."""
+    """Compare two answers: `1,000.0` equals `1000`, ` The Nile.` equals `the nile`, and an empty answer equals none."""
     left, right = _normalised(one), _normalised(other)
     numbers = _number(left), _number(right)
     return numbers[0] == numbers[1] if None not in numbers else bool(left) and left == right
 
 
 def valid_calls(config: RewardConfig, trace: Trace) -> float:
-    """No call at all earns nothing, or the safest policy would be one that never calls.
+    """The share of valid calls; 0 without any call, or a policy that never calls would score best.
 
-    Calls beyond the parallel limit were never looked at, and say nothing: else writing many would lift the share.
+    Calls beyond the parallel limit were not validated and do not count, or writing many would raise the share.
     """
     events = [event for turn in trace.turns for event in turn.tools]
     calls = [event for event in events if event.fault is not None or event.server is not None]
@@ -59,6 +59,7 @@ def valid_calls(config: RewardConfig, trace: Trace) -> float:
 
 
 def well_formed(config: RewardConfig, trace: Trace) -> float:
+    """The share of turns that ended with the stop token and have no unreadable call."""
     well = [
         turn.finish_reason is FinishReason.STOP and all(event.fault is not CallFault.UNREADABLE for event in turn.tools)
         for turn in trace.turns
@@ -67,7 +68,7 @@ def well_formed(config: RewardConfig, trace: Trace) -> float:
 
 
 def brevity(config: RewardConfig, trace: Trace) -> float:
-    """The length penalty of DAPO (arXiv 2503.14476, section 3.4), turned round: 1 is short, 0 is too long."""
+    """The length penalty of DAPO (arXiv 2503.14476, section 3.4), inverted: 1 is short, 0 is too long."""
     assert config.brevity is not None
     sampled = sum(turn.sampled for turn in trace.turns)
     room = config.brevity.none_from - config.brevity.full_until

@@ -1,4 +1,4 @@
-"""How tool results and user messages join the context: with the budget told, cut to what fits, or not at all."""
+"""Append tool results and user messages to the context: cut to the token budget, with a budget line if configured."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rollout.environment.config import Environment, ThinkingContext
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
 from rollout.loop.thinking import without_thinking
-from rollout.trace.marks import Mark, MarkKind
+from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Edit, Message, TokenBuilder
 
 _ATTEMPTS = 3
-"""Tokens of a text by itself and within a message may differ by a few, so what was cut is measured again."""
+"""A text may have a few tokens more inside a message than alone, so a cut message is measured again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """The rules by which one trajectory's context grows."""
+    """Grows the context of one trajectory."""
 
     environment: Environment
     limits: Limits
@@ -28,16 +28,16 @@ class Context:
     schemas: Sequence[Mapping[str, Any]]
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
-        """Record messages, and render them into the context where another generation will read them.
+        """Record the messages, and append them to the context unless the trajectory ends here.
 
-        Sets the stop reason where a limit is reached or where they do not fit.
+        Sets the stop reason where a limit is reached or the messages do not fit.
         """
         base = self._base(trace, messages)
         trace.stop_reason = trace.stop_reason or self.limits.reached(trace, freed=len(trace.context) - len(base))
         try:
             if trace.stop_reason is None:
                 self._render(trace, messages, base)
-        finally:  # what happened was said, even to a template that cannot render it
+        finally:  # recorded even if the chat template raises
             trace.messages += messages
 
     def _render(self, trace: Trace, messages: list[Message], base: list[int]) -> None:
@@ -52,22 +52,25 @@ class Context:
             trace.open([*kept, *edit.inserted, *edit.appended], images=trace.images + edit.images)
 
     def _base(self, trace: Trace, messages: Sequence[Message]) -> list[int]:
-        """The context that the messages join."""
+        """The context to which the messages are appended: without earlier thinking where the environment drops it."""
         new_user_turn = messages[0]["role"] == "user"
         if new_user_turn and self.environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
             return without_thinking(trace, self.tokens)
         return trace.context
 
     def _fitted(self, trace: Trace, messages: list[Message], base: list[int]) -> Edit | None:
-        """The messages as an edit of `base`, None where they do not fit; in `messages` stands what the policy reads."""
+        """Render the messages as an edit of `base`, or return None where they do not fit even when cut.
+
+        `messages` is updated in place to what the policy reads.
+        """
         line = self.limits.budget_line(trace) if self.limits.tell_budget else ""
         room = self.limits.tokens_left(trace) + len(trace.context) - len(base)
         for attempt in range(_ATTEMPTS):
-            told = [*messages[:-1], with_line(messages[-1], line)]
-            edit = self.tokens.messages(base, trace.messages, told, self.schemas)
+            shown = [*messages[:-1], with_line(messages[-1], line)]
+            edit = self.tokens.messages(base, trace.messages, shown, self.schemas)
             left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
             if left >= 1:
-                messages[:] = told
+                messages[:] = shown
                 note_shown(trace, messages, cut=attempt > 0)
                 return edit
             if not self._cut(trace, messages, self.environment.results.overflow_tokens - left):
@@ -76,7 +79,7 @@ class Context:
         return None
 
     def _cut(self, trace: Trace, messages: list[Message], excess: int) -> bool:
-        """Take `excess` tokens off the results, off the longest first; False where too little of them would be left."""
+        """Cut `excess` tokens from the results, the longest first; False if too little of them would be left."""
         results, tokens = self.environment.results, self.tokens
         sizes = {
             index: len(tokens.encode(message["content"]))
@@ -100,7 +103,7 @@ class Context:
 
 
 def with_line(message: Message, line: str) -> Message:
-    """The message with a line more at its end."""
+    """The message with `line` appended, where that is not empty."""
     if not line:
         return message
     content = message["content"]
@@ -110,7 +113,7 @@ def with_line(message: Message, line: str) -> Message:
 
 
 def note_shown(trace: Trace, messages: Sequence[Message], *, cut: bool) -> None:
-    """Record what the policy reads of each result, and that it was cut to fit."""
+    """Record the text that the policy reads of each result, and mark the turn if results were cut to fit."""
     turn = trace.turns[-1]
     if cut:
         turn.marks.append(Mark(kind=MarkKind.RESULT_CUT))

@@ -1,35 +1,46 @@
-"""What is wrong with a turn, and what the environment wants done about it."""
+"""Filters: detect void turns, repeated calls and long thinking, and apply the actions of the environment."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from gateway.types import canonical_json
 from rollout.environment.config import FilterAction, FilterConfig, FiltersConfig
-from rollout.trace.marks import Mark, MarkKind
+from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, FinishReason, Parsed
 
 _CALL_MARKER = re.compile(r"<[^<>\s]*tool[_▁]calls?[^<>\s]*>|<function=")
-"""How the known formats begin a call."""
+"""The beginning of a call in the known formats."""
 _BROKEN_SHARE = 0.05
-"""Share of characters that are no text, from which on a text is broken."""
+"""A text with a larger share of control and replacement characters is broken."""
 _LOOP_REPEATS, _LOOP_TOKENS, _LONGEST_PERIOD = 4, 24, 64
-"""A text ends in a loop where its last tokens are one period, said this often, and this long in all."""
+"""A text ends in a loop if its last tokens repeat a period at least this often and this many tokens long in total;
+longer periods are not detected."""
 
 
 class Filters:
-    """The filters of one trajectory; they remember its calls."""
+    """The filters of one trajectory, with the calls it has made so far."""
 
     def __init__(self, config: FiltersConfig) -> None:
-        self._config = config
+        self._times, self._most_thinking = config.repeated_calls.times, config.long_thinking.tokens
+        self._filters: dict[MarkKind, FilterConfig] = {
+            MarkKind.VOID: config.void,
+            MarkKind.REPEATED_CALL: config.repeated_calls,
+            MarkKind.LONG_THINKING: config.long_thinking,
+        }
         self._made = Counter[str]()
 
     def judge(self, trace: Trace, completion: Completion, parsed: Parsed) -> None:
-        """Mark the turn that was just added, and mask it or end the trajectory where a filter says so."""
-        marks = [*noted(completion, parsed), *self._found(completion, parsed)]
+        """Mark the last turn, and mask its tokens or end the trajectory where that is a matching filter's action."""
+        marks = noted(completion, parsed)
+        if completion.finish_reason is not FinishReason.ABORT:
+            marks += [
+                Mark(kind=kind, detail=detail, action=self._filters[kind].action)
+                for kind, detail in self._matches(completion, parsed)
+            ]
         trace.turns[-1].marks += marks
         if any(mark.action is FilterAction.MASK for mark in marks):
             trace.mask(len(trace.turns) - 1)
@@ -37,51 +48,37 @@ class Filters:
             trace.stop_reason = StopReason.FILTERED
 
     def settle(self, trace: Trace) -> float:
-        """What the whole trajectory gets: its tokens masked where a filter says so, and the penalty, returned."""
+        """Mask the whole trajectory where a filter's action is that, and return the sum of the penalties."""
         found = [mark for turn in trace.turns for mark in turn.marks]
         if any(mark.action is FilterAction.MASK_TRAJECTORY for mark in found):
             for segment in (*trace.earlier, trace):
                 segment.mask()
-        return sum(self._of(mark.kind).penalty for mark in found if mark.action is FilterAction.PENALISE)
+        return sum(self._filters[mark.kind].penalty for mark in found if mark.action is FilterAction.PENALISE)
 
-    def _found(self, completion: Completion, parsed: Parsed) -> list[Mark]:
-        found: list[Mark] = []
-        if completion.finish_reason is FinishReason.ABORT:
-            return found
-        if why := void(completion, parsed):
-            found.append(self._mark(MarkKind.VOID, why))
-        repeated = [call for call in readable(parsed) if self._times(call) >= self._config.repeated_calls.times]
-        if repeated:
-            found.append(self._mark(MarkKind.REPEATED_CALL, ", ".join(dict.fromkeys(call.name for call in repeated))))
-        most = self._config.long_thinking.tokens
-        if most is not None and parsed.thinking_tokens > most:
-            found.append(self._mark(MarkKind.LONG_THINKING, f"{parsed.thinking_tokens} tokens"))
-        return found
+    def _matches(self, completion: Completion, parsed: Parsed) -> Iterator[tuple[MarkKind, str]]:
+        """The filters that match, each with the detail of its mark."""
+        if reason := void(completion, parsed):
+            yield MarkKind.VOID, reason
+        calls = [call.name for call in readable(parsed) if self._count(call) >= self._times]
+        if calls:
+            yield MarkKind.REPEATED_CALL, ", ".join(dict.fromkeys(calls))
+        if self._most_thinking is not None and parsed.thinking_tokens > self._most_thinking:
+            yield MarkKind.LONG_THINKING, f"{parsed.thinking_tokens} tokens"
 
-    def _times(self, call: Call) -> int:
-        """How often the call was made, this time included."""
+    def _count(self, call: Call) -> int:
+        """How often the trajectory made this call, including this time."""
         key = canonical_json([call.name, call.arguments])
         self._made[key] += 1
         return self._made[key]
 
-    def _mark(self, kind: MarkKind, detail: str) -> Mark:
-        return Mark(kind=kind, detail=detail, action=self._of(kind).action)
-
-    def _of(self, kind: MarkKind) -> FilterConfig:
-        config = self._config
-        return {
-            MarkKind.VOID: config.void,
-            MarkKind.REPEATED_CALL: config.repeated_calls,
-            MarkKind.LONG_THINKING: config.long_thinking,
-        }[kind]
-
 
 def readable(parsed: Parsed) -> list[Call]:
+    """The calls that could be parsed."""
     return [call for call in parsed.calls if call.problem is None]
 
 
 def noted(completion: Completion, parsed: Parsed) -> list[Mark]:
-    """What no filter decides about."""
+    """Marks that no filter is configured for."""
     marks: list[Mark] = []
     if completion.forced is not None:
         marks.append(Mark(kind=MarkKind.THINKING_CLOSED))
@@ -97,11 +94,12 @@ def noted(completion: Completion, parsed: Parsed) -> list[Mark]:
 
 
 def refused(calls: Sequence[Call], sent: Sequence[int], tools: Collection[str]) -> list[Mark]:
-    """What became of the calls that no tool has answered.
+    """Marks of the calls that no tool answered.
 
     Args:
-        sent: indices of the calls that were handed to the session.
-        tools: the names that the policy may call.
+        calls: all calls of the turn.
+        sent: indices of the calls that were sent.
+        tools: names of the tools that the policy may call.
     """
     marks: list[Mark] = []
     if unknown := [calls[index].name for index in sent if calls[index].name not in tools]:
@@ -112,7 +110,7 @@ def refused(calls: Sequence[Call], sent: Sequence[int], tools: Collection[str]) 
 
 
 def void(completion: Completion, parsed: Parsed) -> str:
-    """Why the turn is neither a readable call nor an answer; empty where it is one (SimpleTIR, arXiv 2509.02479)."""
+    """Why the turn is neither a readable call nor an answer; empty if it is one (SimpleTIR, arXiv 2509.02479)."""
     if readable(parsed):
         return ""
     if parsed.calls:
@@ -131,7 +129,7 @@ def _is_broken(character: str) -> bool:
 
 
 def ends_in_loop(ids: Sequence[int]) -> bool:
-    """Whether the last tokens, but for the one that ends the turn, are one period over and over."""
+    """Whether the last tokens, with or without the stop token, repeat one period."""
     return any(_loops(ids, period, end) for end in {len(ids), len(ids) - 1} for period in range(1, _LONGEST_PERIOD + 1))
 
 

@@ -1,59 +1,48 @@
-"""When a trajectory ends, decided from its trace alone."""
+"""Limits of a trajectory and the stop reasons that they cause, decided from the trace alone."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
 from rollout.errors import PromptTooLong
 from rollout.trace.record import StopReason, Trace
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Bounds of one trajectory. Every field but `response_tokens` may come from the environment."""
+class Limits(LimitsConfig):
+    """Bounds of one trajectory: those of its environment, and the token bounds of the run and its engine."""
 
     response_tokens: int
-    """Tokens of the context behind the opening prompt: sampled, tool and user tokens together, dropped thinking not."""
+    """Tokens of the context after the opening prompt: sampled, tool and user tokens, without dropped thinking."""
     prompt_tokens: int | None = None
     context_tokens: int | None = None
-    """Prompt and response together, where the engine bounds them."""
-    assistant_turns: int = DEFAULT_ASSISTANT_TURNS
-    user_turns: int | None = None
-    tool_calls: int | None = None
-    parallel_calls: int = 16
-    tokens_per_turn: int | None = None
-    wall_clock_s: float = 1800.0
-    """Counted from the moment the lease is granted."""
-    tell_budget: bool = False
+    """Bound of the engine on prompt and response together."""
+    # The model is frozen, so a field may have a narrower type than in the base class.
+    assistant_turns: int = DEFAULT_ASSISTANT_TURNS  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @classmethod
     def of(
         cls,
         own: LimitsConfig,
         *,
-        response_tokens: int,
-        prompt_tokens: int | None = None,
-        context_tokens: int | None = None,
         assistant_turns: int | None = None,
         user_turns: int | None = None,
+        **tokens: int | None,
     ) -> Limits:
-        """The environment's own limits; where it has none, the turns given here, else 15 assistant turns."""
-        return cls(
-            prompt_tokens=prompt_tokens,
-            context_tokens=context_tokens,
-            response_tokens=response_tokens,
-            assistant_turns=own.assistant_turns or assistant_turns or DEFAULT_ASSISTANT_TURNS,
-            user_turns=own.user_turns or user_turns,
-            tool_calls=own.tool_calls,
-            parallel_calls=own.parallel_calls,
-            tokens_per_turn=own.tokens_per_turn,
-            wall_clock_s=own.wall_clock_s,
-            tell_budget=own.tell_budget,
-        )
+        """Merge the limits on turns: the environment's count, else the trainer's, else 15 assistant turns.
+
+        Args:
+            own: the environment's limits.
+            assistant_turns: the trainer's limit on policy turns (verl's `multi_turn.max_assistant_turns`).
+            user_turns: the trainer's limit on user turns (verl's `multi_turn.max_user_turns`).
+            tokens: `response_tokens`, and `prompt_tokens` and `context_tokens` where they are bounded.
+        """
+        turns = {
+            "assistant_turns": own.assistant_turns or assistant_turns or DEFAULT_ASSISTANT_TURNS,
+            "user_turns": own.user_turns or user_turns,
+        }
+        return cls.model_validate(own.model_dump() | turns | tokens)
 
     def check_prompt(self, trace: Trace) -> None:
-        """Raises `PromptTooLong` where the prompt exceeds `prompt_tokens`, or fills the context by itself."""
+        """Raises PromptTooLong where the prompt exceeds `prompt_tokens`, or leaves no room in the context."""
         length = len(trace.prompt_ids)
         if self.prompt_tokens is not None and length > self.prompt_tokens:
             raise PromptTooLong(f"the prompt has {length} tokens, the limit is {self.prompt_tokens}")
@@ -61,7 +50,7 @@ class Limits:
             raise PromptTooLong(f"the prompt has {length} tokens, the engine's context {self.context_tokens}")
 
     def reached(self, trace: Trace, *, freed: int = 0) -> StopReason | None:
-        """The limit that forbids another generation, if one does; `freed` tokens are about to leave the context."""
+        """The limit that forbids another generation, or None; `freed` tokens are about to leave the context."""
         if self.tokens_left(trace) + freed <= 0:
             return StopReason.TOKEN_LIMIT
         if len(trace.turns) >= self.assistant_turns:
@@ -73,20 +62,21 @@ class Limits:
         return None
 
     def tokens_left(self, trace: Trace) -> int:
+        """Tokens that fit before the response or the engine's context is full."""
         left = self.response_tokens - trace.tokens_used
         return left if self.context_tokens is None else min(left, self.context_tokens - len(trace.context))
 
     def completion_tokens(self, trace: Trace) -> int:
-        """Most tokens that the next generation may have."""
+        """The most tokens that the next generation may have."""
         left = self.tokens_left(trace)
         return left if self.tokens_per_turn is None else min(left, self.tokens_per_turn)
 
     def budget_line(self, trace: Trace) -> str:
-        """What is left, for the policy to read; tokens as they are before the message that ends in this line."""
+        """The remaining budget as a line of text; its tokens do not count the message that the line is added to."""
         left = [
             (self.assistant_turns - len(trace.turns), "turns"),
             (self.tokens_left(trace), "tokens"),
             *([] if self.tool_calls is None else [(self.tool_calls - trace.tool_calls, "tool calls")]),
             *([] if self.user_turns is None else [(self.user_turns - trace.user_turns, "user messages")]),
         ]
-        return "[Left: " + ", ".join(f"{amount} {what}" for amount, what in left) + "]"
+        return "[Left: " + ", ".join(f"{amount} {unit}" for amount, unit in left) + "]"

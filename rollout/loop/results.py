@@ -1,4 +1,4 @@
-"""From a tool's result to what the policy reads of it: images where it can see, and long texts cut, visibly."""
+"""Convert tool results to what the policy reads: images for policies with vision, and long texts cut with a marker."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rollout.environment.config import CutConfig, Keep, ResultsConfig
 from rollout.types import Shown, TokenBuilder
 
 _CHARACTERS = 64
-"""Per token that is kept: of a longer text only the ends are tokenised, and its size is an estimate."""
+"""Characters per kept token. Of a longer text only the ends are tokenised, and its token count is an estimate."""
 _ATTEMPTS = 4
 
 
 def show(result: ToolResult, *, tool: str, config: ResultsConfig, tokens: TokenBuilder) -> Shown:
-    """What the policy is shown of a result of `tool`.
+    """Select what the policy reads of a result.
 
     Args:
-        tool: the name that the policy knows.
+        tool: the exposed name of the tool.
     """
     seen = [block for block in result.content if block.kind is ContentKind.IMAGE and tokens.sees(block.data)]
     text = result.text_without(seen)
@@ -30,20 +30,19 @@ def show(result: ToolResult, *, tool: str, config: ResultsConfig, tokens: TokenB
 
 
 def rule_for(tool: str, config: ResultsConfig) -> CutConfig:
-    """The first of the tools' own rules whose name or glob fits, else the general one."""
-    for pattern, rule in config.tools.items():
-        if fnmatchcase(tool, pattern):
-            return rule
-    return config
+    """The first rule whose name or glob matches the tool, else the default rule."""
+    return next((rule for pattern, rule in config.tools.items() if fnmatchcase(tool, pattern)), config)
 
 
 def shorten(text: str, max_tokens: int, keep: Keep, tokens: TokenBuilder) -> tuple[str, int]:
-    """The text in at most `max_tokens` tokens, marker included, and how many tokens were cut out.
+    """Cut a text to at most `max_tokens` tokens, including the marker at the cut.
 
-    The marker says how many, or about how many where the text is so long that only its ends were tokenised.
+    Returns:
+        The text, and the number of tokens that were cut: an estimate where only the ends of a long text were tokenised,
+        for which the marker says "about".
     """
     if len(text) <= max_tokens and len(text.encode(errors="replace")) <= max_tokens:
-        return text, 0  # no token is less than a byte
+        return text, 0  # a token has at least one byte
     reach = _CHARACTERS * max_tokens
     if len(text) <= reach:
         ids = tokens.encode(text)
@@ -68,7 +67,7 @@ def shorten(text: str, max_tokens: int, keep: Keep, tokens: TokenBuilder) -> tup
 def _joined(head: list[int], tail: list[int], kept: int, keep: Keep, marker: str, tokens: TokenBuilder) -> str:
     first = {Keep.HEAD: kept, Keep.TAIL: 0, Keep.BOTH: kept - kept // 2}[keep]
     last = kept - first
-    # A character of several tokens may have been cut through.
+    # The cut may split a character that has several tokens.
     begin = tokens.decode(head[:first]).rstrip("\N{REPLACEMENT CHARACTER}") if first else ""
     end = tokens.decode(tail[-last:]).lstrip("\N{REPLACEMENT CHARACTER}") if last else ""
     return "\n".join(part for part in (begin, marker, end) if part)

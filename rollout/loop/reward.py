@@ -1,4 +1,4 @@
-"""From a played trajectory to its reward, while its world is still alive."""
+"""Score a trajectory while its session is still open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollout.loop.components import components
 from rollout.trace.record import Reward, Trace
 from rollout.types import Message
 
-# One score that is no number would make the advantages of its whole group no numbers.
+# A NaN or infinite score would make the advantages of its whole group NaN.
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -30,23 +30,27 @@ class _Score(BaseModel):
 async def score(
     config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session, penalty: float = 0.0
 ) -> Reward:
-    """The weighted sum of the server's score, its parts, what turns earned, and components of ours; less the penalty.
+    """Compute the reward: the weighted sum of the server's score and parts, the turns' rewards and the components.
+
+    Args:
+        config: weights and components.
+        thinking: whether the score tool sees the thinking.
+        trace: the trajectory.
+        session: its session, in which the server still has the trajectory's state.
+        penalty: the sum of the filters' penalties, which is subtracted.
 
     Raises:
-        ConfigError: a component that the environment weighs needs what the row does not have.
-        HarnessError: the server has no `score`, refused, or answered off contract.
+        ConfigError: a weighted component needs a ground truth, and the row has none.
+        HarnessError: the server has no `score`, refused the call, or broke its contract.
         GatewayError: the world broke.
     """
     turns = [config.weight(Component.TURNS) * turn.reward for turn in trace.turns]
     judged = await _judged(config, thinking, trace, session)
-    parts = (
-        dict.fromkeys(config.parts, 0.0)
-        | judged.parts
-        | {str(name): value for name, value in components(config, trace).items()}
-    )
+    own = {str(name): value for name, value in components(config, trace).items()}
+    parts = dict.fromkeys(config.parts, 0.0) | judged.parts | own
     weighed = [config.weight(name) * value for name, value in parts.items()]
     return Reward(
-        # Rounded once, so that 0.6, 0.3 and 0.1 of a perfect trajectory are 1.
+        # `fsum` rounds once, so that 0.6 + 0.3 + 0.1 is 1.
         score=math.fsum([config.weight(Component.SCORE) * judged.score, *weighed, *turns, -penalty]),
         parts=parts,
         turns=turns if any(turns) else [],
@@ -55,33 +59,29 @@ async def score(
 
 
 async def _judged(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> _Score:
-    """What the environment's server says; nothing where none keeps the score."""
+    """The score of the environment's server; 0 where it has none."""
     if config.server is None:
         return _Score(score=0.0)
     messages = judged_messages(trace, thinking)
     judged, _ = await ask(session, Role.SCORE, {"messages": messages}, _Score, server=config.server)
-    undeclared = judged.parts.keys() - set(config.parts)
-    if undeclared:
-        raise HarnessError(
-            f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name",
-            server=config.server,
-            tool="score",
-        )
+    if undeclared := judged.parts.keys() - set(config.parts):
+        problem = f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name"
+        raise HarnessError(problem, server=config.server, tool="score")
     return judged
 
 
 def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
-    """The conversation as a score sees it: thinking is left out unless the environment lets it count.
+    """The conversation for the score tool, without thinking unless the environment includes it.
 
-    So is a last message that reached nobody: what was not said can satisfy no user.
+    A last message that was delivered to no tool and no user is left out: it must not earn a score.
     """
-    said = trace.messages[:-1] if trace.ends_unheard else trace.messages
+    delivered = trace.messages[:-1] if trace.ends_undelivered else trace.messages
     if thinking is ThinkingReward.STRIP:
-        return [without_images(message) for message in said]
+        return [without_images(message) for message in delivered]
     turns = iter(trace.turns)
     messages: list[Message] = []
     opening = len(trace.task.prompt)
-    for index, message in enumerate(said):
+    for index, message in enumerate(delivered):
         if message["role"] == "assistant" and index >= opening:
             thought = next(turns).thinking
             message = message | {"content": hermes.write(thinking=thought, content=message["content"])}
@@ -90,7 +90,7 @@ def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
 
 
 def without_images(message: Message) -> Message:
-    """The message with its text alone, and a word where an image stood: a score reads texts."""
+    """The message as text, with a placeholder for each image."""
     content = message["content"]
     if not isinstance(content, list):
         return message

@@ -1,10 +1,8 @@
-"""What the context is like without the thinking of earlier turns, as the templates that models are served with drop it.
+"""Thinking: its budget within a turn, and the context without the thinking of earlier turns.
 
-The sampled ids of calls and answers stay as they were sampled: rendering the messages anew would put what the template
-makes of them in their place, and lose what could not be read as a call.
-
-Dropping costs a copy of the context at each user message, and no less is to be had: what follows the first thought that
-goes is at another place from then on, and the engine reads all of it anew, which costs far more.
+Dropping thinking keeps the sampled ids of calls and answers. Rendering the messages again would replace them by the
+template's own text, and lose what could not be read as a call. It costs a copy of the context at each user message; the
+engine's prefill of everything after the first dropped thought costs far more.
 """
 
 from __future__ import annotations
@@ -15,45 +13,83 @@ from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingContext
 from rollout.formats import FORMATS
 from rollout.trace.segment import Segment, Span, SpanKind
-from rollout.types import ThoughtMarkers, TokenBuilder
+from rollout.types import Completion, FinishReason, Policy, ThoughtMarkers, TokenBuilder
 
 _MARKER_TOKENS = 8
-"""Most tokens that an opening marker and the newlines around it take."""
+"""The most tokens of an opening marker and the newlines around it."""
 
 
 def check_thoughts(environment: Environment, tool_format: str) -> None:
-    """Whether thoughts of this format can be taken out and ended, where the environment wants it.
+    """Validate the environment's `thinking` section for a tool format.
 
     Raises:
-        ConfigError: they are messages of their own (gpt-oss), without a marker that ends the thought alone.
+        ConfigError: dropping or limiting thinking is configured, and models of this format think in messages of their
+            own (gpt-oss), without a marker that ends a thought.
     """
     known, thinking = FORMATS.get(tool_format), environment.thinking
     if known is None or known.thought is not None:
         return
-    for key, is_used in {
+    used = {
         "thinking.context": thinking.context is ThinkingContext.DROP_PREVIOUS,
         "thinking.tokens_per_turn": thinking.tokens_per_turn is not None,
-    }.items():
-        if is_used:
-            raise ConfigError(
-                f"needs thinking between two markers, and models of the format {tool_format!r} think in messages",
-                file=environment.file,
-                key=key,
-                remedy="leave it out",
-            )
+    }
+    for key in (key for key, is_used in used.items() if is_used):
+        problem = f"needs thinking between two markers, and models of the format {tool_format!r} think in messages"
+        raise ConfigError(problem, file=environment.file, key=key, remedy="leave it out")
 
 
 def markers(tokens: TokenBuilder) -> ThoughtMarkers:
-    """Raises ConfigError where the policy's format has none; `check_thoughts` says so before."""
+    """The policy's thought markers. Raises ConfigError where its format has none, see `check_thoughts`."""
     if tokens.thought is None:
         raise ConfigError("the policy's thoughts have no markers", key="thinking", remedy="keep context, and no budget")
     return tokens.thought
 
 
-def without_thinking(segment: Segment, tokens: TokenBuilder) -> list[int]:
-    """Prompt and response, each thought left out with its markers and with the newlines behind it.
+async def generate(
+    policy: Policy, tokens: TokenBuilder, context: Sequence[int], *, max_tokens: int, turn: int, thinking: int | None
+) -> Completion:
+    """Continue the context by one turn.
 
-    An opening marker that the template had put into the generation prompt goes with the thought that it opened.
+    With a thinking budget the engine first generates at most `thinking` tokens. If the turn is still thinking then, the
+    closing marker is appended, which is not sampled. The engine then continues to `max_tokens` in total, the marker
+    included. Where the marker leaves no room for another token, the turn ends with its thought open.
+
+    Raises:
+        ConfigError: there is a budget, and the policy's thoughts have no closing marker.
+    """
+    first = max_tokens if thinking is None else min(thinking, max_tokens)
+    begun = await policy.generate(list(context), max_tokens=first, turn=turn)
+    # Shorter than `first` at LENGTH: the engine's context is full, and another request would return nothing.
+    if begun.finish_reason is not FinishReason.LENGTH or len(begun.ids) < first or first == max_tokens:
+        return begun
+    marker = tokens.encode(markers(tokens).closing) if await _is_thinking(begun.ids, tokens) else []
+    ids = [*begun.ids, *marker]
+    if max_tokens - len(ids) < 1:
+        return begun
+    rest = await policy.generate([*context, *ids], max_tokens=max_tokens - len(ids), turn=turn)
+    logprobs = None
+    if begun.logprobs is not None and rest.logprobs is not None:
+        logprobs = [*begun.logprobs, *[0.0] * len(marker), *rest.logprobs]
+    return Completion(
+        ids=ids + rest.ids,
+        logprobs=logprobs,
+        finish_reason=rest.finish_reason,
+        weights_version=(begun.weights_version[0], rest.weights_version[1]),
+        forced=(len(begun.ids), len(ids)) if marker else None,
+        generations=2,
+    )
+
+
+async def _is_thinking(ids: list[int], tokens: TokenBuilder) -> bool:
+    """Whether a completion ends inside a thought."""
+    parsed = await tokens.parse(ids, ())
+    return parsed.in_thought and parsed.thoughts[-1][1] == len(ids)
+
+
+def without_thinking(segment: Segment, tokens: TokenBuilder) -> list[int]:
+    """Ids of prompt and response without the thoughts, their markers and the newlines after them.
+
+    An opening marker that the template put into the generation prompt is dropped with its thought.
 
     Raises:
         ConfigError: the policy's thoughts have no markers.
@@ -65,7 +101,7 @@ def without_thinking(segment: Segment, tokens: TokenBuilder) -> list[int]:
         own = segment.response_ids[span.start : span.end]
         if span.kind is SpanKind.THINKING:
             thought = span
-            ids = _without_opening(ids, opening, tokens)
+            _drop_opening(ids, opening, tokens)
         elif span.kind is SpanKind.FORCED:
             continue
         elif span.kind is SpanKind.COMPLETION and thought is not None and thought.turn == span.turn:
@@ -75,20 +111,19 @@ def without_thinking(segment: Segment, tokens: TokenBuilder) -> list[int]:
     return ids
 
 
-def _without_opening(ids: list[int], opening: str, tokens: TokenBuilder) -> list[int]:
-    """The context before a thought, without an opening marker at its end."""
+def _drop_opening(ids: list[int], opening: str, tokens: TokenBuilder) -> None:
+    """Delete an opening marker at the end of the context before a thought."""
     for count in range(1, min(_MARKER_TOKENS, len(ids)) + 1):
-        tail = tokens.decode(ids[-count:])
-        if tail.strip() == opening:
+        tail = tokens.decode(ids[-count:]).strip()
+        if tail == opening:
             del ids[-count:]
-            return ids
-        if not opening.endswith(tail.strip()):
-            return ids
-    return ids
+            return
+        if not opening.endswith(tail):
+            return
 
 
 def _without_newlines(ids: Sequence[int], tokens: TokenBuilder) -> Sequence[int]:
-    """A completion's tokens behind its thought; one that holds more than newlines stays whole."""
+    """A completion's ids after its thought, without leading tokens that consist of newlines only."""
     begin = 0
     while begin < len(ids) and (text := tokens.decode(ids[begin : begin + 1])) and not text.strip("\n"):
         begin += 1

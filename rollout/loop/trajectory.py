@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -13,24 +13,23 @@ import structlog
 from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from gateway.types import CallFault, ToolResult
 from rollout.environment.config import Environment, ThinkingLoss
 from rollout.errors import RolloutError
+from rollout.loop.calls import call_tools
 from rollout.loop.context import Context
-from rollout.loop.filters import Filters, refused
-from rollout.loop.generation import generate
+from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits
-from rollout.loop.results import show
 from rollout.loop.reward import score
+from rollout.loop.thinking import generate
 from rollout.loop.user import User
 from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import TraceStore
-from rollout.types import Call, FinishReason, Message, Parsed, Policy, TokenBuilder
+from rollout.types import FinishReason, Parsed, Policy, TokenBuilder
 
 log = structlog.get_logger(__name__)
 
 PolicyFor = Callable[[Session], Awaitable[Policy]]
-"""How an engine gets its policy for one trajectory; a scripted expert asks the session for its script."""
+"""Builds the policy of one trajectory. A scripted expert reads its script from the session."""
 
 
 async def roll_out(
@@ -44,19 +43,19 @@ async def roll_out(
     store: TraceStore,
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> Trace:
-    """Lease, play, score; the trace is on disk when this returns.
+    """Lease a session, play the trajectory, score it. The trace is on disk when this returns or raises.
 
-    A world that breaks ends in `StopReason.FAILED`, not in an exception, and keeps what was recorded until then.
-    A trajectory that runs out of time keeps its whole turns and is scored like any other.
+    A world that breaks ends in `StopReason.FAILED`, without an exception, and the trace keeps what was recorded until
+    then. A trajectory that runs out of time keeps its complete turns and is scored like any other.
 
     Args:
-        trace: just begun; it is filled, and returned.
-        tools: OpenAI-style schemas to render, from the lock, and the only tools that can be called; where it is None,
-            what the row selects of all the environment's.
+        trace: a new trace; it is filled and returned.
+        tools: OpenAI-style schemas from the lock. Only these are rendered and can be called; None offers the
+            environment's tools that the row selects.
     """
-    began, task = time.monotonic(), trace.task
+    task = trace.task
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
-    try:
+    with recorded(trace, store):
         async with gateway.lease(trajectory=trace.id, task=task.task, seed=task.seed, tools=names) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
@@ -65,31 +64,21 @@ async def roll_out(
                 schemas = [tool.openai_schema() for tool in session.tools.values()] if tools is None else tools
                 context = Context(environment=environment, limits=limits, tokens=tokens, schemas=schemas)
                 filters = Filters(environment.filters)
+                # The clock starts here, after the wait for the lease, and cancels nothing outside `play`: the session
+                # stays open, so that a trajectory that ran out of time can still be scored.
                 with anyio.move_on_after(limits.wall_clock_s) as clock:
                     await play(trace, session, policy, user, context, filters)
-                # Out of time in mid-generation: an engine may have handed over what it had, see `result_or_partial`.
+                # An engine that is cancelled while it generates may return its partial completion instead of raising
+                # (`finish_reason` ABORT); then the scope catches nothing, though its deadline has passed.
                 if clock.cancelled_caught or (clock.cancel_called and trace.stop_reason is StopReason.ABORTED):
                     trace.stop_reason = StopReason.TIME_LIMIT
                 if not trace.is_withdrawn:
                     penalty = filters.settle(trace)
                     trace.reward = await score(environment.reward, environment.thinking.reward, trace, session, penalty)
-                    await (
-                        session.wait_for_tool_changes()
-                    )  # a server may have changed its tools with the last call to it
+                    # The last call may have changed the server's tools; the notification can arrive after the result.
+                    await session.wait_for_tool_changes()
             finally:
-                trace.heard.add(session.drain_server_events())
-    except (ConfigError, GatewayError, RolloutError) as error:  # the boundary where a broken world becomes a record
-        log.warning("trajectory failed", trajectory=trace.id, code=error.code, error=str(error))
-        trace.fail(error.code, str(error))
-    except Exception as error:  # a defect: recorded like any failure, then raised to the caller
-        trace.fail("internal_error", f"{type(error).__name__}: {error}")
-        raise
-    except BaseException:
-        trace.fail("cancelled", "the trajectory was cancelled from outside")
-        raise
-    finally:
-        trace.elapsed_s = time.monotonic() - began
-        store.append(trace)
+                trace.server_events.add(session.drain_server_events())
     return trace
 
 
@@ -98,11 +87,12 @@ async def play(
 ) -> None:
     """Take turns until a stop reason is set.
 
-    Each turn appends its completion and its context in one piece, so a trajectory that is cut between two turns is
-    whole up to there.
+    Cancellation can arrive at every `await` here. The trace stays consistent, because a turn appends its completion,
+    and later its tool results or user message, each without an `await` in between.
     """
-    await open_conversation(trace, user)
-    trace.heard.add(session.drain_server_events())
+    if user is not None:
+        await user.open(trace)
+    trace.server_events.add(session.drain_server_events())
     trace.open(context.tokens.prompt(trace.messages, context.schemas))
     context.limits.check_prompt(trace)
     while trace.stop_reason is None:
@@ -112,30 +102,21 @@ async def play(
         try:
             if parsed.calls:
                 answers = await call_tools(trace, session, parsed.calls, context)
-            elif user is None:
+            elif user is not None:
+                answers = [await user.answer(trace, parsed.content)]
+            else:
                 trace.stop_reason = StopReason.ANSWERED
                 return
-            else:
-                answers = [await hear_user(trace, user, parsed.content)]
         finally:
-            trace.turns[-1].heard.add(session.drain_server_events())
+            trace.turns[-1].server_events.add(session.drain_server_events())
         context.add(trace, answers)
 
 
-async def open_conversation(trace: Trace, user: User | None) -> None:
-    """Start the user, whose opening message joins the prompt unless the row already ends with one."""
-    if user is None:
-        return
-    opening = await user.start()
-    if trace.messages[-1]["role"] != "user":
-        trace.messages.append({"role": "user", "content": opening})
-
-
 async def take_turn(trace: Trace, policy: Policy, context: Context, filters: Filters) -> Parsed:
-    """Generate once and append what was sampled, as sampled.
+    """Generate once, append the ids exactly as sampled, and apply the filters.
 
-    A generation that was aborted ends the trajectory, and so does one that was cut before it said anything whole: half
-    a sentence is no answer, and no message to a user.
+    An aborted generation ends the trajectory. So does one that the length limit cut before a readable call: part of a
+    sentence is neither an answer nor a message to a user.
     """
     began, thinking, tokens = time.monotonic(), context.environment.thinking, context.tokens
     completion = await generate(
@@ -159,72 +140,26 @@ async def take_turn(trace: Trace, policy: Policy, context: Context, filters: Fil
     return parsed
 
 
-async def hear_user(trace: Trace, user: User, said: str) -> Message:
-    """The user's reply, recorded, as a message."""
-    event = await user.reply(said)
-    trace.add_user(event)
-    if event.done:
-        trace.stop_reason = StopReason.USER_DONE
-    return {"role": "user", "content": event.message}
+@contextmanager
+def recorded(trace: Trace, store: TraceStore) -> Generator[None]:
+    """The failure boundary of a trajectory: whatever happens in the block, its trace is written at the end.
 
-
-async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], context: Context) -> list[Message]:
-    """Send the calls side by side, record them in their order, and return the messages that tell the policy.
-
-    What is not sent is answered in the tool's place: a call that cannot be read, and calls beyond the limit. A
-    trajectory that ends while calls are under way records those and their messages too: they may have taken effect.
+    A broken world, a wrong configuration and a failed engine are recorded as the trace's failure and not raised, since
+    the caller withdraws such a trajectory. A defect of this program and a cancellation from outside are recorded and
+    raised.
     """
-    most = context.limits.parallel_calls
-    sendable = [index for index, call in enumerate(calls) if call.problem is None][:most]
-    results = [
-        ToolResult.error(call.problem, fault=CallFault.UNREADABLE)
-        if call.problem
-        else ToolResult.error(f"Not called: at most {most} calls per turn are sent.")
-        for call in calls
-    ]
-    for index in sendable:
-        results[index] = ToolResult.error("No answer: the trajectory ended while the call was under way.")
-
-    async def send(index: int) -> None:
-        call = calls[index]
-        results[index] = await session.call(call.name, call.arguments if call.as_text is None else call.as_text)
-
-    def recorded() -> list[Message]:
-        cut = context.environment.results
-        shown = [
-            show(result, tool=call.name, config=cut, tokens=context.tokens)
-            for call, result in zip(calls, results, strict=True)
-        ]
-        tools = [session.tools.get(call.name) if index in sendable else None for index, call in enumerate(calls)]
-        messages = trace.add_calls(calls, results, shown, [tool.server if tool else None for tool in tools])
-        trace.turns[-1].marks += refused(calls, sendable, session.tools)
-        return messages
-
+    began = time.monotonic()
     try:
-        await side_by_side([partial(send, index) for index in sendable])
-    except BaseException:
-        trace.messages += recorded()
+        yield
+    except (ConfigError, GatewayError, RolloutError) as error:
+        log.warning("trajectory failed", trajectory=trace.id, code=error.code, error=str(error))
+        trace.fail(error.code, str(error))
+    except Exception as error:
+        trace.fail("internal_error", f"{type(error).__name__}: {error}")
         raise
-    return recorded()
-
-
-async def side_by_side(sends: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Await all; the first `GatewayError` cancels the others and is raised bare. One alone needs no task of its own."""
-    if len(sends) == 1:
-        await sends[0]()
-        return
-    try:
-        async with anyio.create_task_group() as group:
-            for send in sends:
-                group.start_soon(send)
-    except* GatewayError as broken:
-        raise first_error(broken) from broken
-
-
-def first_error(group: BaseExceptionGroup[GatewayError]) -> GatewayError:
-    """The first error of a group; one broken call is enough to end a trajectory."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, GatewayError)
-    return error
+    except BaseException:
+        trace.fail("cancelled", "the trajectory was cancelled from outside")
+        raise
+    finally:
+        trace.elapsed_s = time.monotonic() - began
+        store.append(trace)

@@ -1,4 +1,4 @@
-"""The user simulator's side of a trajectory: sequence numbers, so that a retry can never advance the user twice."""
+"""The user simulator's side of a trajectory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.harness import ask
-from rollout.trace.record import UserEvent
+from rollout.trace.record import StopReason, Trace, UserEvent
+from rollout.types import Message
 
 
 class _Opening(BaseModel):
@@ -23,31 +24,43 @@ class _Reply(BaseModel):
 
 
 class User:
-    """One trajectory's user, played by `server`'s harness tools `start` and `reply`."""
+    """The user of one trajectory, simulated by the harness tools `start` and `reply` of `server`.
+
+    Messages carry a sequence number, so that a retried request cannot advance the user twice.
+    """
 
     def __init__(self, session: Session, server: str) -> None:
         self._session, self._server, self._seq = session, server, 0
 
-    async def start(self) -> str:
-        """The opening message.
+    async def open(self, trace: Trace) -> None:
+        """Start the user; its opening message joins the prompt unless that already ends with a user message.
 
         Raises:
-            HarnessError: the server has no `start`, refused, or answered off contract.
+            HarnessError: the server has no such tool, refused the call, or broke its contract.
             GatewayError: the world broke.
         """
         opening, _ = await ask(self._session, Role.START, {}, _Opening, server=self._server)
-        return opening.message
+        if trace.messages[-1]["role"] != "user":
+            trace.messages.append({"role": "user", "content": opening.message})
 
-    async def reply(self, message: str) -> UserEvent:
-        """What the user says to the policy's message. Raises as `start` does."""
+    async def answer(self, trace: Trace, message: str) -> Message:
+        """Send the policy's message, record the user's reply, and return it as a chat message.
+
+        Sets the stop reason where the user is done. Raises what `open` raises.
+        """
         self._seq += 1
         began = time.monotonic()
         arguments = {"seq": self._seq, "message": message}
         reply, result = await ask(self._session, Role.REPLY, arguments, _Reply, server=self._server)
-        return UserEvent(
-            seq=self._seq,
-            message=reply.message,
-            done=reply.done,
-            reward=reply.reward if reply.reward is not None else result.reward,
-            elapsed_s=time.monotonic() - began,
+        trace.add_user(
+            UserEvent(
+                seq=self._seq,
+                message=reply.message,
+                done=reply.done,
+                reward=result.reward if reply.reward is None else reply.reward,
+                elapsed_s=time.monotonic() - began,
+            )
         )
+        if reply.done:
+            trace.stop_reason = StopReason.USER_DONE
+        return {"role": "user", "content": reply.message}

@@ -1,8 +1,8 @@
 """Environment drift: sibling trajectories whose identical calls got different results.
 
-Siblings begin in the same world, so a call with the same arguments after the same calls should find the same. Where it
-does not, rewards of one group compare different worlds. Tools that depend on the time differ rightly, so this only
-reports.
+Siblings begin in the same world, so the same call after the same calls should return the same result. Where it does
+not, the rewards of a group compare different worlds. Results of tools that read the clock differ legitimately, so drift
+is reported and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,39 +16,37 @@ from gateway.types import canonical_json
 from rollout.trace.record import StopReason, Trace
 
 _SHOWN = 120
-"""Characters of arguments and results that a report quotes."""
+"""Characters of arguments and results that are quoted in a report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallSeen:
-    """One call of a trajectory, small enough to be sent to whoever compares siblings."""
+    """One call of a trajectory, reduced to what comparing siblings needs."""
 
     key: str
-    """Digest of the calls before this turn, this turn's calls and which of them this is."""
+    """Digest of all calls up to and including this turn, and the position of this call in the turn."""
     result: str
-    """Digest of the whole text."""
+    """Digest of the whole result text."""
     server: str
     tool: str
     arguments: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Drift:
-    """One call and two of its results."""
+    """The same call in two trajectories, with different results."""
 
-    server: str
-    tool: str
-    arguments: str
-    results: tuple[str, str]
+    one: CallSeen
+    other: CallSeen
 
     def __str__(self) -> str:
-        one, another = self.results
-        return f"{self.server}/{self.tool} {self.arguments} gave {one!r} and {another!r}"
+        one = self.one
+        return f"{one.server}/{one.tool} {one.arguments} gave {one.text!r} and {self.other.text!r}"
 
 
 def calls_seen(trace: Trace) -> tuple[CallSeen, ...]:
-    """The calls whose results are comparable: those of servers, less the ones that the trajectory's end cut short."""
+    """The calls with comparable results: those sent to servers, without calls that the trajectory's end cut off."""
     turns = trace.turns
     if trace.stop_reason in (StopReason.TIME_LIMIT, StopReason.FAILED):
         turns = turns[:-1]
@@ -74,34 +72,22 @@ def calls_seen(trace: Trace) -> tuple[CallSeen, ...]:
 
 
 def siblings(trace: Trace) -> Hashable:
-    """What is the same for the trajectories of one group: the trainer's uid, else the row of the run."""
+    """A key that is equal for the trajectories of one group: the trainer's uid, else the row of the run."""
     origin = trace.origin
     return origin.uid or (origin.engine, trace.task.environment, trace.task.task, trace.task.seed, origin.row)
 
 
 def drifts(trajectories: Iterable[tuple[Hashable, Sequence[CallSeen]]]) -> list[Drift]:
-    """Each call of a group that got more than one result, once, in the order of their coming.
+    """Find the calls with more than one result within a group; each is reported once, in the order of the calls.
 
     Args:
-        trajectories: each one's group and calls.
+        trajectories: group and calls of each trajectory.
     """
     found: defaultdict[tuple[Hashable, str], dict[str, CallSeen]] = defaultdict(dict)
     for group, calls in trajectories:
         for call in calls:
             found[group, call.key].setdefault(call.result, call)
-    reports: list[Drift] = []
-    for results in found.values():
-        if len(results) > 1:
-            first, second = list(results.values())[:2]
-            reports.append(
-                Drift(
-                    server=first.server,
-                    tool=first.tool,
-                    arguments=first.arguments,
-                    results=(first.text, second.text),
-                )
-            )
-    return reports
+    return [Drift(*list(results.values())[:2]) for results in found.values() if len(results) > 1]
 
 
 def _short(text: str) -> str:

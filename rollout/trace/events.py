@@ -1,19 +1,21 @@
-"""What happened between two generations: tool calls with their results, and the user's messages."""
+"""Events of a turn: tool calls with their results, user messages, and marks that describe problems of the turn."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from gateway.types import CallFault, Content, ContentKind, ToolResult
+from rollout.environment.config import FilterAction
 from rollout.types import Call, Message, Shown
 
 
 @dataclass(kw_only=True, slots=True)
 class Block:
-    """Binary content of a result; it is kept itself where the policy was shown it, in the trace's messages."""
+    """Binary content of a result. The bytes are kept only where the policy was shown them, in the trace's messages."""
 
     kind: ContentKind
     mime_type: str | None
@@ -23,35 +25,54 @@ class Block:
 
     @classmethod
     def of(cls, content: Content) -> Block:
-        digest = hashlib.sha256(content.data).hexdigest()
-        return cls(
-            kind=content.kind, mime_type=content.mime_type, uri=content.uri, size=len(content.data), sha256=digest
-        )
+        data, digest = content.data, hashlib.sha256(content.data).hexdigest()
+        return cls(kind=content.kind, mime_type=content.mime_type, uri=content.uri, size=len(data), sha256=digest)
 
 
 @dataclass(kw_only=True, slots=True)
 class ToolEvent:
-    """One call and what came of it."""
+    """One tool call and its result."""
 
     name: str
     arguments: dict[str, Any]
     text: str
-    """The whole of it, a line for each block that is not text."""
+    """The whole result as text, with one line for each block that is not text."""
     is_error: bool
     fault: CallFault | None = None
     server: str | None = None
-    """Whose tool it is; None for a call that no server was asked for."""
+    """The server that the call was sent to; None for a call that was not sent."""
     id: str | None = None
     reward: float | None = None
     elapsed_s: float = 0.0
     shown: str | None = None
-    """What the policy read, where that is not `text`: a long text cut, or images beside it."""
+    """The text that the policy read, where it differs from `text`: cut, or next to images."""
     cut_tokens: int = 0
     coerced: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What was sent instead of strings in `arguments` that nearly fitted, by dotted path."""
+    """Values that were sent in place of strings in `arguments`, by dotted path."""
     structured: dict[str, Any] | None = None
     """Structured content that `text` does not repeat."""
     blocks: list[Block] = field(default_factory=list[Block])
+
+    @classmethod
+    def of(cls, call: Call, result: ToolResult, shown: Shown, server: str | None) -> ToolEvent:
+        text = result.text
+        structured = dict(result.structured) if result.structured is not None else None
+        return cls(
+            name=call.name,
+            server=server,
+            arguments=call.arguments,
+            id=call.id,
+            text=text,
+            is_error=result.is_error,
+            fault=result.fault,
+            reward=result.reward,
+            elapsed_s=result.elapsed_s,
+            shown=shown.text if shown.text != text else None,
+            cut_tokens=shown.cut_tokens,
+            coerced=dict(result.coerced),
+            structured=None if _repeats(text, structured) else structured,
+            blocks=[Block.of(block) for block in result.content if block.data],
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,41 +86,53 @@ class UserEvent:
     elapsed_s: float = 0.0
 
 
-def tool_event(call: Call, result: ToolResult, shown: Shown, server: str | None = None) -> ToolEvent:
-    """The record of a call."""
-    text = result.text
-    structured = dict(result.structured) if result.structured is not None else None
-    return ToolEvent(
-        name=call.name,
-        server=server,
-        arguments=call.arguments,
-        id=call.id,
-        text=text,
-        is_error=result.is_error,
-        fault=result.fault,
-        reward=result.reward,
-        elapsed_s=result.elapsed_s,
-        shown=shown.text if shown.text != text else None,
-        cut_tokens=shown.cut_tokens,
-        coerced=dict(result.coerced),
-        structured=None if _repeats(text, structured) else structured,
-        blocks=[Block.of(block) for block in result.content if block.data],
-    )
+class MarkKind(StrEnum):
+    """Kinds of problems that are recorded about a turn."""
+
+    VOID = "void"
+    """Neither a readable call nor an answer; `detail` has the reason (SimpleTIR, arXiv 2509.02479)."""
+    REPEATED_CALL = "repeated_call"
+    LONG_THINKING = "long_thinking"
+    MALFORMED_CALL = "malformed_call"
+    UNKNOWN_TOOL = "unknown_tool"
+    CUT_CALL = "cut_call"
+    """The length limit cut the last call."""
+    CALL_IN_THINKING = "call_in_thinking"
+    """A call inside the thinking, which is not sent."""
+    NOT_SENT = "not_sent"
+    """Calls beyond the parallel limit."""
+    RESULT_CUT = "result_cut"
+    """Results were cut to fit into the token budget."""
+    RESULT_OVERFLOW = "result_overflow"
+    """Results or a user message did not fit into the token budget even when cut; the trajectory ended."""
+    THINKING_CLOSED = "thinking_closed"
+    """The thinking budget closed the thought."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Mark:
+    """A problem of one turn."""
+
+    kind: MarkKind
+    detail: str = ""
+    action: FilterAction | None = None
+    """The action of the filter that matched; None where no filter is involved."""
 
 
 def _repeats(text: str, structured: dict[str, Any] | None) -> bool:
-    """Servers repeat structured content as JSON text, and put what is no object under `result`."""
+    """Whether `text` has the structured content as JSON, or the value that SDKs wrap as `{"result": ...}`."""
     if structured is None:
         return True
-    if text in (structured.get("result"), str(structured.get("result"))):
+    wrapped = structured.get("result")
+    if text in (wrapped, str(wrapped)):
         return True
     try:
-        said = json.loads(text)
+        return json.loads(text) in (structured, wrapped)
     except (ValueError, RecursionError):
         return False
-    return said == structured or said == structured.get("result")
 
 
 def tool_message(call: Call, content: str | list[dict[str, Any]]) -> Message:
+    """The result of a call as a chat message."""
     message: Message = {"role": "tool", "name": call.name, "content": content}
     return message | ({"tool_call_id": call.id} if call.id is not None else {})

@@ -1,6 +1,6 @@
-"""Traces as training data: conversations to imitate, or pairs of a better and a worse one of the same row.
+"""Export traces as training data: conversations for SFT, or preference pairs of trajectories of the same row.
 
-Thinking and tool calls are included in both.
+Both contain thinking and tool calls.
 """
 
 from __future__ import annotations
@@ -23,44 +23,45 @@ ToolsByEnvironment = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exported:
-    """What an export came to."""
+    """The outcome of an export."""
 
     rows: int
     left_out: int
-    """Trajectories that failed, or called a tool in a way that could not be read; and those that scored less than asked
-    for, or found no partner."""
+    """Trajectories that are not exported: failed ones, those with an unreadable call, and those that scored too low or
+    have no partner for a pair."""
 
 
 def export_sft(
     traces: Iterable[Trace], path: str | Path, *, tools: ToolsByEnvironment, min_reward: float = 1.0
 ) -> Exported:
-    """Write the trajectories worth imitating as JSON lines; the file appears whole or not at all.
+    """Write trajectories as JSON lines, see `sft_row`; the file appears whole or not at all.
 
     Args:
-        min_reward: the least score of a trajectory that is exported.
+        min_reward: the lowest score of an exported trajectory.
 
     Raises:
         ConfigError: the file cannot be written, or `tools` lacks an environment or a tool of a trace.
     """
-    exported = _Counting()
+    total = 0
 
     def rows() -> Iterator[dict[str, Any]]:
+        nonlocal total
         for trace in traces:
-            if not (_can_be_imitated(trace) and trace.reward and trace.reward.reaches(min_reward)):
-                exported.left_out += 1
-                continue
-            yield sft_row(trace, tools)
+            total += 1
+            if _is_usable(trace) and trace.reward and trace.reward.reaches(min_reward):
+                yield sft_row(trace, tools)
 
-    return Exported(rows=_write(path, rows()), left_out=exported.left_out)
+    written = _write(path, rows())
+    return Exported(rows=written, left_out=total - written)
 
 
 def export_preferences(
     traces: Iterable[Trace], path: str | Path, *, tools: ToolsByEnvironment, min_margin: float
 ) -> Exported:
-    """Write pairs of trajectories of the same row as JSON lines; the file appears whole or not at all.
+    """Write preference pairs as JSON lines, see `preference_row`; the file appears whole or not at all.
 
-    Of each row's trajectories the best is paired with the worst, the second best with the second worst and so on, as
-    long as their rewards differ by `min_margin`: each trajectory is in one pair at most.
+    Within a row the best trajectory is paired with the worst, the second best with the second worst and so on, while
+    their rewards differ by at least `min_margin`. Each trajectory is in one pair at most.
 
     Raises:
         ConfigError: `min_margin` is not positive, the file cannot be written, or `tools` lacks an environment or a
@@ -72,7 +73,7 @@ def export_preferences(
     total = 0
     for trace in traces:
         total += 1
-        if _can_be_imitated(trace):
+        if _is_usable(trace):
             groups[_same_row(trace)].append(trace)
     pairs = [pair for group in groups.values() for pair in _pairs(group, min_margin)]
     rows = _write(path, (preference_row(better, worse, tools) for better, worse in pairs))
@@ -80,7 +81,7 @@ def export_preferences(
 
 
 def preference_row(better: Trace, worse: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
-    """`prompt`, `chosen` and `rejected` as lists of messages, which continue the prompt, and `tools`.
+    """Build a row with `prompt`, `chosen` and `rejected` as lists of messages; the last two continue the prompt.
 
     Messages are as in `sft_row`.
 
@@ -91,10 +92,7 @@ def preference_row(better: Trace, worse: Trace, tools: ToolsByEnvironment) -> di
         "prompt": _messages(better)[: better.opening],
         "chosen": _messages(better)[better.opening :],
         "rejected": _messages(worse)[worse.opening :],
-        "tools": offered_schemas(better, tools),
-        "environment": better.task.environment,
-        "task": better.task.task,
-        "seed": better.task.seed,
+        **_source(better, tools),
         "chosen_trajectory": better.id,
         "rejected_trajectory": worse.id,
         "chosen_reward": _score(better),
@@ -102,13 +100,8 @@ def preference_row(better: Trace, worse: Trace, tools: ToolsByEnvironment) -> di
     }
 
 
-@dataclass(slots=True)
-class _Counting:
-    left_out: int = 0
-
-
 def _same_row(trace: Trace) -> str:
-    """The task, the tools, and the messages before the first turn: what a pair must share."""
+    """A key of the task, the tools and the messages before the first turn, which a pair must share."""
     task = trace.task
     return json.dumps([task.environment, task.task, task.seed, task.tools, trace.messages[: trace.opening]])
 
@@ -123,7 +116,7 @@ def _pairs(group: Sequence[Trace], min_margin: float) -> Iterator[tuple[Trace, T
 
 
 def _write(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """How many there were; where there were none, what `path` held stays as it is."""
+    """Write the rows and return their number. Without rows the file is left as it is."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     count = 0
@@ -143,10 +136,10 @@ def _write(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
-    """A trajectory as `messages`, `tools` and where it comes from.
+    """Build a row with `messages`, `tools` and the origin of the trajectory.
 
-    Assistant messages carry `reasoning_content` where there was thinking. The arguments of `tool_calls` are JSON text,
-    as in OpenAI's API, so that rows of different tools have one schema. What follows the last assistant message is
+    Assistant messages have `reasoning_content` where there was thinking. The arguments of `tool_calls` are JSON text,
+    as in OpenAI's API, so that rows with different tools have one schema. Messages after the last assistant message are
     left out.
 
     Raises:
@@ -154,18 +147,21 @@ def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     """
     return {
         "messages": _messages(trace),
-        "tools": offered_schemas(trace, tools),
-        "environment": trace.task.environment,
-        "task": trace.task.task,
-        "seed": trace.task.seed,
+        **_source(trace, tools),
         "trajectory": trace.id,
         "reward": trace.reward.score if trace.reward else None,
         "stop_reason": str(trace.stop_reason),
     }
 
 
-def _can_be_imitated(trace: Trace) -> bool:
-    """Whether it ended, was scored, and every call in it could be read."""
+def _source(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
+    task = trace.task
+    schemas = offered_schemas(trace, tools)
+    return {"tools": schemas, "environment": task.environment, "task": task.task, "seed": task.seed}
+
+
+def _is_usable(trace: Trace) -> bool:
+    """Whether the trajectory ended, was scored, and has no unreadable call."""
     if trace.reward is None or trace.failure is not None or not trace.turns:
         return False
     return all(event.fault is not CallFault.UNREADABLE for turn in trace.turns for event in turn.tools)
@@ -203,7 +199,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def offered_schemas(trace: Trace, tools: ToolsByEnvironment) -> list[Mapping[str, Any]]:
-    """The schemas of the tools that the trace's policy was offered.
+    """The schemas of the tools that the policy of the trace was offered.
 
     Raises:
         ConfigError: `tools` lacks the trace's environment or one of its tools.

@@ -1,18 +1,17 @@
-"""The record of a trajectory. `Trace` owns the token ids, the loss mask and the logprobs; all else are views."""
+"""The record of a trajectory. `Trace` owns the token ids, the loss mask and the logprobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from gateway.types import ServerEvents, ToolResult
 from rollout.environment.task import Origin, Task
-from rollout.trace.events import ToolEvent, UserEvent, tool_event, tool_message
-from rollout.trace.marks import Mark
+from rollout.trace.events import Mark, ToolEvent, UserEvent, tool_message
 from rollout.trace.segment import Segment, Span, SpanKind, runs
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
@@ -20,14 +19,17 @@ __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "To
 
 SCHEMA_VERSION = 1
 ROUNDING = 1e-9
-"""By how much scores may fall short of what they are without rounding."""
+"""Tolerance for comparing scores, which are sums of floats."""
+
+# Records of earlier versions have the key `heard`.
+RecordedServerEvents = Annotated[ServerEvents, Field(validation_alias=AliasChoices("server_events", "heard"))]
 
 
 class StopReason(StrEnum):
-    """How a trajectory ended. One shape for every outcome."""
+    """How a trajectory ended."""
 
     ANSWERED = "answered"
-    """The policy stopped calling tools and there is no user to answer."""
+    """The policy answered without calling a tool, and the environment has no user."""
     USER_DONE = "user_done"
     TURN_LIMIT = "turn_limit"
     USER_TURN_LIMIT = "user_turn_limit"
@@ -35,11 +37,11 @@ class StopReason(StrEnum):
     TOKEN_LIMIT = "token_limit"
     TIME_LIMIT = "time_limit"
     FILTERED = "filtered"
-    """A filter whose action is `end` found something in the last turn."""
+    """A filter with the action `end` matched the last turn."""
     ABORTED = "aborted"
-    """The engine was told to stop in mid-generation; withdrawn, its partial tokens kept in the trace."""
+    """The engine aborted a generation. The trajectory is withdrawn; the trace keeps the partial completion."""
     FAILED = "failed"
-    """The world broke; the trajectory says nothing about the policy and is withdrawn."""
+    """The world broke. The trajectory is withdrawn, since it says nothing about the policy."""
 
     @property
     def is_truncated(self) -> bool:
@@ -58,19 +60,19 @@ class Turn:
     thinking: str
     finish_reason: FinishReason
     sampled: int
-    """How many ids were sampled."""
+    """Number of sampled ids."""
     generations: int = 1
-    """How often the engine was asked: twice where the turn went on behind its thinking budget."""
+    """Number of engine requests: 2 where the turn continued after its thinking budget."""
     trimmed: list[int] = field(default_factory=list[int])
-    """Sampled ids that the template dropped again when the context went on; in no training sample."""
+    """Sampled ids that the template removed when the context continued; they are in no training sample."""
     weights_version: tuple[int | None, int | None] = (None, None)
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
     user: UserEvent | None = None
-    heard: ServerEvents = field(default_factory=ServerEvents)
-    """What servers asked for and said within this turn's calls, the user simulator's included."""
+    server_events: RecordedServerEvents = field(default_factory=ServerEvents)
+    """Requests and notifications from servers within this turn's calls, including those to the user simulator."""
     marks: list[Mark] = field(default_factory=list[Mark])
-    """What went wrong in this turn, and what the filters did about it."""
+    """Problems of this turn and the filters' actions."""
 
     @property
     def reward(self) -> float:
@@ -82,18 +84,18 @@ class Turn:
 
 @dataclass(kw_only=True, slots=True)
 class Reward:
-    """The trajectory's reward and what it is made of."""
+    """The trajectory's reward and its components."""
 
     score: float
-    """With the penalty subtracted."""
+    """The weighted sum, with the penalty subtracted."""
     parts: dict[str, float] = field(default_factory=dict[str, float])
     turns: list[float] = field(default_factory=list[float])
-    """What each turn earned by itself, weighed; a share of `score`. Empty where none did."""
+    """The weighted reward of each turn, contained in `score`; empty where no turn has one."""
     penalty: float = 0.0
     """What the filters subtracted, as a positive number."""
 
     def reaches(self, threshold: float) -> bool:
-        """Whether the score is at least this much, but for what adding rounds off."""
+        """Whether the score is at least `threshold`, up to rounding."""
         return self.score >= threshold - ROUNDING
 
 
@@ -107,10 +109,10 @@ class Failure:
 
 @dataclass(kw_only=True, slots=True)
 class Trace(Segment):
-    """Everything about one trajectory, in the order in which it happened.
+    """Everything about one trajectory, in order.
 
-    Prompt, response, mask, logprobs and spans are those of the last segment; only a thinking policy that drops earlier
-    thinking makes more than one.
+    The inherited fields are those of the last segment. Only an environment that drops earlier thinking has more than
+    one segment.
     """
 
     id: str
@@ -120,20 +122,20 @@ class Trace(Segment):
     earlier: list[Segment] = field(default_factory=list[Segment])
     """The segments before the last one."""
     has_logprobs: bool = True
-    """False once an engine gave a completion without logprobs."""
+    """False if a completion came without logprobs."""
     turns: list[Turn] = field(default_factory=list[Turn])
     stop_reason: StopReason | None = None
     failure: Failure | None = None
     reward: Reward | None = None
-    heard: ServerEvents = field(default_factory=ServerEvents)
-    """The same, within the calls before and after the turns: reset, start, score."""
+    server_events: RecordedServerEvents = field(default_factory=ServerEvents)
+    """Requests and notifications from servers within the calls before and after the turns: reset, start, score."""
     lease_wait_s: float = 0.0
     elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
 
-    # Kept up as the trace grows, so that no turn has to go through the whole of it; not in the record.
+    # Derived values, updated as the trace grows so that a turn costs no pass over the whole trace. Not serialised.
     context: Annotated[list[int], Field(exclude=True)] = field(init=False, compare=False, repr=False)
-    """What the policy sees next: prompt and response so far. Not to be changed by whoever reads it."""
+    """Ids that the next generation continues: prompt and response so far. Read-only for callers."""
     tool_calls: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
     user_turns: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
 
@@ -147,28 +149,28 @@ class Trace(Segment):
         return cls(id=trajectory, task=task, origin=origin, messages=[dict(message) for message in task.prompt])
 
     def take(self, task: Task) -> None:
-        """Put this task, and its prompt, in the place of the one that the trace began with; before the first turn."""
+        """Replace the task and the prompt; only before the first turn."""
         self.task, self.messages = task, [dict(message) for message in task.prompt]
 
     @property
     def segments(self) -> list[Segment]:
-        """All segments in which something was sampled, in order."""
+        """The segments that contain sampled tokens, in order."""
         return [segment for segment in (*self.earlier, self) if segment.turns_sampled]
 
     @property
     def tokens_used(self) -> int:
-        """Tokens of the context behind the opening prompt; what the response's budget is spent on."""
+        """Tokens of the context after the opening prompt, which count against the response budget."""
         opening = self.earlier[0] if self.earlier else self
         return len(self.context) - len(opening.prompt_ids)
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether the trajectory says nothing about the policy: it did not end, or never had a turn."""
+        """Whether the trajectory must not be trained on: it failed, was aborted, or has no turn."""
         return self.stop_reason is None or self.stop_reason.is_withdrawn or not (self.turns or self.response_ids)
 
     @property
-    def ends_unheard(self) -> bool:
-        """Whether the last turn was said to nobody: a limit cut it, or a filter ended the trajectory before."""
+    def ends_undelivered(self) -> bool:
+        """Whether the last message reached no tool and no user: a limit cut it, or a filter ended the trajectory."""
         last = self.turns[-1] if self.turns else None
         if last is None or last.tools or last.user is not None:
             return False
@@ -176,7 +178,7 @@ class Trace(Segment):
 
     @property
     def opening(self) -> int:
-        """How many of the messages were there before the first turn; a prompt may hold assistant messages too."""
+        """Number of messages before the first turn; a prompt may contain assistant messages, too."""
         return len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)
 
     @property
@@ -184,24 +186,15 @@ class Trace(Segment):
         return sum(event.is_error for turn in self.turns for event in turn.tools)
 
     def open(self, prompt_ids: list[int], *, images: int | None = None) -> None:
-        """Begin a segment with this prompt; the one that was played, if any, is complete."""
+        """Begin a segment with this prompt. A segment with a response is complete and moves to `earlier`."""
         if self.response_ids:
-            self.earlier.append(
-                Segment(
-                    prompt_ids=self.prompt_ids,
-                    response_ids=self.response_ids,
-                    loss_mask=self.loss_mask,
-                    logprobs=self.logprobs,
-                    images=self.images,
-                    spans=self.spans,
-                )
-            )
+            self.earlier.append(Segment(**{each.name: getattr(self, each.name) for each in fields(Segment)}))
         self.prompt_ids, self.response_ids, self.loss_mask, self.logprobs, self.spans = prompt_ids, [], [], [], []
         self.images = self.images if images is None else images
         self.context = list(prompt_ids)
 
     def add_completion(self, completion: Completion, parsed: Parsed, edit: Edit, *, mask_thinking: bool) -> Turn:
-        """Append sampled ids as they are. Masked thinking stays in the context and out of the loss."""
+        """Append a completion, its ids exactly as sampled. Masked thinking stays in the context and out of the loss."""
         self._apply(edit)
         turn, ids = len(self.turns), edit.appended
         if completion.logprobs is None:
@@ -227,7 +220,7 @@ class Trace(Segment):
         return self.turns[-1]
 
     def add_context(self, edit: Edit) -> None:
-        """Append rendered messages; nobody sampled them, so mask and logprob are 0."""
+        """Append rendered messages, with mask and logprob 0 since they are not sampled."""
         self._apply(edit)
         self.images += edit.images
         self.add_span(SpanKind.CONTEXT, len(self.turns) - 1, edit.appended)
@@ -240,30 +233,32 @@ class Trace(Segment):
         shown: Sequence[Shown] | None = None,
         servers: Sequence[str | None] | None = None,
     ) -> list[Message]:
-        """Record what the calls of this turn came to, and return the messages that tell the policy.
+        """Record the calls of the last turn and return their tool messages.
 
         Args:
-            shown: what the policy is shown of each result; all of its text where this is None.
-            servers: whose tool each call was for.
+            calls: all calls of the turn.
+            results: their results.
+            shown: the content of each tool message; None shows the whole text of the result.
+            servers: the server of each call, None for a call that was not sent.
         """
         seen = shown or [Shown(text=result.text) for result in results]
-        owners = servers or [None] * len(calls)
-        events = [tool_event(*each) for each in zip(calls, results, seen, owners, strict=True)]
-        self.turns[-1].tools += events
-        self.tool_calls += len(events)
+        called = servers or [None] * len(calls)
+        self.turns[-1].tools += [ToolEvent.of(*each) for each in zip(calls, results, seen, called, strict=True)]
+        self.tool_calls += len(calls)
         return [tool_message(call, part.content) for call, part in zip(calls, seen, strict=True)]
 
     def add_user(self, event: UserEvent) -> None:
-        """Record what the user said to this turn."""
+        """Record the user's reply to the last turn."""
         self.turns[-1].user = event
         self.user_turns += 1
 
     def fail(self, kind: str, message: str) -> None:
+        """Record why the trajectory is withdrawn."""
         self.stop_reason = StopReason.FAILED
         self.failure = Failure(kind=kind, message=message)
 
     def take_back(self, count: int) -> None:
-        """Drop the last ids of the context; what was sampled of them stays beside the turn, as `trimmed`."""
+        """Remove the last ids of the context. If any of them were sampled, the turn keeps them as `trimmed`."""
         if count:
             trimmed = self.trim(count)
             if self.turns:
@@ -277,7 +272,7 @@ class Trace(Segment):
 
 
 def assistant_message(parsed: Parsed) -> Message:
-    """The completion as a chat message, thinking left out."""
+    """The completion as a chat message, without thinking."""
     message: Message = {"role": "assistant", "content": parsed.content}
     if parsed.calls:
         message["tool_calls"] = [

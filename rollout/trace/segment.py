@@ -1,4 +1,4 @@
-"""A stretch of a trajectory in which the context only grew: one training sample."""
+"""Append-only segments: the part of a trajectory that is one training sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SpanKind(StrEnum):
     CONTEXT = "context"
     """Rendered tool or user messages, and boundary tokens."""
     FORCED = "forced"
-    """The marker with which the thinking budget closed a thought; nobody sampled it."""
+    """The marker with which the thinking budget closed a thought; it is not sampled."""
 
     @property
     def is_sampled(self) -> bool:
@@ -34,19 +34,19 @@ class Span:
 
 @dataclass(kw_only=True, slots=True)
 class Segment:
-    """Prompt and response such that each generation saw exactly the tokens before it."""
+    """A prompt and a response to which tokens were only appended: each generation saw exactly the tokens before it."""
 
     prompt_ids: list[int] = field(default_factory=list[int])
     response_ids: list[int] = field(default_factory=list[int])
     loss_mask: list[int] = field(default_factory=list[int])  # [len(response_ids)], 1 where sampled and in the loss
     logprobs: list[float] = field(default_factory=list[float])  # [len(response_ids)], 0.0 where not sampled
     images: int = 0
-    """How many of the messages' images are in prompt and response: the first ones."""
+    """Number of the messages' images that are in prompt and response, counted from the first."""
     spans: list[Span] = field(default_factory=list[Span])
 
     @property
     def turns_sampled(self) -> list[int]:
-        """Numbers of the turns whose tokens were sampled here, each once, in order."""
+        """Numbers of the turns with sampled tokens in this segment, in order."""
         return list(dict.fromkeys(span.turn for span in self.spans if span.kind.is_sampled))
 
     @property
@@ -66,7 +66,7 @@ class Segment:
         self.spans.append(Span(kind=kind, turn=turn, start=start, end=start + len(ids)))
 
     def trim(self, count: int) -> list[int]:
-        """Take the last `count` tokens off the response; returns them if the policy sampled any of them, else none."""
+        """Remove the last `count` tokens of the response; return them if any was sampled, else an empty list."""
         kept = len(self.response_ids) - count
         removed = self.response_ids[kept:]
         del self.response_ids[kept:], self.loss_mask[kept:], self.logprobs[kept:]
@@ -80,7 +80,7 @@ class Segment:
         return removed if sampled else []
 
     def mask(self, turn: int | None = None) -> None:
-        """Take one turn out of the loss, or all of them."""
+        """Mask one turn from the loss, or all turns where `turn` is None."""
         if turn is None:
             self.loss_mask[:] = [0] * len(self.loss_mask)
             return
@@ -94,10 +94,12 @@ class Segment:
 def runs(
     length: int, thoughts: Sequence[tuple[int, int]], forced: tuple[int, int] | None
 ) -> Iterator[tuple[SpanKind, int, int]]:
-    """A completion of so many ids as (kind, begin, end), in order and without gaps; each thought is a run of its own.
+    """Split a completion into runs (kind, begin, end), in order and without gaps; each thought is a run of its own.
 
     Args:
-        forced: the ids that nobody sampled, where there are some; they are no thought.
+        length: number of ids of the completion.
+        thoughts: `[begin, end)` of each thought.
+        forced: `[begin, end)` of the ids that are not sampled, if any; they belong to no thought.
     """
     first, last = forced or (0, 0)
     cuts = {min(cut, length) for thought in thoughts for cut in thought if not first < cut < last}

@@ -1,4 +1,4 @@
-"""How long trajectories are, and which lengths a training run should allow for."""
+"""Statistics of trajectories: lengths, rewards and endings, and the lengths that a training run should allow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STEP = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """One trajectory, in tokens."""
+    """Lengths of one trajectory in tokens."""
 
     prompt: int
     response: int
-    """All turns together: sampled, tool and user tokens, in the longest context that there was."""
+    """Sampled, tool and user tokens of all turns, in the longest context of the trajectory."""
     completions: tuple[int, ...]
-    """What was sampled, turn by turn."""
+    """Sampled tokens of each turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +36,9 @@ class Distribution:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """Keys of a training run; each is the longest value seen and a quarter more, to the next multiple of `STEP`.
+    """Keys of a training run. Each is the longest value plus a quarter, rounded up to a multiple of `STEP`.
 
-    Prompts are what they are, so theirs has no quarter more.
+    The prompt length has no margin: a longer prompt cannot occur in the same rows.
     """
 
     max_prompt_length: int
@@ -48,27 +48,27 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stats:
-    """What a directory of traces says about its trajectories."""
+    """Statistics of a directory of traces."""
 
     trajectories: int
     withdrawn: int
-    """Left out of everything below."""
+    """Withdrawn trajectories, which all other fields leave out."""
     stop_reasons: dict[str, int]
     reward: float | None
-    """Mean over the trajectories that have one."""
+    """Mean over the trajectories with a reward."""
     tool_error_rate: float
     distributions: dict[str, Distribution]
-    """By `turns`, `tool_calls`, `prompt_tokens`, `response_tokens`, `completion_tokens` (a turn's) and `elapsed_s`."""
+    """By `turns`, `tool_calls`, `prompt_tokens`, `response_tokens`, `completion_tokens` (per turn) and `elapsed_s`."""
     recommended: Recommendation | None
     marked_turns: dict[str, int]
-    """By kind of mark, most frequent first."""
+    """Number of turns by kind of mark, most frequent first."""
     drifted_calls: int
-    """Calls that got different results in sibling trajectories, withdrawn ones left out."""
+    """Calls with different results in sibling trajectories."""
     drift_example: str | None
 
 
 def recorded_lengths(trace: Trace) -> Lengths:
-    """As the engine's own tokenizer counted."""
+    """Lengths in the tokens of the engine that generated the trajectory."""
     sampled = Counter[int]()
     segments = trace.segments or [trace]
     for segment in segments:
@@ -78,14 +78,19 @@ def recorded_lengths(trace: Trace) -> Lengths:
     prompt = len(segments[0].prompt_ids)
     return Lengths(
         prompt=prompt,
-        # Later segments have the conversation so far in their prompts, and it counts against the same budget.
+        # The prompt of a later segment contains the conversation so far, which counts against the same budget.
         response=max(len(segment.prompt_ids) + len(segment.response_ids) for segment in segments) - prompt,
         completions=tuple(sampled[turn] for turn in range(len(trace.turns))),
     )
 
 
 def statistics_of(measured: Iterable[tuple[Trace, Lengths]], *, withdrawn: int = 0) -> Stats:
-    """Statistics over trajectories that were played to an end, each with its lengths."""
+    """Compute the statistics of trajectories.
+
+    Args:
+        measured: trajectories that are not withdrawn, each with its lengths.
+        withdrawn: the number of withdrawn trajectories.
+    """
     pairs = list(measured)
     drifted = drifts((siblings(trace), calls_seen(trace)) for trace, _ in pairs)
     marked = Counter(kind for trace, _ in pairs for turn in trace.turns for kind in {mark.kind for mark in turn.marks})
@@ -100,6 +105,13 @@ def statistics_of(measured: Iterable[tuple[Trace, Lengths]], *, withdrawn: int =
         "completion_tokens": completions,
         "elapsed_s": [trace.elapsed_s for trace in traces],
     }
+    recommended = None
+    if completions:
+        recommended = Recommendation(
+            max_prompt_length=_rounded_up(max(values["prompt_tokens"])),
+            max_response_length=_rounded_up(1.25 * max(values["response_tokens"])),
+            tokens_per_turn=_rounded_up(1.25 * max(completions)),
+        )
     return Stats(
         trajectories=len(pairs),
         withdrawn=withdrawn,
@@ -107,18 +119,10 @@ def statistics_of(measured: Iterable[tuple[Trace, Lengths]], *, withdrawn: int =
         reward=fmean(rewards) if rewards else None,
         tool_error_rate=sum(trace.tool_errors for trace in traces) / max(1, sum(trace.tool_calls for trace in traces)),
         distributions={name: _distribution(numbers) for name, numbers in values.items() if numbers},
-        recommended=_recommend(lengths, completions) if completions else None,
+        recommended=recommended,
         marked_turns={str(kind): count for kind, count in marked.most_common()},
         drifted_calls=len(drifted),
         drift_example=str(drifted[0]) if drifted else None,
-    )
-
-
-def _recommend(lengths: Sequence[Lengths], completions: Sequence[int]) -> Recommendation:
-    return Recommendation(
-        max_prompt_length=_rounded_up(max(length.prompt for length in lengths)),
-        max_response_length=_rounded_up(1.25 * max(length.response for length in lengths)),
-        tokens_per_turn=_rounded_up(1.25 * max(completions)),
     )
 
 
@@ -134,5 +138,5 @@ def _distribution(numbers: Sequence[float]) -> Distribution:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """The least value that at least this share of the values does not exceed."""
+    """The smallest value that at least this share of the values does not exceed."""
     return ordered[max(0, ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Traces on disk: one JSON line per trajectory, one write per line; large journals are sealed into Parquet."""
+"""Traces on disk: a journal with one JSON line per trajectory; large journals are archived as Parquet files."""
 
 from __future__ import annotations
 
@@ -14,38 +14,43 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
-from rollout.trace.archive import SUFFIX, sealed_records, write_sealed
+from rollout.trace.archive import SUFFIX, archived_records, write_archive
 from rollout.trace.record import SCHEMA_VERSION, Trace
 
 log = structlog.get_logger(__name__)
 
-SEAL_BYTES = 64 * 2**20
-"""A journal of this size, some thousands of trajectories, is sealed: a tenth of it stays on disk."""
+ARCHIVE_BYTES = 64 * 2**20
+"""Size at which a journal is archived: some thousands of trajectories, of which the archive needs a tenth on disk."""
 _RECORD = TypeAdapter(Trace)
 
 
 class NotARecord(ConfigError):
-    """A line of a journal that is no trace: half written, or not ours."""
+    """A line of a journal is not a trace: half written, or of another program."""
 
 
 class TraceStore:
     """The journal of one process: `{host}-{pid}-{start}.jsonl` in `directory`, opened at the first record.
 
-    Each record is one `write` to a file opened for appending, so a process that is killed leaves whole records and
-    at most half a last line; nothing is buffered, and a store that is forgotten closes itself. A journal of
-    `seal_bytes` becomes `{its name}.traces.parquet`, and another is begun.
+    Each record is one unbuffered `write` to a file opened for appending, so a process that is killed leaves complete
+    records and at most one partial line at the end. A journal of `archive_bytes` is archived as
+    `{name}.traces.parquet`, and the next record begins a new one. The file is closed with the last reference to the
+    store.
+
+    Args:
+        directory: where the journals are written; created with the first record.
+        archive_bytes: size at which a journal is archived.
+        key: the option or configuration key that names the directory, for errors.
     """
 
-    def __init__(self, directory: str | Path, *, seal_bytes: int = SEAL_BYTES, key: str = "trace_dir") -> None:
-        """`key` is where the user named the directory, for errors."""
+    def __init__(self, directory: str | Path, *, archive_bytes: int = ARCHIVE_BYTES, key: str = "trace_dir") -> None:
         self._file: int | None = None
         self.directory = Path(directory)
         self._key = key
-        self._seal_bytes = seal_bytes
+        self._archive_bytes = archive_bytes
         self._path: Path | None = None
 
     def append(self, trace: Trace) -> None:
-        """Write one record; it is with the operating system when this returns.
+        """Write one record; the operating system has it when this returns.
 
         Raises:
             ConfigError: the directory cannot be written.
@@ -58,14 +63,14 @@ class TraceStore:
         except OSError as error:
             raise self._unwritable(error.strerror) from error
         if written != len(line):
-            # Half a record must not be continued by the next one.
+            # Remove the partial line, so that the next record begins on a line of its own.
             os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
             raise self._unwritable("the disk is full")
-        if os.lseek(self._file, 0, os.SEEK_END) >= self._seal_bytes:
-            self._seal()
+        if os.lseek(self._file, 0, os.SEEK_END) >= self._archive_bytes:
+            self._archive()
 
     def check(self) -> None:
-        """Raises ConfigError where the directory cannot be made or written."""
+        """Create the directory. Raises ConfigError where it cannot be created or written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.directory):
@@ -74,6 +79,7 @@ class TraceStore:
             raise self._unwritable(error.strerror) from error
 
     def close(self) -> None:
+        """Close the journal; another record would begin a new one."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -89,22 +95,25 @@ class TraceStore:
         self._path = self.directory / f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}.jsonl"
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
 
-    def _seal(self) -> None:
-        """A journal that cannot be sealed stays as it is: nothing is lost, and the next one is begun."""
+    def _archive(self) -> None:
+        """Replace the journal by its archive. A journal that cannot be archived stays, and the next one begins."""
         assert self._path is not None
         self.close()
         try:
-            write_sealed(_sealed(self._path), ((from_json(line), line.decode()) for _, line in _journal(self._path)))
+            lines = (line for _, line in _journal(self._path))
+            write_archive(_archive_of(self._path), ((from_json(line), line.decode()) for line in lines))
             self._path.unlink()
         except (OSError, ConfigError) as error:
-            log.warning("journal not sealed", journal=str(self._path), problem=str(error))
+            log.warning("journal not archived", journal=str(self._path), problem=str(error))
 
 
 def read_traces(directory: str | Path) -> Iterator[Trace]:
-    """All traces of a directory, file by file in the order of their names, each in the order of writing.
+    """Read all traces of a directory: files in the order of their names, records in the order of writing.
 
-    A line that is no record is logged and skipped, so that it does not hide the others. Raises ConfigError for records
-    of another schema version.
+    A line that is not a record is logged and skipped.
+
+    Raises:
+        ConfigError: a record has another schema version.
     """
     directory = Path(directory)
     journals = {
@@ -118,20 +127,20 @@ def read_traces(directory: str | Path) -> Iterator[Trace]:
                 log.warning("not a record, skipped", problem=str(error))
 
 
-def _sealed(journal: Path) -> Path:
+def _archive_of(journal: Path) -> Path:
     return journal.with_name(journal.name.removesuffix(".jsonl") + SUFFIX)
 
 
 def _lines(journal: Path) -> Iterator[tuple[str, bytes | str]]:
-    """Each line and where it stands, from the journal or, once that is whole, from what it was sealed into."""
-    sealed = _sealed(journal)
-    if not sealed.exists():
+    """Each line with its file and number, from the archive if there is one, else from the journal."""
+    archive = _archive_of(journal)
+    if not archive.exists():
         try:
             yield from _journal(journal)
             return
-        except FileNotFoundError:  # sealed in the meantime: it is opened before its first line is given out
+        except FileNotFoundError:  # archived since the check; nothing was yielded, since opening comes first
             pass
-    yield from ((f"{sealed}:{number}", line) for number, line in enumerate(sealed_records(sealed), 1))
+    yield from ((f"{archive}:{number}", line) for number, line in enumerate(archived_records(archive), 1))
 
 
 def _journal(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -145,10 +154,14 @@ def to_json(trace: Trace) -> bytes:
 
 
 def from_json(line: bytes | str, *, where: str = "record") -> Trace:
-    """The inverse of `to_json`.
+    """Read a record, the inverse of `to_json`.
+
+    Args:
+        line: the record.
+        where: file and line, for errors.
 
     Raises:
-        NotARecord: the line is not a trace.
+        NotARecord: the line is not a trace record.
         ConfigError: the record has another schema version.
     """
     try:
@@ -164,7 +177,7 @@ def from_json(line: bytes | str, *, where: str = "record") -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """What identifies a trajectory of `mcp-rollout run` across interruptions."""
+    """Identity of a trajectory of `mcp-rollout run`, the same when an interrupted run is resumed."""
 
     engine: str
     environment: str

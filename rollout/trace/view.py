@@ -1,4 +1,4 @@
-"""A trace for people, in the terminal."""
+"""Render a trace in the terminal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rich.text import Text
 
 from gateway.types import ServerEvents
 from rollout.environment.config import FilterAction
-from rollout.trace.marks import Mark
-from rollout.trace.record import ToolEvent, Trace, Turn
+from rollout.trace.events import Mark, ToolEvent
+from rollout.trace.record import Trace, Turn
 
 FOLD = 160
-"""Characters of a folded text."""
+"""Characters that are shown of a folded text."""
 
 
 def render(trace: Trace, *, full: bool = False) -> RenderableType:
-    """The trajectory turn by turn; thinking and long texts are folded to one line unless `full`."""
+    """Render the trajectory turn by turn; thinking and long texts are folded to one line unless `full`."""
     blocks: list[RenderableType] = [_head(trace)]
     blocks += [
         Text.assemble((f"{message['role']}  ", "bold blue"), _fold(str(message["content"]), full))
@@ -51,7 +51,7 @@ def _turn(number: int, turn: Turn, full: bool) -> RenderableType:
         lines.append(Text.assemble(("says    ", "bold green"), _fold(turn.content, full=True)))
     for event in turn.tools:
         lines += _tool(event, full)
-    lines += _heard(turn.heard, full)
+    lines += _server_events(turn.server_events, full)
     if turn.user is not None:
         lines.append(Text.assemble(("user    ", "bold blue"), turn.user.message))
         if turn.user.done:
@@ -77,19 +77,19 @@ def _tool(event: ToolEvent, full: bool) -> list[Text]:
     ]
 
 
-def _heard(heard: ServerEvents, full: bool) -> list[Text]:
+def _server_events(events: ServerEvents, full: bool) -> list[Text]:
     lines: list[Text] = []
-    for request in heard.requests:
+    for request in events.requests:
         asked = str(request.asked.get("message") or json.dumps(request.asked.get("messages"), ensure_ascii=False))
         answer = f"refused: {request.refused}" if request.answer is None else json.dumps(request.answer)
         lines.append(
             Text.assemble(("asks    ", "bold yellow"), f"{request.kind} for {request.tool}: ", _fold(asked, full))
         )
         lines.append(Text(f"        {_fold(answer, full)}", style="red" if request.answer is None else ""))
-    for note in heard.notifications if full else []:
+    for note in events.notifications if full else []:
         amount = f" {note.progress:g}" + (f"/{note.total:g}" if note.total else "") if note.progress is not None else ""
         lines.append(Text(f"        {note.kind}{amount} of {note.tool}: {note.text}", style="dim"))
-    if count := heard.more_notifications + (0 if full else len(heard.notifications)):
+    if count := events.more_notifications + (0 if full else len(events.notifications)):
         lines.append(Text(f"        {count} notifications more", style="dim"))
     return lines
 

@@ -12,7 +12,7 @@ import ray
 
 from gateway.errors import LockMismatch
 from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
-from rollout.trace.marks import MarkKind
+from rollout.trace.events import MarkKind
 from rollout.trace.record import Trace
 
 NAME = "mcp_rollout_ledger"

@@ -192,7 +192,7 @@ async def _check_environment(
     except ConfigError as error:
         raise ConfigError(f"{own[0].where} needs environment {name!r}: {error}") from error
     check_thinking(environment, config)
-    async with opened(environment.gateway_config(), name=name, source=environment.file) as gateway:
+    async with opened(environment, name=name, source=environment.file) as gateway:
         locked = locked_tools(name, lock.entries, gateway, path=lock.path)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:
             for fault in missing_roles(environment, session):

@@ -75,7 +75,7 @@ class Runtime:
             )
             # Without one of those, what the policy is shown could not be called for as long as the gateway lives.
             locked = {entry.definition.server for entry in self._lock if entry.environment == name}
-            gateway = await self._gateways.get(name, lambda: environment.gateway_config().requiring(locked))
+            gateway = await self._gateways.get(name, lambda: environment.requiring(locked))
             self._open[name] = OpenEnvironment(
                 environment=environment,
                 gateway=gateway,

@@ -52,16 +52,16 @@ def check_failures(summary: Summary, max_failed_share: float) -> None:
 def report_drift(summary: Summary) -> None:
     """One line about a batch whose sibling trajectories met different worlds."""
     if summary.drifts:
-        first = summary.drifts[0]
+        example = summary.drifts[0]
         log.warning(
             "environment drift: identical calls of sibling trajectories got different results",
             calls=len(summary.drifts),
-            tools=sorted({f"{drift.server}/{drift.tool}" for drift in summary.drifts}),
-            server=first.server,
-            tool=first.tool,
-            arguments=first.arguments,
-            one=first.results[0],
-            another=first.results[1],
+            tools=sorted({f"{drift.one.server}/{drift.one.tool}" for drift in summary.drifts}),
+            server=example.one.server,
+            tool=example.one.tool,
+            arguments=example.one.arguments,
+            one=example.one.text,
+            another=example.other.text,
         )
 
 

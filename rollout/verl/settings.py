@@ -2,70 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from verl.utils.import_utils import resolve_config_path
 
-from gateway.config.models import GatewayConfig, ServerConfig, validate
+from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
-from rollout.environment.config import (
-    Environment,
-    FilterAction,
-    FiltersConfig,
-    ThinkingContext,
-    ThinkingLoss,
-    ThinkingReward,
-)
+from rollout.environment.config import Environment, FiltersConfig, ThinkingConfig
+from rollout.environment.reward_config import Section
 from rollout.loop.limits import Limits
 
-Section = TypeVar("Section", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
+Config = TypeVar("Config", bound=GatewayConfig)
 
 KEY = "actor_rollout_ref.rollout.custom.mcp"
 
 
-class _Override(BaseModel):
-    """Fields of an environment's section; what is None stays as the environment has it."""
+def override_of(section: type[Section]) -> type[BaseModel]:
+    """Build the model of a trainer's override: the fields of `section`, each optional and None by default.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    The constraints of single fields and the rules for nested sections apply. Validators that compare several fields do
+    not: an override is only a part of the section it changes.
 
-
-class ThinkingOverride(_Override):
-    loss: ThinkingLoss | None = None
-    reward: ThinkingReward | None = None
-    context: ThinkingContext | None = None
-    tokens_per_turn: int | None = Field(default=None, ge=1)
-
-
-class FilterOverride(_Override):
-    action: FilterAction | None = None
-    penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-
-
-class RepeatedCallsOverride(FilterOverride):
-    times: int | None = Field(default=None, ge=2)
-
-
-class LongThinkingOverride(FilterOverride):
-    tokens: int | None = Field(default=None, ge=1)
+    Example:
+        `ThinkingOverride = override_of(ThinkingConfig)`, and later `overridden(environment.thinking, given)`.
+    """
+    fields: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        kind: Any = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            nested = override_of(kind)
+            fields[name] = (nested, nested())
+        else:
+            optional: Any = kind | None
+            fields[name] = (Annotated[optional, *field.metadata] if field.metadata else optional, None)
+    return create_model(f"{section.__name__}Override", __config__=Section.model_config, **fields)
 
 
-class FiltersOverride(_Override):
-    void: FilterOverride = FilterOverride()
-    repeated_calls: RepeatedCallsOverride = RepeatedCallsOverride()
-    long_thinking: LongThinkingOverride = LongThinkingOverride()
+def overridden(own: Model, override: BaseModel) -> Model:
+    """Return `own` with the values that `override` gives; fields that are None in `override` keep theirs."""
+    given: dict[str, Any] = {}
+    for name in type(override).model_fields:
+        value = getattr(override, name)
+        if isinstance(value, BaseModel):
+            given[name] = overridden(getattr(own, name), value)
+        elif value is not None:
+            given[name] = value
+    return own.model_copy(update=given)
 
-    def apply(self, own: FiltersConfig) -> FiltersConfig:
-        return own.model_copy(
-            update={
-                "void": _updated(own.void, self.void),
-                "repeated_calls": _updated(own.repeated_calls, self.repeated_calls),
-                "long_thinking": _updated(own.long_thinking, self.long_thinking),
-            }
-        )
+
+if TYPE_CHECKING:  # a type checker cannot see classes that are built at run time
+    ThinkingOverride = FiltersOverride = BaseModel
+else:
+    ThinkingOverride, FiltersOverride = override_of(ThinkingConfig), override_of(FiltersConfig)
 
 
 class Settings(BaseModel):
@@ -112,23 +104,14 @@ class Settings(BaseModel):
 
     def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
-        sessions = max(1, (self.max_sessions or environment.max_sessions) // workers_per_node)
-        overrides: dict[str, Any] = {"max_sessions": sessions, "lease_timeout_s": self.lease_timeout_s}
-        limits: dict[str, Any] = {
-            "wall_clock_s": self.wall_clock_s,
-            "tokens_per_turn": self.tokens_per_turn,
-            "tell_budget": self.tell_budget,
+        limits = self.model_dump(include={"wall_clock_s", "tokens_per_turn", "tell_budget"}, exclude_none=True)
+        sections = {
+            "limits": environment.limits.model_copy(update=limits),
+            "thinking": overridden(environment.thinking, self.thinking),
+            "filters": overridden(environment.filters, self.filters),
         }
-        servers = _shared_out(environment.servers, workers_per_node)
-        return environment.model_copy(
-            update=_given(overrides)
-            | {
-                "servers": servers,
-                "limits": environment.limits.model_copy(update=_given(limits)),
-                "thinking": _updated(environment.thinking, self.thinking),
-                "filters": self.filters.apply(environment.filters),
-            }
-        )
+        bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
+        return share(environment.model_copy(update=sections | bounds), workers_per_node)
 
 
 def _no_directory(settings: Settings) -> ConfigError:
@@ -136,29 +119,16 @@ def _no_directory(settings: Settings) -> ConfigError:
     return ConfigError(f"no such directory: {settings.environments_dir}", key=f"{KEY}.environments_dir", remedy=remedy)
 
 
-def share(config: GatewayConfig, workers_per_node: int) -> GatewayConfig:
-    """One worker's part of the sessions and processes that a node may have."""
-    sessions = max(1, config.max_sessions // workers_per_node)
-    servers = _shared_out(config.servers, workers_per_node)
-    return config.model_copy(update={"max_sessions": sessions, "servers": servers})
-
-
-def _shared_out(servers: Mapping[str, ServerConfig], workers_per_node: int) -> dict[str, ServerConfig]:
-    """The servers with one worker's part of their maxima, which are a node's."""
-    return {
+def share(config: Config, workers_per_node: int) -> Config:
+    """The configuration with one worker's share of the sessions and processes that a node may have."""
+    servers = {
         name: entry.model_copy(update={"max_processes": max(1, entry.max_processes // workers_per_node)})
         if entry.max_processes is not None
         else entry
-        for name, entry in servers.items()
+        for name, entry in config.servers.items()
     }
-
-
-def _updated(own: Section, override: _Override) -> Section:
-    return own.model_copy(update=_given(override.model_dump()))
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+    sessions = max(1, config.max_sessions // workers_per_node)
+    return config.model_copy(update={"max_sessions": sessions, "servers": servers})
 
 
 def context_tokens(rollout: DictConfig) -> int | None:

@@ -126,4 +126,4 @@ def gateway_config(entry: LockEntry) -> GatewayConfig:
     """The servers that a lock entry was written from: an environment's file, or a servers file."""
     if entry.environment is None:
         return load_servers(entry.source)
-    return load_environment(entry.source, ".").gateway_config()
+    return load_environment(entry.source, ".")

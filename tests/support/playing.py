@@ -147,5 +147,5 @@ async def staged(name: str, traces: Path, *, within: dict[str, MCPServer] | None
     """The environment over processes of its own; servers in `within` run in this one."""
     environment = read_environment(name)
     connect = None if within is None else lambda _, server: within.get(server)
-    async with Gateway(environment.gateway_config(), connect=connect) as gateway:
+    async with Gateway(environment, connect=connect) as gateway:
         yield Stage(environment, gateway, traces)

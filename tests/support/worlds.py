@@ -34,7 +34,7 @@ def environment(servers: Mapping[str, MCPServer], **fields: Any) -> Environment:
 
 @asynccontextmanager
 async def opened(made: Environment, servers: Mapping[str, MCPServer]) -> AsyncIterator[Gateway]:
-    async with Gateway(made.gateway_config(), connect=lambda _, name: servers[name]) as gateway:
+    async with Gateway(made, connect=lambda _, name: servers[name]) as gateway:
         yield gateway
 
 

@@ -103,7 +103,7 @@ REMEDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a file": ({"command": MINI}, r"it is not executable \(chmod"),
     "npx": ({"command": "npx", "env": {"PATH": "/nowhere"}}, r"no such program \(install Node.js, or write its whole"),
     "home": ({"command": "~/x"}, r"write \$\{HOME\} for ~"),
-    "cat": ({"command": "cat"}, r"'cat' is no MCP server"),
+    "cat": ({"command": "cat"}, r"'cat' is not an MCP server"),
     "mute": (mini("mute", start_timeout_s=1), r"did not finish its handshake in 1 s.*\(start it by hand"),
     "little": (
         mini("mute", start_timeout_s=1, scope="process", max_memory_mb=64),

@@ -190,7 +190,7 @@ BAD_FILES = {
     "nameless.yaml": ("user: {server: z}\n", ["servers: no servers here", "expected servers:"]),
     "idle.yaml": (
         "servers: {x: {command: y}}\nfilters: {long_thinking: end}\n",
-        ["filters.long_thinking", "finds nothing without tokens", "give the most thinking tokens"],
+        ["filters.long_thinking", "matches no turn without tokens", "give the most thinking tokens"],
     ),
     "unused.yaml": (
         "servers: {x: {command: y}}\nfilters: {void: {action: mark, penalty: 0.4}}\n",

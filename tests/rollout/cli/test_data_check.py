@@ -79,7 +79,7 @@ def test_rows_of_verls_own_agents_may_stand_beside_ours(examine: Examine) -> Non
 def test_a_row_without_a_prompt_is_told_what_one_is(examine: Examine) -> None:
     said = examine([row(prompt=None)])
     (problem,) = said["shown"]
-    assert (problem["column"], problem["problem"]) == ("prompt", "is no list of chat messages")
+    assert (problem["column"], problem["problem"]) == ("prompt", "is not a list of chat messages")
 
 
 def test_every_problem_is_named_with_row_column_and_remedy(examine: Examine) -> None:

@@ -13,7 +13,7 @@ from worlds import ROLE, play, saying
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
 from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.marks import MarkKind
+from rollout.trace.events import MarkKind
 from rollout.trace.record import SpanKind, StopReason, Trace
 from rollout.trace.store import read_traces
 from rollout.types import Call, Completion, FinishReason, Policy

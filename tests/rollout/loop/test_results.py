@@ -168,14 +168,14 @@ async def test_questions_and_progress_are_in_the_trace_of_their_turn(tmp_path: P
     (stored,) = read_traces(tmp_path)
     assert stored == trace
     first, second = trace.turns
-    (request,) = first.heard.requests
+    (request,) = first.server_events.requests
     assert (request.server, request.tool, request.kind) == ("library", "ask", "elicitation")
     assert request.asked["message"] == "How is the sky?" and request.refused is None
     assert request.answer == {"action": "accept", "content": {"sky": "grey 1"}}
-    (progress,) = first.heard.notifications
+    (progress,) = first.server_events.notifications
     assert (progress.kind, progress.progress, progress.text) == ("progress", 1, "asked")
     assert first.tools[0].text == "grey 1"
-    assert second.heard.requests == [] and trace.heard.requests == []
+    assert second.server_events.requests == [] and trace.server_events.requests == []
     console = Console(width=120, file=io.StringIO(), record=True)
     console.print(render(trace))
     shown = console.export_text()
@@ -192,7 +192,7 @@ async def test_a_refused_question_is_in_the_trace_of_a_trajectory_that_it_ended(
     servers = {"library": library(), "user": broken}
     trace = await play(servers, saying(calling("ask"), "Done."), tmp_path, elicitation={"server": "user"})
     assert trace.failure is not None and trace.failure.kind == "request_refused"
-    (request,) = trace.turns[0].heard.requests
+    (request,) = trace.turns[0].server_events.requests
     assert request.answer is None and "shrug" in (request.refused or "")
 
 

@@ -192,7 +192,7 @@ def test_answers_are_compared_as_numbers_or_as_normalised_text(one: str, other: 
         ({"weights": {"brevity": 1.0}}, "needs brevity"),
         ({"brevity": {"full_until": 5, "none_from": 5}}, "above full_until"),
         ({"answer_pattern": "(a)(b)"}, "has 2 groups"),
-        ({"answer_pattern": "("}, "no regular expression"),
+        ({"answer_pattern": "("}, "not a regular expression"),
         ({"parts": ["exact_match"]}, "taken"),
     ],
 )

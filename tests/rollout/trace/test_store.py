@@ -59,32 +59,32 @@ def test_half_a_last_record_is_skipped_and_said(tmp_path: Path) -> None:
     assert [entry["event"] for entry in logs] == ["not a record, skipped"]
 
 
-def test_a_large_journal_is_sealed_and_read_like_any_other(tmp_path: Path) -> None:
+def test_a_large_journal_is_archived_and_read_like_any_other(tmp_path: Path) -> None:
     names = [f"{index:03d}" for index in range(40)]
-    store = TraceStore(tmp_path, seal_bytes=20_000)
+    store = TraceStore(tmp_path, archive_bytes=20_000)
     for name in names:
         store.append(recorded_trace(name))
-    sealed, journals = sorted(tmp_path.glob("*.traces.parquet")), list(tmp_path.glob("*.jsonl"))
-    assert len(sealed) > 1 and len(journals) == 1
+    archives, journals = sorted(tmp_path.glob("*.traces.parquet")), list(tmp_path.glob("*.jsonl"))
+    assert len(archives) > 1 and len(journals) == 1
     assert list(read_traces(tmp_path)) == [recorded_trace(name) for name in names]
-    columns = parquet.read_table(sealed[0], columns=["id", "score", "stop_reason", "step"]).to_pylist()
+    columns = parquet.read_table(archives[0], columns=["id", "score", "stop_reason", "step"]).to_pylist()
     assert columns[0] == {"id": "000", "score": 0.75, "stop_reason": "user_done", "step": 7}
 
 
-def test_a_journal_whose_sealing_was_interrupted_counts_once(tmp_path: Path) -> None:
+def test_a_journal_whose_archiving_was_interrupted_counts_once(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     TraceStore(before).append(recorded_trace())
     (journal,) = before.iterdir()
     (before / f"{journal.stem}.traces.parquet.partial").write_bytes(b"PAR1 half")
-    TraceStore(after, seal_bytes=1).append(recorded_trace())
-    (sealed,) = after.iterdir()
-    (after / sealed.name.replace(".traces.parquet", ".jsonl")).write_bytes(journal.read_bytes())
+    TraceStore(after, archive_bytes=1).append(recorded_trace())
+    (archive,) = after.iterdir()
+    (after / archive.name.replace(".traces.parquet", ".jsonl")).write_bytes(journal.read_bytes())
     for directory in (before, after):
         assert list(read_traces(directory)) == [recorded_trace()]
 
 
-def test_a_journal_that_cannot_be_sealed_stays(tmp_path: Path) -> None:
-    store = TraceStore(tmp_path, seal_bytes=100_000)
+def test_a_journal_that_cannot_be_archived_stays(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path, archive_bytes=100_000)
     store.append(recorded_trace("a"))
     (journal,) = tmp_path.iterdir()
     (tmp_path / f"{journal.stem}.traces.parquet.partial").mkdir()  # in the way
@@ -110,6 +110,14 @@ def test_a_record_of_another_schema_is_refused_with_its_place() -> None:
     other = to_json(recorded_trace()).replace(b'"schema_version":1', b'"schema_version":99')
     with pytest.raises(ConfigError, match=r"x\.jsonl:1: trace schema 99"):
         from_json(other, where="x.jsonl:1")
+
+
+def test_records_of_earlier_versions_with_the_key_heard_are_read() -> None:
+    trace = recorded_trace()
+    trace.server_events.more_requests, trace.turns[0].server_events.more_notifications = 2, 3
+    line = to_json(trace)
+    assert line.count(b'"server_events"') == 2 and b'"heard"' not in line
+    assert from_json(line.replace(b'"server_events"', b'"heard"')) == trace
 
 
 def test_what_is_no_trace_is_refused_with_its_place_and_key() -> None:

@@ -40,7 +40,7 @@ def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batc
     from structlog.testing import capture_logs
 
     from gateway.types import Content, ContentKind, ToolResult
-    from rollout.trace.marks import Mark, MarkKind
+    from rollout.trace.events import Mark, MarkKind
     from rollout.types import Call, Completion, Edit, Parsed
     from rollout.verl.ledger import Entry, summarise
     from rollout.verl.sampler import report_drift

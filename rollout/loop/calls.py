@@ -1,0 +1,88 @@
+"""The tool calls of one turn: send them concurrently, record them in the order of the completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from gateway.errors import GatewayError
+from gateway.leases.session import Session
+from gateway.types import CallFault, ToolResult
+from rollout.loop.context import Context
+from rollout.loop.filters import refused
+from rollout.loop.results import show
+from rollout.trace.record import Trace
+from rollout.types import Call, Message
+
+
+async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], context: Context) -> list[Message]:
+    """Send the calls concurrently, record them in order, and return their tool messages.
+
+    An unreadable call and calls beyond `limits.parallel_calls` are not sent; each gets an error result. If the
+    trajectory ends while calls are in flight, those are recorded with an error result: they may have taken effect.
+
+    Raises:
+        GatewayError: the world broke under one of the calls; the others were cancelled.
+    """
+    most = context.limits.parallel_calls
+    sent = [index for index, call in enumerate(calls) if call.problem is None][:most]
+    results = [
+        ToolResult.error(call.problem, fault=CallFault.UNREADABLE)
+        if call.problem
+        else ToolResult.error(f"Not called: at most {most} calls per turn are sent.")
+        for call in calls
+    ]
+    for index in sent:  # replaced when the call returns
+        results[index] = ToolResult.error("No answer: the trajectory ended while the call was under way.")
+    try:
+        await _send(session, calls, sent, results)
+    except BaseException:
+        # The time limit, a cancellation from outside or a broken world. Nothing here awaits, so the record is complete
+        # before the exception goes on; `play` cannot append these messages any more.
+        trace.messages += _recorded(trace, session, calls, sent, results, context)
+        raise
+    return _recorded(trace, session, calls, sent, results, context)
+
+
+async def _send(session: Session, calls: Sequence[Call], sent: Sequence[int], results: list[ToolResult]) -> None:
+    """Put the result of each call in its position; the first `GatewayError` cancels the other calls."""
+    broken: list[GatewayError] = []
+
+    async def send(index: int) -> None:
+        call = calls[index]
+        results[index] = await session.call(call.name, call.arguments if call.as_text is None else call.as_text)
+
+    async def send_until_broken(index: int) -> None:
+        try:
+            await send(index)
+        except GatewayError as error:
+            broken.append(error)
+            tasks.cancel_scope.cancel()
+
+    if len(sent) == 1:  # no task group, which would wrap other exceptions in an exception group
+        await send(sent[0])
+        return
+    async with anyio.create_task_group() as tasks:
+        for index in sent:
+            tasks.start_soon(send_until_broken, index)
+    if broken:
+        raise broken[0]
+
+
+def _recorded(
+    trace: Trace,
+    session: Session,
+    calls: Sequence[Call],
+    sent: Sequence[int],
+    results: Sequence[ToolResult],
+    context: Context,
+) -> list[Message]:
+    cut, tokens = context.environment.results, context.tokens
+    shown = [
+        show(result, tool=call.name, config=cut, tokens=tokens) for call, result in zip(calls, results, strict=True)
+    ]
+    tools = [session.tools.get(call.name) if index in sent else None for index, call in enumerate(calls)]
+    messages = trace.add_calls(calls, results, shown, [tool.server if tool else None for tool in tools])
+    trace.turns[-1].marks += refused(calls, sent, session.tools)
+    return messages
