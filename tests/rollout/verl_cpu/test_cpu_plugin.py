@@ -62,7 +62,7 @@ def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> N
     assert found.splitlines()[-5:] == [
         "cpu",
         "TransformersReplica TransformersAdapter",
-        "rollout.verl_cpu.sglang.adapter.SGLangCPUAdapter False",
+        "rollout.verl_cpu.sglang_replica.SGLangCPUAdapter False",
         "FSDPEngineWithLMHead",
         "cpu:gloo",
     ]
@@ -74,10 +74,10 @@ import verl.utils.distributed as distributed
 def initialize_global_process_group_ray(backend=None): ...
 
 distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
-from rollout.verl_cpu.register import VerlMoved, register
+from rollout.verl_cpu.platform import UnsupportedVerl, register
 try:
     register()
-except VerlMoved as error:
+except UnsupportedVerl as error:
     print(error)
 """
 
