@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
                             ]
                         ),
                     ),
-                    # What verl's stock tool_agent hands to our tool class, see rollout/verl/stock_session.py.
+                    # What verl's stock tool_agent hands to our tool class, see rollout/verl/tool_agent_sessions.py.
                     ("tools_kwargs", pa.struct([("mcp", pa.struct([("task", pa.string()), ("seed", pa.int64())]))])),
                 ]
             ),

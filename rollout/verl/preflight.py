@@ -34,9 +34,8 @@ from rollout.environment.validation import (
     unnumbered,
 )
 from rollout.trace.store import TraceStore
-from rollout.verl.combinations import check_model_length, check_thinking
-from rollout.verl.settings import Settings, context_tokens
-from rollout.verl.stock_session import gateway_config
+from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens
+from rollout.verl.tool_agent_sessions import gateway_config
 
 if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens

@@ -1,99 +1,75 @@
-"""Our section of verl's configuration, `actor_rollout_ref.rollout.custom.mcp`, and the limits drawn from it."""
+"""Our section of verl's configuration, `actor_rollout_ref.rollout.custom.mcp`, and checks of verl's own settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from verl.utils.import_utils import resolve_config_path
 
-from gateway.config.models import GatewayConfig, ServerConfig, validate
+from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
-from rollout.environment.config import (
-    Environment,
-    FilterAction,
-    FiltersConfig,
-    ThinkingContext,
-    ThinkingLoss,
-    ThinkingReward,
-)
+from rollout.environment.config import Environment, FiltersConfig, ThinkingConfig, ThinkingContext
 from rollout.loop.limits import Limits
+from rollout.loop.thinking import check_thoughts
 
 Section = TypeVar("Section", bound=BaseModel)
 
 KEY = "actor_rollout_ref.rollout.custom.mcp"
+_ENGINES = ("sglang", "vllm", "trtllm")
+"""Engines whose verl servers use the model's own length if none is configured."""
 
 
-class _Override(BaseModel):
-    """Fields of an environment's section; what is None stays as the environment has it."""
+def _overrides(section: type[BaseModel]) -> Any:
+    """A model with the fields of an environment's section, all optional: None keeps the environment's value.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ThinkingOverride(_Override):
-    loss: ThinkingLoss | None = None
-    reward: ThinkingReward | None = None
-    context: ThinkingContext | None = None
-    tokens_per_turn: int | None = Field(default=None, ge=1)
-
-
-class FilterOverride(_Override):
-    action: FilterAction | None = None
-    penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    Bounds of single fields hold as in the section. Validators of the section do not run, since they would have to see
+    the environment's values too.
+    """
+    fields: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        own: Any = field.annotation
+        if isinstance(own, type) and issubclass(own, BaseModel):
+            own = _overrides(own)
+        fields[name] = (Annotated[(own | None, *field.metadata)] if field.metadata else own | None, None)
+    return create_model(f"{section.__name__}Overrides", __config__=ConfigDict(frozen=True, extra="forbid"), **fields)
 
 
-class RepeatedCallsOverride(FilterOverride):
-    times: int | None = Field(default=None, ge=2)
+class ThinkingOverrides(_overrides(ThinkingConfig)): ...
 
 
-class LongThinkingOverride(FilterOverride):
-    tokens: int | None = Field(default=None, ge=1)
-
-
-class FiltersOverride(_Override):
-    void: FilterOverride = FilterOverride()
-    repeated_calls: RepeatedCallsOverride = RepeatedCallsOverride()
-    long_thinking: LongThinkingOverride = LongThinkingOverride()
-
-    def apply(self, own: FiltersConfig) -> FiltersConfig:
-        return own.model_copy(
-            update={
-                "void": _updated(own.void, self.void),
-                "repeated_calls": _updated(own.repeated_calls, self.repeated_calls),
-                "long_thinking": _updated(own.long_thinking, self.long_thinking),
-            }
-        )
+class FiltersOverrides(_overrides(FiltersConfig)): ...
 
 
 class Settings(BaseModel):
-    """Where a value is None, the environment's own is used."""
+    """Our section; None keeps the environment's own value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     environments_dir: Path
     trace_dir: Path
     max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of a batch's trajectories that may be withdrawn before training stops."""
+    """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
     sampling_seed_key: str | None = None
-    """Name of the engine's per-request seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
+    """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
     max_sessions: int | None = Field(default=None, ge=1)
-    """Sessions on one node at the same time, divided among its worker processes."""
+    """Concurrent sessions on one node, divided among its worker processes."""
     lease_timeout_s: float | None = Field(default=None, gt=0)
     wall_clock_s: float | None = Field(default=None, gt=0)
     tokens_per_turn: int | None = Field(default=None, ge=1)
     tell_budget: bool | None = None
-    thinking: ThinkingOverride = ThinkingOverride()
-    filters: FiltersOverride = FiltersOverride()
+    thinking: ThinkingOverrides | None = None
+    filters: FiltersOverrides | None = None
 
     @classmethod
     def of(cls, config: DictConfig) -> Settings:
         """Read our section of a composed verl configuration.
 
         Raises:
-            ConfigError: a key is missing, unknown or out of range; the message names it by its full path.
+            ConfigError: a key is missing, unknown or out of range; the message has its full path.
         """
         section = OmegaConf.select(config, KEY)
         if section is None:
@@ -101,77 +77,64 @@ class Settings(BaseModel):
         values: Any = OmegaConf.to_container(section, resolve=True)
         settings = validate(cls, values, file=None, key=KEY)
         try:
-            directory = resolve_config_path(str(settings.environments_dir))
-        except FileNotFoundError as error:
-            raise _no_directory(settings) from error
-        if not Path(directory).is_dir():
-            raise _no_directory(settings)
-        return settings.model_copy(
-            update={"environments_dir": Path(directory), "trace_dir": settings.trace_dir.absolute()}
-        )
+            directory = Path(resolve_config_path(str(settings.environments_dir)))
+        except FileNotFoundError:
+            directory = settings.environments_dir
+        if not directory.is_dir():
+            remedy = "name the directory with the environments' YAML files"
+            raise ConfigError(f"no such directory: {directory}", key=f"{KEY}.environments_dir", remedy=remedy)
+        return settings.model_copy(update={"environments_dir": directory, "trace_dir": settings.trace_dir.absolute()})
 
-    def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
-        """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
-        sessions = max(1, (self.max_sessions or environment.max_sessions) // workers_per_node)
-        overrides: dict[str, Any] = {"max_sessions": sessions, "lease_timeout_s": self.lease_timeout_s}
-        limits: dict[str, Any] = {
+    def apply(self, environment: Environment) -> Environment:
+        """Return the environment with the trainer's overrides."""
+        limits = {
             "wall_clock_s": self.wall_clock_s,
             "tokens_per_turn": self.tokens_per_turn,
             "tell_budget": self.tell_budget,
         }
-        servers = _shared_out(environment.servers, workers_per_node)
-        return environment.model_copy(
-            update=_given(overrides)
-            | {
-                "servers": servers,
-                "limits": environment.limits.model_copy(update=_given(limits)),
-                "thinking": _updated(environment.thinking, self.thinking),
-                "filters": self.filters.apply(environment.filters),
-            }
-        )
+        overrides = {
+            "max_sessions": self.max_sessions,
+            "lease_timeout_s": self.lease_timeout_s,
+            "limits": limits,
+            "thinking": self.thinking and self.thinking.model_dump(),
+            "filters": self.filters and self.filters.model_dump(),
+        }
+        return _overridden(environment, overrides)
 
 
-def _no_directory(settings: Settings) -> ConfigError:
-    remedy = "name the directory with the environments' YAML files"
-    return ConfigError(f"no such directory: {settings.environments_dir}", key=f"{KEY}.environments_dir", remedy=remedy)
+def _overridden(section: Section, overrides: Mapping[str, Any]) -> Section:
+    """The section with those of the overrides that are not None, sections in it included."""
+    update = {
+        name: _overridden(getattr(section, name), value) if isinstance(value, dict) else value
+        for name, value in overrides.items()
+        if value is not None
+    }
+    return section.model_copy(update=update)
 
 
 def share(config: GatewayConfig, workers_per_node: int) -> GatewayConfig:
-    """One worker's part of the sessions and processes that a node may have."""
+    """Return one worker's share of the sessions and processes that the configuration allows a node."""
     sessions = max(1, config.max_sessions // workers_per_node)
-    servers = _shared_out(config.servers, workers_per_node)
+    servers = {
+        name: entry
+        if entry.max_processes is None
+        else entry.model_copy(update={"max_processes": max(1, entry.max_processes // workers_per_node)})
+        for name, entry in config.servers.items()
+    }
     return config.model_copy(update={"max_sessions": sessions, "servers": servers})
 
 
-def _shared_out(servers: Mapping[str, ServerConfig], workers_per_node: int) -> dict[str, ServerConfig]:
-    """The servers with one worker's part of their maxima, which are a node's."""
-    return {
-        name: entry.model_copy(update={"max_processes": max(1, entry.max_processes // workers_per_node)})
-        if entry.max_processes is not None
-        else entry
-        for name, entry in servers.items()
-    }
-
-
-def _updated(own: Section, override: _Override) -> Section:
-    return own.model_copy(update=_given(override.model_dump()))
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
 def context_tokens(rollout: DictConfig) -> int | None:
-    """Most tokens that the engine puts into one sequence; None where the model decides.
+    """Longest sequence of the engine, in tokens; None if the model's own length decides.
 
-    verl's SGLang server keeps one free, and gives an empty completion where another would need it.
+    verl's SGLang server reserves one token, and returns an empty completion instead of using it.
     """
     longest = OmegaConf.select(rollout, "max_model_len")
     return None if longest is None else longest - (rollout.name == "sglang")
 
 
 def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
-    """Bounds of one trajectory: the environment's, else verl's `multi_turn.max_*_turns`, else 15 assistant turns."""
+    """Limits of one trajectory: the environment's, else verl's `multi_turn.max_*_turns`, else 15 assistant turns."""
     return Limits.of(
         environment.limits,
         prompt_tokens=rollout.prompt_length,
@@ -180,3 +143,41 @@ def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
         assistant_turns=rollout.multi_turn.max_assistant_turns,
         user_turns=rollout.multi_turn.max_user_turns,
     )
+
+
+def check_thinking(environment: Environment, config: DictConfig) -> None:
+    """Raises ConfigError if the environment's thinking policy needs another trainer or another tool format."""
+    if environment.thinking.context is ThinkingContext.DROP_PREVIOUS and not config.trainer.use_v1:
+        raise ConfigError(
+            "drop_previous makes several training samples of one trajectory, and verl's v0 trainer takes one",
+            file=environment.file,
+            key="thinking.context",
+            remedy="set trainer.use_v1=True, or keep the thinking",
+        )
+    check_thoughts(environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
+
+
+def check_model_length(config: DictConfig) -> None:
+    """Validate that the model can read trajectories as long as verl's settings allow.
+
+    Raises:
+        ConfigError: `max_model_len` exceeds the model's own length, which verl's servers would reject after their
+            start; or it is not given and the servers would reject the late turns of long trajectories.
+    """
+    from transformers import AutoConfig
+    from verl.workers.rollout.utils import get_max_position_embeddings
+
+    rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+    if rollout.name not in _ENGINES:
+        return
+    known = AutoConfig.from_pretrained(str(model.path), trust_remote_code=bool(model.get("trust_remote_code")))
+    own, given = get_max_position_embeddings(known), OmegaConf.select(rollout, "max_model_len")
+    needed = rollout.prompt_length + rollout.response_length
+    if given is not None and given > own:
+        problem, remedy = f"is {given}, and the model reads {own} tokens at most", f"make it at most {own}"
+    elif given is None and needed > own:
+        problem = f"is not given, and the model reads {own} tokens at most, less than prompt and response ({needed})"
+        remedy = f"make it {own}: trajectories that reach it end with token_limit"
+    else:
+        return
+    raise ConfigError(problem, key="actor_rollout_ref.rollout.max_model_len", remedy=remedy)

@@ -105,7 +105,7 @@ class CPUPlatform(PlatformBase):
         return nullcontext()
 
     def ray_resource_name(self) -> str:
-        """Return `GPU`: verl's resource pools count GPU or NPU only, so configs/engine/cpu.yaml gives Ray a fake one."""
+        """Return `GPU`: verl's resource pools count GPU or NPU only; configs/engine/cpu.yaml gives Ray a fake one."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

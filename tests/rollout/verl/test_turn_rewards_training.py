@@ -65,7 +65,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    home = tmp_path_factory.mktemp("dense")
+    home = tmp_path_factory.mktemp("turn_rewards")
     (home / "environments").mkdir()
     (home / "environments" / "scenarios.json").write_text(json.dumps({"*": SCENARIO}))
     overrides = prepare_training(home, ENVIRONMENT, CONVERSATION, samples=SAMPLES)
