@@ -48,7 +48,7 @@ class MCPTool(BaseTool):
         self.tool_schema = FullToolSchema.of(tool_schema, self.entry)
         self.name = self.entry.definition.exposed_name
         self._images = bool(config.get("images"))
-        """Whether results contain images; off by default, as stock `tool_agent` fails on one if its model has no vision."""
+        """Whether results contain images. Stock `tool_agent` fails on one if its model has no vision."""
 
     async def create(self, instance_id: str | None = None, **_: Any) -> tuple[str, ToolResponse]:
         return instance_id or str(uuid4()), ToolResponse()

@@ -1,7 +1,7 @@
 # pyright: basic
 """A Qwen3 with random weights, small enough to train on two CPU cores, and its tokenizer; made offline.
 
-    python -m rollout.verl_cpu.tiny_model OUT [--hidden 128] [--layers 4]
+    python -m rollout.verl_cpu.tiny_model OUT [--corpus FILE ...] [--hidden 128] [--layers 4]
 
 It cannot do anything yet; it is for running rollouts and training end to end without a download or a GPU.
 """
@@ -117,10 +117,12 @@ def _tokenizer(corpus: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFas
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rollout.verl_cpu.tiny_model", description=__doc__)
     parser.add_argument("out", type=Path, help="directory to write, made if it is missing")
+    parser.add_argument("--corpus", type=Path, nargs="*", default=[], metavar="FILE", help="texts to learn pieces from")
     parser.add_argument("--hidden", type=int, default=128, help="model width, a multiple of 64")
     parser.add_argument("--layers", type=int, default=4)
     options = parser.parse_args()
-    make_tiny_model(options.out, hidden=options.hidden, layers=options.layers)
+    corpus = [file.read_text(encoding="utf-8") for file in options.corpus]
+    make_tiny_model(options.out, corpus=corpus, hidden=options.hidden, layers=options.layers)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     overrides["algorithm.adv_estimator"] = "seen_reinforce_plus_plus"
     environment = {
         "VERL_USE_EXTERNAL_MODULES": "seen_advantages",
-        "PYTHONPATH": f"{HERE}:{ROOT}",
+        "PYTHONPATH": str(HERE),
         "SEEN_ADVANTAGES": str(home / "seen.jsonl"),
     }
     done = train(home, overrides, **environment)
