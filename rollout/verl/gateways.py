@@ -70,16 +70,11 @@ class Gateways:
             ConfigError: from `config`.
             GatewayError: a required server did not start; the next call tries again.
         """
-        if name not in self._opening:
-            self._opening[name] = asyncio.create_task(self._open(name, config), name=f"open {name}")
-        opening = self._opening[name]
-        try:
-            # Shielded: cancelling one waiting trajectory must not cancel the start for the others.
-            return await asyncio.shield(opening)
-        except BaseException:
-            if opening.done() and self._opening.get(name) is opening:
-                del self._opening[name]
-            raise
+        opening = self._opening.get(name)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = self._opening[name] = asyncio.create_task(self._open(name, config), name=f"open {name}")
+        # Shielded: cancelling one waiting trajectory must not cancel the start for the others.
+        return await asyncio.shield(opening)
 
     async def close(self) -> None:
         """Stop all servers. If the worker is killed instead, the parent-death signal stops them."""

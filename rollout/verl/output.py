@@ -119,22 +119,8 @@ def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:
 
 
 def withdrawn_output(trace: Trace, parts: Sequence[str], *, pad_token_id: int) -> AgentLoopOutput:
-    """One masked token, for verl's v0 trainer, which needs an output for every row (v1 accepts an empty list)."""
-    return AgentLoopOutput(
-        prompt_ids=trace.prompt_ids or [pad_token_id],
-        response_ids=[pad_token_id],
-        response_mask=[0],
-        response_logprobs=[0.0],
-        multi_modal_data={},
-        mm_processor_kwargs={},
-        reward_score=0.0,
-        num_turns=0,
-        metrics=AgentLoopMetrics(),
-        extra_fields={
-            "turn_scores": [],
-            "tool_rewards": [],
-            "min_global_steps": None,
-            "max_global_steps": None,
-            "reward_extra_info": dict.fromkeys(reward_extra_info(trace, parts), 0.0),
-        },
-    )
+    """One masked token without reward, for verl's v0 trainer, which needs an output for every row (v1 takes a list)."""
+    unplayed = Trace.begin(trace.id, trace.task, trace.origin)
+    unplayed.prompt_ids = trace.prompt_ids or [pad_token_id]
+    (output,) = to_outputs(unplayed, parts, pad_token_id=pad_token_id)
+    return output.model_copy(update={"num_turns": 0})

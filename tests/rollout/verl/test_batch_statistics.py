@@ -67,4 +67,5 @@ def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batc
     with capture_logs() as lines:
         report_drift(batch)
     (line,) = lines
-    assert (line["server"], line["tool"], {line["one"], line["another"]}) == ("shop", "look", {"new", "old"})
+    assert (line["calls"], line["tools"]) == (1, ["shop/look"])
+    assert line["example"] == """shop/look {"at":"it"} gave 'new' and 'old'"""
