@@ -24,15 +24,22 @@ def python(program: str, **environment: str) -> str:
     return done.stdout + (done.stderr if "STDERR" in environment else "")
 
 
-def test_the_entry_point_names_the_package() -> None:
+def test_the_entry_point_names_the_plugin() -> None:
     [plugin] = [plugin for plugin in entry_points(group="verl.plugins") if plugin.name == "mcp_rollout_cpu"]
-    assert plugin.value == "rollout.verl_cpu"
+    assert plugin.value == "rollout.verl_cpu.plugin"
+
+
+HEAVY = "import sys, rollout.verl_cpu.{}; print({{'torch', 'ray', 'verl', 'transformers'}} & set(sys.modules))"
 
 
 def test_without_being_asked_for_it_imports_nothing() -> None:
-    program = "import sys, rollout.verl_cpu; print({'torch', 'ray', 'verl', 'transformers'} & set(sys.modules))"
-    assert python(program) == "set()\n"
-    assert python(program, VERL_PLATFORM="nvidia") == "set()\n"
+    assert python(HEAVY.format("plugin")) == "set()\n"
+    assert python(HEAVY.format("plugin"), VERL_PLATFORM="nvidia") == "set()\n"
+
+
+def test_processes_that_start_workers_never_import_verl() -> None:
+    """Each of a job's eight workers is started by one; importing verl takes seconds and 400 MB."""
+    assert python(HEAVY.format("prefork"), VERL_PLATFORM="cpu") == "set()\n"
 
 
 REGISTERED = """
