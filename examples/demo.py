@@ -60,10 +60,8 @@ def show(result: Result, home: Path) -> None:
     console.print(chart(result.curve))
     before, after = result.held_out
     table = Table("mean reward", "before", "after", "change")
-    for what, earlier, later in (
-        (f"training, {COMPARED_STEPS} steps", result.first, result.last),
-        ("held out", before, after),
-    ):
+    training = (f"training, {COMPARED_STEPS} steps", result.first, result.last)
+    for what, earlier, later in (training, ("held out", before, after)):
         table.add_row(what, f"{earlier:.3f}", f"{later:.3f}", f"{later - earlier:+.3f}")
     console.print(table)
     show_one_order(result)
