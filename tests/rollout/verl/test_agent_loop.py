@@ -1,4 +1,4 @@
-"""`MCPAgentLoop` as verl builds and calls it: nothing is raised, and what failed is withdrawn."""
+"""`MCPAgentLoop` as verl builds and calls it: it never raises, and it withdraws failed trajectories."""
 
 from __future__ import annotations
 

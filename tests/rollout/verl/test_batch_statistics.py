@@ -1,4 +1,4 @@
-"""What verl's loggers get of a batch."""
+"""The metrics of a batch that verl's loggers get."""
 
 from __future__ import annotations
 

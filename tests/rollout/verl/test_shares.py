@@ -1,4 +1,4 @@
-"""Maxima are a node's: every worker on it takes its part, whichever agent loop verl runs."""
+"""Maxima are per node and divided among its workers, under `mcp_agent` and verl's `tool_agent` alike."""
 
 import pytest
 

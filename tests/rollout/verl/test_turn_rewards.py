@@ -1,4 +1,4 @@
-"""Rewards at the turns that earned them: where they stand, and what verl's own estimators make of them."""
+"""Turn rewards: the tokens that they are placed at, and the advantages that verl's own estimators compute from them."""
 
 from __future__ import annotations
 

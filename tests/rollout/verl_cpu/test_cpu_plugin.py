@@ -1,4 +1,4 @@
-"""verl finds the CPU adapter by itself, and only where it is asked to."""
+"""verl loads the CPU adapter as a plugin, which registers only with `VERL_PLATFORM=cpu`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_verl_that_has_moved_is_named_in_the_error() -> None:
 
 
 def test_a_failure_is_logged_as_an_error_where_verl_would_hide_it() -> None:
-    """verl loads plugins last; breaking a module the plugin needs stands for any failure in it."""
+    """verl loads plugins last; a broken module that the plugin needs represents any failure in it."""
     program = "import sys; sys.modules['rollout.verl_cpu.platform'] = None; import verl"
     printed = python(program, VERL_PLATFORM="cpu", STDERR="1")
     assert "verl could not be prepared for it" in printed

@@ -1,4 +1,4 @@
-"""The stand-ins that let SGLang be imported without a GPU: what they do, and that nobody else notices them."""
+"""The stand-ins that let SGLang be imported without a GPU, and that torch and transformers do not detect."""
 
 from __future__ import annotations
 
