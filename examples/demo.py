@@ -1,9 +1,9 @@
-"""A policy gets better at using MCP tools because verl's GRPO trained it: the whole story on this CPU.
+"""Train a tiny policy to use MCP tools better, with verl's GRPO, on this CPU.
 
     python examples/demo.py [--seed 0] [--steps 24] [--control] [--out DIR]
 
-Every step is a command that you can type yourself; each one is printed. `--control` trains with a learning rate of
-zero: its curve must stay flat.
+Every step is a command that you can type yourself, and is printed. `--control` trains with a learning rate of zero; its
+curve has to stay flat.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from counter.curve import chart, picture
-from counter.experiment import ENDS, Experiment, Result, learn
-from counter.shell import command, console
+from demo_experiment.display import chart, command, console, picture
+from demo_experiment.experiment import COMPARED_STEPS, Experiment, Result, learn
 from rich.columns import Columns
 from rich.panel import Panel
 from rich.table import Table
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def show_expert(home: Path) -> None:
-    """A whole trajectory of 15 turns, thinking included."""
+    """Play retail with the expert, and show its longest trajectory (15 turns, thinking included)."""
     command("run", "retail", "--engine", "expert", "-n", str(EXPERT_ROWS), "--out", home / "retail")
     longest = max(read_traces(home / "retail"), key=lambda trace: len(trace.turns))
     command("trace", "show", home / "retail", longest.id[:12])
@@ -61,7 +60,8 @@ def show(result: Result, home: Path) -> None:
     console.print(chart(result.curve))
     before, after = result.held_out
     table = Table("mean reward", "before", "after", "change")
-    for what, earlier, later in ((f"training, {ENDS} steps", result.first, result.last), ("held out", before, after)):
+    training = (f"training, {COMPARED_STEPS} steps", result.first, result.last)
+    for what, earlier, later in (training, ("held out", before, after)):
         table.add_row(what, f"{earlier:.3f}", f"{later:.3f}", f"{later - earlier:+.3f}")
     console.print(table)
     show_one_order(result)
@@ -73,7 +73,7 @@ def show(result: Result, home: Path) -> None:
 
 
 def show_one_order(result: Result) -> None:
-    """The first held-out order that went wrong before and well after, side by side, and how many did what."""
+    """Show the first held-out order whose reward improved, before and after, and count improved and worsened ones."""
     pairs = list(zip(result.before, result.after, strict=True))
     better = [(old, new) for old, new in pairs if _score(old) < _score(new)]
     worse = sum(_score(old) > _score(new) for old, new in pairs)

@@ -1,4 +1,4 @@
-"""One server process per trajectory: two worlds that never see each other, from any MCP server that keeps state.
+"""Isolate trajectories with one server process each, for any MCP server that keeps state.
 
 python examples/isolation.py
 """

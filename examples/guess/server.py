@@ -1,7 +1,7 @@
 """A whole environment in one file: guess a number between 1 and 100 with a tool that says higher or lower.
 
-An ordinary MCP server. What makes it an environment is the role in the `_meta` of five tools, which the policy never
-sees, and the trajectory id in every request, by which it keeps worlds apart.
+An ordinary MCP server. It becomes an environment by the roles in the `_meta` of five tools, which are hidden from the
+policy, and by the trajectory id in every request, by which it keeps the state of trajectories apart.
 """
 
 import random

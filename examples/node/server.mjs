@@ -1,17 +1,17 @@
-// A whole environment in plain JavaScript, without dependencies: an MCP server over stdio that plays every role of the
-// harness contract. A guest orders at a bar, thing after thing; the policy books the order with `menu` and `add`.
+// A whole environment in plain JavaScript, without dependencies: an MCP server over stdio with tools for every role of the
+// harness contract. A guest orders one item after the other at a bar; the policy books the order with `menu` and `add`.
 //
-// What makes it an environment: the role in a tool's _meta, and the trajectory id in the _meta of every request, by
-// which the worlds are kept apart. Protocol versions 2024-11-05 to 2025-11-25.
+// It becomes an environment by the roles in its tools' _meta, and by the trajectory id in the _meta of every request, by
+// which it keeps the state of trajectories apart. Protocol versions 2024-11-05 to 2025-11-25.
 
 import { createInterface } from "node:readline";
 
 const PRICES = { tea: 3, coffee: 4, juice: 5, soup: 7, toast: 2, cake: 6 };
 const SIZES = { train: 100, test: 100 };
 const worlds = new Map(); // trajectory id -> world
-const given = new Map(); // trajectory id -> the replies by number, which are no part of the world: a restore keeps them
+const given = new Map(); // trajectory id -> replies by number; not part of the world, so a restore keeps them
 
-class Refused extends Error {} // what the asker should read, as ToolError in Python
+class Refused extends Error {} // an error whose message the caller reads, as ToolError in Python
 
 // mulberry32, seeded by the text's FNV-1a hash: the same in every process.
 function random(text) {
@@ -47,7 +47,7 @@ const wanted = (wish) => `${wish.count} ${wish.item}`;
 const priced = (order) => Object.entries(order).reduce((sum, [item, count]) => sum + count * PRICES[item], 0);
 const opening = (world) => `Hello! I would like ${wanted(world.wishes[0])}, please. What does it cost?`;
 
-// Who names several numbers has told none: "1, 2, 3, 4" would be right about everything.
+// A message with several numbers does not count: "1, 2, 3, 4" would contain every price.
 function tells(message, price) {
   const numbers = message.match(/\d+(\.\d+)?/g) ?? [];
   return numbers.length === 1 && Number(numbers[0]) === price;
@@ -65,7 +65,7 @@ function nextReply(world, message) {
 
 const ordered = (wishes) => Object.fromEntries(wishes.map((wish) => [wish.item, wish.count]));
 
-// What the policy calls.
+// The policy's tools.
 const policy = {
   menu: { description: "What there is, and what it costs.", readOnly: true, run: () => JSON.stringify(PRICES) },
   add: {
@@ -80,7 +80,7 @@ const policy = {
   },
 };
 
-// What the rollout calls, and the policy never sees.
+// Tools of the harness, hidden from the policy.
 const text = { type: "string" };
 const integer = { type: "integer" };
 const harness = {
@@ -91,7 +91,7 @@ const harness = {
     run(world, { seq, message }, id) {
       const replies = given.get(id);
       if (seq === replies.length + 1 && world.reached < 2 && world.heard <= 5) replies.push(nextReply(world, message));
-      const reply = replies[seq - 1]; // one that was given before is given again, and moves nothing
+      const reply = replies[seq - 1]; // a repeated request returns the same reply and changes nothing
       if (!reply) throw new Refused(`reply ${seq} is out of order: ${replies.length} were given`);
       return reply;
     },

@@ -21,7 +21,7 @@ _EXTRA_INFO = {
     "index": pa.int64(),
     "split": pa.string(),
     "mcp": _MCP,
-    # Read by our tool class under verl's stock tool_agent, see rollout/verl/stock_session.py.
+    # Read by our tool class under verl's stock tool_agent, see rollout/verl/tool_agent_sessions.py.
     "tools_kwargs": pa.struct({"mcp": pa.struct(_WORLD)}),
 }
 # The types are explicit, so that a column that is null in every row has its type and two files can be concatenated.

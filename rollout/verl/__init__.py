@@ -1,1 +1,1 @@
-"""The adapter to verl: the only package that imports verl, ray and torch."""
+"""Adapter for verl: agent loop, tool class, replay buffers and preflight."""

@@ -1,12 +1,16 @@
-"""`mcp_agent`: the agent loop that verl calls for every trajectory."""
+"""The agent loop `mcp_agent`, and the worker and manager that verl's v1 trainer runs it with."""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+import ray
 import structlog
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
@@ -16,22 +20,31 @@ from rollout.loop.trajectory import roll_out
 from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Trace
 from rollout.types import Policy
-from rollout.verl.ledger import Entry
-from rollout.verl.manager import BATCH
+from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
 from rollout.verl.output import to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
-from rollout.verl.runtime import WORKER, OpenEnvironment, Runtime
+from rollout.verl.runtime import WORKER, Runtime
 from rollout.verl.tool import MCPTool
 
 log = structlog.get_logger(__name__)
 
-
 UNREADABLE = Task(environment="-", task="", seed=0, prompt=({"role": "user", "content": ""},))
-"""Stands in the record of a row from which no task could be read."""
+"""The task in the trace of a row that cannot be parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The batch that a trajectory belongs to; the step is -1 if unknown."""
+
+    step: int = -1
+    validate: bool = False
+
+
+_BATCH: ContextVar[_Batch] = ContextVar("mcp_rollout_batch", default=_Batch())  # noqa: B039 - frozen
 
 
 class MCPAgentLoop(AgentLoopBase):
-    """Plays a row's task over MCP and gives verl the trace as a training sample.
+    """Plays a row's task over MCP and returns the trace to verl as training samples.
 
     Registered through `rollout.agent.agent_loop_config_path`; verl builds one per trajectory and calls `run` once.
     """
@@ -43,17 +56,17 @@ class MCPAgentLoop(AgentLoopBase):
         self._end_ids: list[int] = [] if end is None else [end]
         self._lock = [tool.entry for tool in (tools.tools if tools else []) if isinstance(tool, MCPTool)]
 
-    # verl's base class declares one output; its v1 worker takes a list as well.
+    # verl's base class declares one output; its v1 worker accepts a list as well.
     async def run(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, sampling_params: dict[str, Any], **row: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Play one trajectory. Never raises: what fails is recorded, reported and withdrawn.
+        """Play one trajectory. Never raises: a failure is recorded, reported, and the trajectory withdrawn.
 
         Returns:
-            One sample, or under v1 one for each segment of a context that dropped thinking; or what drops the
-            trajectory from the batch: an empty list (v1), a masked token (v0).
+            One sample, or under v1 one for each segment of a context that dropped thinking. For a withdrawn
+            trajectory, what keeps it out of training: an empty list (v1) or a masked token (v0).
         """
-        trace = Trace.begin(uuid4().hex, UNREADABLE, self._origin(row))
+        trace = Trace.begin(uuid4().hex, UNREADABLE, _origin(row))
         parts: tuple[str, ...] = ()
         outputs: list[AgentLoopOutput] = []
         try:
@@ -72,16 +85,16 @@ class MCPAgentLoop(AgentLoopBase):
         return [] if self.config.trainer.use_v1 else withdrawn_output(trace, parts, pad_token_id=self._pad_token_id)
 
     async def _report(self, trace: Trace) -> None:
-        """Count the trajectory, whatever became of it: what nobody counts could vanish from training unseen."""
+        """Report every outcome: a withdrawn trajectory that is not counted would disappear from training unnoticed."""
         if not self.config.trainer.use_v1:
             return
         try:
-            await WORKER.report(Entry.of(trace))
-        except Exception:  # verl's boundary; without its ledger the trainer stops at the end of the batch
+            await WORKER.report(TrajectoryStatistics.of(trace))
+        except Exception:  # verl's boundary; if the collector is gone, the trainer stops at the end of the batch
             log.exception("trajectory could not be reported", trajectory=trace.id, uid=trace.origin.uid)
 
     async def _play(self, runtime: Runtime, trace: Trace, sampling_params: dict[str, Any], row: dict[str, Any]) -> None:
-        """Fill the trajectory's trace; it is on disk then, whatever became of the trajectory."""
+        """Play the trajectory into its trace, which is on disk when this returns, whatever the outcome."""
         try:
             task = Task.from_row(row)
             trace.take(task)
@@ -92,34 +105,22 @@ class MCPAgentLoop(AgentLoopBase):
             trace.fail(error.code, str(error))
             runtime.store.append(trace)
             return
-        # v0 does not say which sibling this is, and siblings with one seed would all say the same.
-        seed_key = runtime.settings.sampling_seed_key if "session_id" in row else None
-        await self._roll_out(runtime, running, trace, tools, sampling_params, seed_key)
-
-    async def _roll_out(
-        self,
-        runtime: Runtime,
-        running: OpenEnvironment,
-        trace: Trace,
-        tools: list[dict[str, Any]] | None,
-        sampling_params: dict[str, Any],
-        seed_key: str | None,
-    ) -> None:
         tokens = runtime.tokens(self.continuous_token_builder, self.tokenizer)
-
         images = DecodedImages(trace.messages)
+        policy = VerlPolicy(
+            self.server_manager,
+            trace.id,
+            trace.origin,
+            sampling_params,
+            stop_token_ids=tokens.stop_token_ids,
+            # v0 does not say which sibling this is, and with one seed all siblings would sample the same tokens.
+            seed_key=runtime.settings.sampling_seed_key if "session_id" in row else None,
+            images=lambda: images.first(trace.images),
+            end_ids=self._end_ids,
+        )
 
         async def policy_for(_: Session) -> Policy:
-            return VerlPolicy(
-                self.server_manager,
-                trace.id,
-                trace.origin,
-                sampling_params,
-                stop_token_ids=tokens.stop_token_ids,
-                seed_key=seed_key,
-                images=lambda: images.first(trace.images),
-                end_ids=self._end_ids,
-            )
+            return policy
 
         await roll_out(
             trace,
@@ -132,20 +133,27 @@ class MCPAgentLoop(AgentLoopBase):
             tools=tools,
         )
 
-    def _origin(self, row: dict[str, Any]) -> Origin:
-        batch = BATCH.get()
-        return Origin(
-            row=int(row.get("index") or 0),
-            sample=int(row.get("session_id", 0)),
-            step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
-            validate=batch.validate,
-            uid=str(row.get("uid", "")),
-            engine="verl",
-        )
+
+def _origin(row: dict[str, Any]) -> Origin:
+    batch = _BATCH.get()
+    return Origin(
+        row=int(row.get("index") or 0),
+        sample=int(row.get("session_id", 0)),
+        step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
+        validate=batch.validate,
+        uid=str(row.get("uid", "")),
+        engine="verl",
+    )
 
 
 def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list[dict[str, Any]] | None:
-    """What to render: the lock's schemas, narrowed to the row's selection; None leaves it to the session.
+    """The lock's schemas that a row selects.
+
+    Args:
+        locked: Schemas by exposed name; None without a lock.
+
+    Returns:
+        The schemas to render; None without a lock, for `roll_out` to take the session's.
 
     Raises:
         ConfigError: the row names a tool that the lock does not have.
@@ -155,3 +163,25 @@ def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list
     if missing := [name for name in task.tools or () if name not in locked]:
         raise ConfigError(f"tools {missing} are not in the lock", key="extra_info.mcp.tools")
     return [schema for name, schema in locked.items() if task.tools is None or name in task.tools]
+
+
+# verl exports the worker as a Ray actor class; only the plain class inside can be subclassed.
+_Worker: Any = getattr(AgentLoopWorkerTQ, "__ray_metadata__").modified_class  # noqa: B009 - no static type has it
+
+
+class MCPAgentLoopWorker(_Worker):
+    """verl's worker, which gives the agent loop the step and the validate flag that `run` does not receive."""
+
+    async def _run_agent_loop(self, sampling_params: dict[str, Any], trajectory: dict[str, Any], **row: Any) -> None:
+        _BATCH.set(_Batch(step=int(trajectory["step"]), validate=bool(trajectory["validate"])))
+        await super()._run_agent_loop(sampling_params, trajectory, **row)
+
+
+class MCPAgentLoopManager(AgentLoopManagerTQ):
+    """verl's manager with our worker class and the job's statistics collector (`agent_loop_manager_class`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # After the base class, which overwrites the attribute with its own worker class.
+        self.agent_loop_workers_class = ray.remote(MCPAgentLoopWorker)
+        self.statistics_collector = statistics_collector()  # the handle keeps the actor alive as long as the job

@@ -4,60 +4,83 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 
+T = TypeVar("T")
+
+
+class ContextTasks:
+    """Tasks that each enter and leave one async context manager, such as a gateway or a lease.
+
+    The task that opens a connection has to close it, but verl's calls come from many tasks.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def enter(self, context: AbstractAsyncContextManager[T], *, name: str, exit_: asyncio.Event) -> T:
+        """Enter the context in a new task, which leaves it once `exit_` is set or the task is cancelled.
+
+        Returns:
+            The value of the context.
+
+        Raises:
+            Exception: from entering the context.
+        """
+        entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def own() -> None:
+            try:
+                async with context as value:
+                    entered.set_result(value)
+                    await exit_.wait()
+            except BaseException as error:
+                if entered.done() or not isinstance(error, Exception):
+                    entered.cancel()
+                    raise
+                entered.set_exception(error)  # raised from `enter` instead of from the task
+
+        task = asyncio.create_task(own(), name=name)
+        self._tasks.add(task)  # the event loop itself keeps weak references only
+        task.add_done_callback(self._tasks.discard)
+        return await entered
+
+    async def close(self) -> None:
+        """Leave all contexts."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
 
 class Gateways:
-    """Each gateway has a task of its own that enters and leaves it; trajectories come and go around it."""
+    """The worker's gateways by name."""
 
     def __init__(self) -> None:
         self._opening: dict[str, asyncio.Task[Gateway]] = {}
-        self._owners: set[asyncio.Task[None]] = set()
+        self._owners = ContextTasks()
 
     async def get(self, name: str, config: Callable[[], GatewayConfig]) -> Gateway:
-        """The open gateway `name`; callers that ask at the same time share one start.
+        """Return the open gateway `name`, and open it first if there is none; concurrent callers share one start.
 
         Raises:
             ConfigError: from `config`.
             GatewayError: a required server did not start; the next call tries again.
         """
-        if name not in self._opening:
-            self._opening[name] = asyncio.create_task(self._open(name, config), name=f"open {name}")
-        opening = self._opening[name]
-        try:
-            # Shielded: a trajectory that is cancelled while it waits must not cancel the start for the others.
-            return await asyncio.shield(opening)
-        except BaseException:
-            if opening.done() and self._opening.get(name) is opening:
-                del self._opening[name]
-            raise
+        opening = self._opening.get(name)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = self._opening[name] = asyncio.create_task(self._open(name, config), name=f"open {name}")
+        # Shielded: cancelling one waiting trajectory must not cancel the start for the others.
+        return await asyncio.shield(opening)
 
     async def close(self) -> None:
-        """Stop all servers. A worker that is killed instead takes its servers along (parent-death signal)."""
-        for owner in self._owners:
-            owner.cancel()
-        await asyncio.gather(*self._owners, return_exceptions=True)
+        """Stop all servers. If the worker is killed instead, the parent-death signal stops them."""
+        await self._owners.close()
         self._opening.clear()
 
     async def _open(self, name: str, config: Callable[[], GatewayConfig]) -> Gateway:
         gateway = Gateway(config(), name=name)
-        entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def own() -> None:
-            try:
-                async with gateway:
-                    entered.set_result(None)
-                    await asyncio.Event().wait()
-            except BaseException as error:  # handed to whoever waits for the start
-                if entered.done() or not isinstance(error, Exception):
-                    entered.cancel()
-                    raise
-                entered.set_exception(error)
-
-        owner = asyncio.create_task(own(), name=f"gateway {name}")
-        self._owners.add(owner)
-        owner.add_done_callback(self._owners.discard)
-        await entered
-        return gateway
+        return await self._owners.enter(gateway, name=f"gateway {name}", exit_=asyncio.Event())

@@ -1,25 +1,47 @@
-"""A trace as verl's `AgentLoopOutput`s, with the same keys for every outcome."""
+"""Conversion of a trace to verl's `AgentLoopOutput`s, with the same keys for every outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
 from rollout.tokens.images import DecodedImages
-from rollout.trace.record import Segment, Trace
-from rollout.verl.dense import DenseOutput, reward_by_position
+from rollout.trace.record import Segment, SpanKind, Trace
+
+
+class TurnRewardOutput(AgentLoopOutput):
+    """verl's output with a reward for each turn instead of one at the last token.
+
+    verl's v1 worker calls `as_dict` for a sample's fields, among them `rm_scores`, one reward per response token.
+    Outcome estimators (GRPO) sum over tokens and see no difference; token-level estimators (GAE, REINFORCE++) see when
+    a reward was earned. verl's v0 trainer reads only the sum, `reward_score`.
+    """
+
+    turn_rewards: dict[int, float] = Field(default_factory=dict)
+    """Reward by position in the response; the sum is `reward_score`."""
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = super().as_dict()
+        rewards: dict[int, float] = fields.pop("turn_rewards", {})
+        if "rm_scores" in fields and rewards:
+            fields["rm_scores"].zero_()
+            for position, reward in rewards.items():
+                fields["rm_scores"][position] = reward
+        return fields
 
 
 def to_outputs(trace: Trace, parts: Sequence[str], *, pad_token_id: int = 0) -> list[AgentLoopOutput]:
-    """The training samples of a trajectory that was played: one, or one for each segment of its context.
+    """Convert a played trajectory to its training samples: one for each segment of its context.
 
-    verl gives all of them the reward of the last, and GRPO the advantage that it finds on the last one's tokens; so a
-    segment without a token in the loss is left out, unless there is no other.
+    verl gives all of them the reward of the last, and GRPO the advantage computed on the last one's tokens. A segment
+    without a token in the loss is therefore left out, unless it is the only one.
 
     Args:
-        parts: names of the reward parts of every environment of the run, so that all samples have the same keys.
-        pad_token_id: stands, masked, in the response of a policy that never sampled a token.
+        parts: Names of the reward parts of all environments of the run, so that all samples have the same keys.
+        pad_token_id: The masked response token of a trajectory in which no token was sampled.
     """
     played = trace.segments
     samples = [segment for segment in played if segment.is_in_loss] or played[-1:]
@@ -30,10 +52,10 @@ def to_outputs(trace: Trace, parts: Sequence[str], *, pad_token_id: int = 0) -> 
 
 
 def _output(trace: Trace, segment: Segment, numbers: Iterable[int], parts: Sequence[str]) -> AgentLoopOutput:
-    """One training sample, in which the turns of these numbers were sampled."""
+    """One training sample, in which the turns with these numbers were sampled."""
     turns = [trace.turns[number] for number in numbers]
     versions = [version for turn in turns for version in turn.weights_version if version is not None]
-    return DenseOutput(
+    return TurnRewardOutput(
         prompt_ids=segment.prompt_ids,
         response_ids=segment.response_ids,
         response_mask=segment.loss_mask,
@@ -41,7 +63,7 @@ def _output(trace: Trace, segment: Segment, numbers: Iterable[int], parts: Seque
         multi_modal_data={"images": DecodedImages(trace.messages).first(segment.images)} if segment.images else {},
         mm_processor_kwargs={},
         reward_score=trace.reward.score if trace.reward else 0.0,
-        reward_at=reward_by_position(trace, segment),
+        turn_rewards=turn_rewards(trace, segment),
         num_turns=len(trace.turns) + trace.user_turns + 1,
         metrics=AgentLoopMetrics(
             generate_sequences=sum(turn.generate_s for turn in turns),
@@ -57,8 +79,34 @@ def _output(trace: Trace, segment: Segment, numbers: Iterable[int], parts: Seque
     )
 
 
+def turn_rewards(trace: Trace, segment: Segment | None = None) -> dict[int, float]:
+    """Place the rewards of a trajectory in a training sample.
+
+    A turn's own reward is placed at its last token that is in the loss, the rest of the score at the sample's last such
+    token: verl's estimators skip rewards on masked tokens.
+
+    Args:
+        segment: The training sample; None for the trajectory's last one.
+
+    Returns:
+        Reward by position in the response; the sum is the trajectory's score.
+    """
+    segment = trace if segment is None else segment
+    if trace.reward is None or not segment.response_ids:
+        return {}
+    ends: dict[int, int] = {}  # by turn, the position of its last token in the loss
+    for span in segment.spans:
+        if span.kind is not SpanKind.CONTEXT:
+            trained = [position for position in range(span.start, span.end) if segment.loss_mask[position]]
+            ends.update({span.turn: trained[-1]} if trained else {})
+    last = max(ends.values(), default=len(segment.response_ids) - 1)
+    placed = {ends[turn]: earned for turn, earned in enumerate(trace.reward.turns) if earned and turn in ends}
+    placed[last] = placed.get(last, 0.0) + trace.reward.score - sum(placed.values())
+    return placed
+
+
 def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:
-    """What verl's validation averages beside the reward."""
+    """Values that verl's validation averages in addition to the reward."""
     own = trace.reward.parts if trace.reward else {}
     return {
         "mcp_turns": float(len(trace.turns)),
@@ -71,22 +119,8 @@ def reward_extra_info(trace: Trace, parts: Sequence[str]) -> dict[str, float]:
 
 
 def withdrawn_output(trace: Trace, parts: Sequence[str], *, pad_token_id: int) -> AgentLoopOutput:
-    """One masked token, for verl's v0 trainer, which needs an output for every row (v1 takes an empty list)."""
-    return AgentLoopOutput(
-        prompt_ids=trace.prompt_ids or [pad_token_id],
-        response_ids=[pad_token_id],
-        response_mask=[0],
-        response_logprobs=[0.0],
-        multi_modal_data={},
-        mm_processor_kwargs={},
-        reward_score=0.0,
-        num_turns=0,
-        metrics=AgentLoopMetrics(),
-        extra_fields={
-            "turn_scores": [],
-            "tool_rewards": [],
-            "min_global_steps": None,
-            "max_global_steps": None,
-            "reward_extra_info": dict.fromkeys(reward_extra_info(trace, parts), 0.0),
-        },
-    )
+    """One masked token without reward, for verl's v0 trainer, which needs an output for every row (v1 takes a list)."""
+    unplayed = Trace.begin(trace.id, trace.task, trace.origin)
+    unplayed.prompt_ids = trace.prompt_ids or [pad_token_id]
+    (output,) = to_outputs(unplayed, parts, pad_token_id=pad_token_id)
+    return output.model_copy(update={"num_turns": 0})

@@ -1,4 +1,4 @@
-"""verl's inference servers as a `Policy`."""
+"""A `Policy` that generates with verl's inference servers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class VerlPolicy:
     """Token-in-token-out generation through verl's `LLMServerClient`, sticky to one server per trajectory.
 
     Args:
-        stop_token_ids: Ids after which generation has to stop, beside the model's own.
-        end_ids: The model's own, as far as they are known here.
-        images: Gives the images in the context so far, which engines take beside the ids.
+        stop_token_ids: Ids at which generation has to stop, in addition to the model's own.
+        end_ids: The model's own end-of-sequence ids, as far as the tokenizer has them.
+        seed_key: Name of the engine's sampling parameter for a request's seed; None leaves sampling unseeded.
+        images: Returns the images in the context so far, which engines take separately from the ids.
     """
 
     def __init__(
@@ -47,12 +48,10 @@ class VerlPolicy:
         if self._seed_key is not None:
             params[self._seed_key] = self._seeds.next(turn)
         images = self._images()
-        beside: dict[str, Any] = {"image_data": images} if images else {}
+        inputs: dict[str, Any] = {"prompt_ids": ids} | ({"image_data": images} if images else {})
         try:
-            output = await self._client.generate(
-                request_id=self._trajectory, prompt_ids=ids, sampling_params=params, **beside
-            )
-        except Exception as error:  # the engine's boundary: Ray wraps whatever a server raised
+            output = await self._client.generate(request_id=self._trajectory, sampling_params=params, **inputs)
+        except Exception as error:  # the engine's boundary: Ray wraps any exception of a server
             raise EngineError(f"{type(error).__name__}: {error}") from error
         if output.log_probs is not None and len(output.log_probs) != len(output.token_ids):
             raise EngineError(f"{len(output.log_probs)} logprobs for {len(output.token_ids)} tokens")
@@ -60,7 +59,7 @@ class VerlPolicy:
             raise EngineError("the engine returned a logprob that is not finite")
         return Completion(
             ids=list(output.token_ids),
-            # Nothing sampled lacks no logprob, whether the engine says so with an empty list or with none.
+            # For a completion without tokens engines return either an empty list or None; both become an empty list.
             logprobs=list(output.log_probs or ()) if output.log_probs is not None or not output.token_ids else None,
             finish_reason=self._finish_reason(output, max_tokens),
             weights_version=(
@@ -70,7 +69,7 @@ class VerlPolicy:
         )
 
     def _finish_reason(self, output: TokenOutput, max_tokens: int) -> FinishReason:
-        # vLLM's adapter says "completed" for a stop and for a length alike: what tells them apart is the last token.
+        # vLLM's adapter returns "completed" for a stop and for a cut at max_tokens alike; the last token tells which.
         if output.stop_reason in ("aborted", "abort"):
             return FinishReason.ABORT
         cut = output.stop_reason == "length" or len(output.token_ids) >= max_tokens

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a run, found before Ray starts or a GPU is taken.
+"""Validation of a run's configuration, rows and environments, before Ray starts or a GPU is taken.
 
 Hydra calls `PreflightCallback` with the composed configuration (`hydra.callbacks` in configs/mcp_grpo.yaml).
 """
@@ -34,9 +34,8 @@ from rollout.environment.validation import (
     unnumbered,
 )
 from rollout.trace.store import TraceStore
-from rollout.verl.combinations import check_model_length, check_thinking
-from rollout.verl.settings import Settings, context_tokens
-from rollout.verl.stock_session import gateway_config
+from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens
+from rollout.verl.tool_agent_sessions import gateway_config
 
 if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens
@@ -47,7 +46,7 @@ AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 
 
 class PreflightCallback(Callback):
-    """Stops the program with one message and exit status 2 where the run cannot work."""
+    """Stops the program with one message and exit status 2 if the run cannot work."""
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         try:
@@ -55,24 +54,25 @@ class PreflightCallback(Callback):
         except (ConfigError, GatewayError) as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(2) from error
-        except Exception as error:  # Hydra would turn it into a warning and start the run; only an exit passes
+        except Exception as error:  # Hydra logs any other exception as a warning and starts the run
             traceback.print_exc()
             raise SystemExit(1) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of ours and where it stands."""
+    """A parsed row of `mcp_agent`."""
 
     task: Task
     where: str
+    """File and row number, for messages."""
     index: int | None
-    """Its number (`extra_info.index`): of its traces, and of its siblings' sampling seeds."""
+    """`extra_info.index`, which identifies the row in traces and seeds its sampling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """`tool_config_path` and our entries of that file; none where no file is given."""
+    """`tool_config_path` and our entries in that file; None and no entries if it is not configured."""
 
     path: str | None
     entries: Sequence[LockEntry]
@@ -80,19 +80,19 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the policy meets in an environment."""
+    """The parts of an environment that its prompts are rendered with."""
 
     schemas: list[dict[str, Any]]
-    """Of the tools that its prompts carry."""
+    """OpenAI-style schemas of the policy's tools."""
     has_user: bool
-    """Whether a user answers it."""
+    """Whether it has a user simulator."""
 
 
 async def preflight(config: DictConfig) -> None:
-    """Check settings, rows, environments, lock, lengths, and what the chat template renders behind a prompt.
+    """Validate settings, rows, environments, lock and lengths, and the chat template's rendering of later turns.
 
     Raises:
-        ConfigError: the first thing that is wrong, with file, key and remedy.
+        ConfigError: the first problem found, with file, key and remedy.
         GatewayError: a required server does not start.
     """
     settings = Settings.of(config)
@@ -116,7 +116,7 @@ async def preflight(config: DictConfig) -> None:
 
 
 def _check_given(config: DictConfig) -> None:
-    """What has no default, and what verl would quietly do without."""
+    """Validate that keys without a default are given, and that the CPU engine has its platform."""
     for key, remedy in {
         "data.train_files": "name a file that `mcp-rollout data` wrote",
         "actor_rollout_ref.model.path": "name a model directory",
@@ -130,7 +130,7 @@ def _check_given(config: DictConfig) -> None:
 
 
 def _files(config: DictConfig) -> list[Path]:
-    """The parquet files of both lists, each once."""
+    """The parquet files of `data.train_files` and `data.val_files`, without duplicates."""
     names: list[str] = []
     for key in ("data.train_files", "data.val_files"):
         files = OmegaConf.select(config, key)
@@ -160,13 +160,13 @@ def _warn_of_unnumbered(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _has_stock_rows(config: DictConfig, path: Path) -> bool:
-    """Whether verl's `tool_agent` plays rows of the file; every tool of the lock is then shown to it."""
+    """Whether the file has rows for verl's `tool_agent`, which renders every tool of the lock."""
     default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
     return any((row.get("agent_name") or default) == STOCK_AGENT for row in read_rows(path))
 
 
 async def _check_stock_lock(lock: Lock, *, checked: Collection[str]) -> None:
-    """Compare what the lock holds of other sources than the environments that were compared already."""
+    """Compare the lock with the live tools of all sources but the environments in `checked`."""
     left = {entry.source: entry for entry in lock.entries if entry.environment not in checked}
     for source, first in left.items():
         async with opened(gateway_config(first), name=source, source=source) as gateway:
@@ -185,7 +185,7 @@ def _lock(config: DictConfig) -> Lock:
 async def _check_environment(
     name: str, config: DictConfig, settings: Settings, lock: Lock, rows: Sequence[Row]
 ) -> Shown:
-    """Start the environment once, and return what a policy is shown of it."""
+    """Start the environment once, and validate it with its rows."""
     own = [row for row in rows if row.task.environment == name]
     try:
         environment = settings.apply(load_environment(name, settings.environments_dir))
@@ -206,7 +206,7 @@ async def _check_environment(
 
 
 def _tokens(config: DictConfig) -> ContinuousTokens:
-    """The model's tokenizer and template, as the trainer will use them."""
+    """Load the model's tokenizer and chat template as the trainer will use them."""
     from rollout.tokens.verl_builder import load_tokens
 
     model = config.actor_rollout_ref.model
@@ -225,7 +225,7 @@ def _tokens(config: DictConfig) -> ContinuousTokens:
 def _check_prompts(
     config: DictConfig, tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]
 ) -> None:
-    """No prompt is longer than the trainer allows: verl would cut it, and with it the policy and the tools."""
+    """Validate that no prompt is too long: verl would truncate it, system message and tool schemas included."""
     from rollout.tokens.counting import prompt_length
 
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
@@ -255,7 +255,7 @@ def _check_prompts(
 
 
 def _check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
-    """The template renders what comes behind a prompt, tried on the first row of each environment."""
+    """Validate that the template renders the messages after a prompt, on the first row of each environment."""
     from rollout.tokens.template_check import check_template
 
     for row in {row.task.environment: row for row in reversed(rows)}.values():

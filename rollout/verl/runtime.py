@@ -1,7 +1,7 @@
-"""What one worker process shares between its trajectories: gateways, the trace journal, the settings.
+"""State that one worker process shares between its trajectories: gateways, the trace store, the settings.
 
-`WORKER` is the project's one piece of global state: verl builds an agent loop anew for every trajectory and gives it no
-place of its own in the worker.
+`WORKER` is the project's only global state: verl builds a new agent loop for every trajectory and has no object that an
+agent loop could use to share state within a worker.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rollout.environment.validation import locked_tools
 from rollout.loop.limits import Limits
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.store import TraceStore
+from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
 from rollout.verl.gateways import Gateways
-from rollout.verl.ledger import Entry, start_ledger
 from rollout.verl.settings import Settings, limits_for
-from rollout.verl.stock_session import StockSessions
+from rollout.verl.tool_agent_sessions import ToolAgentSessions
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class OpenEnvironment:
     gateway: Gateway
     limits: Limits
     tools: dict[str, dict[str, Any]] | None
-    """OpenAI-style schemas from the lock, by exposed name; None where there is no lock."""
+    """OpenAI-style schemas from the lock by exposed name; None without a lock."""
 
 
 class Runtime:
@@ -53,7 +53,7 @@ class Runtime:
         self._narrow_view: bool | None = None
 
     def tokens(self, builder: Any, tokenizer: Any) -> ContinuousTokens:
-        """A trajectory's token builder. What its template allows is tried out once: a worker has one model.
+        """Build a trajectory's token builder. Its template is probed once per worker, which has one model.
 
         Raises:
             ConfigError: verl's `multi_turn.format` names no tool format.
@@ -63,7 +63,7 @@ class Runtime:
         return made
 
     async def environment(self, name: str) -> OpenEnvironment:
-        """The running environment.
+        """Return the running environment `name`, and start it first if needed.
 
         Raises:
             ConfigError: no such environment, or the lock does not match the live definitions.
@@ -73,7 +73,7 @@ class Runtime:
             environment = self.settings.apply(
                 load_environment(name, self.settings.environments_dir), workers_per_node=self._workers_per_node
             )
-            # Without one of those, what the policy is shown could not be called for as long as the gateway lives.
+            # If a server of the lock did not start, the policy would be shown tools that it cannot call.
             locked = {entry.definition.server for entry in self._lock if entry.environment == name}
             gateway = await self._gateways.get(name, lambda: environment.requiring(locked))
             self._open[name] = OpenEnvironment(
@@ -86,44 +86,48 @@ class Runtime:
 
 
 class Worker:
-    """What the process owns."""
+    """The process-wide state: gateways, sessions of verl's stock `tool_agent`, and `mcp_agent`'s runtime."""
 
     def __init__(self) -> None:
         self.gateways = Gateways()
-        self.stock_sessions = StockSessions(self.gateways)
+        self.tool_agent_sessions = ToolAgentSessions(self.gateways)
         self.runtime: Runtime | None = None
-        self._ledger: Any = None
+        self._collector: Any = None
 
-    async def report(self, entry: Entry) -> None:
-        """Enter a finished trajectory into the job's ledger."""
-        if self._ledger is None:
-            self._ledger = start_ledger()
-        await self._ledger.add.remote(entry)
+    async def report(self, trajectory: TrajectoryStatistics) -> None:
+        """Send a finished trajectory's statistics to the job's collector."""
+        if self._collector is None:
+            self._collector = statistics_collector()
+        await self._collector.add.remote(trajectory)
 
     def runtime_for(self, config: DictConfig, lock: Sequence[LockEntry]) -> Runtime:
-        """The runtime, made at the first call. Raises ConfigError for a wrong section of the configuration."""
+        """Return the runtime, built at the first call.
+
+        Raises:
+            ConfigError: our section of the configuration is wrong.
+        """
         if self.runtime is None:
             self.runtime = Runtime(config, lock, self.gateways)
         return self.runtime
 
     async def close(self) -> None:
-        """Stop the servers and close the journal."""
+        """Stop the servers and close the trace store."""
         await self.gateways.close()
         if self.runtime is not None:
             self.runtime.store.close()
             self.runtime = None
-        self._ledger = None
+        self._collector = None
 
 
 WORKER = Worker()
 
 
 def reward_parts(settings: Settings) -> tuple[str, ...]:
-    """Part names of every environment in the directory, so that all samples of a run have the same keys."""
+    """Names of the reward parts of all environments in the directory, so that all samples of a run have equal keys."""
     parts: set[str] = set()
     for name in environment_names(settings.environments_dir):
         try:
             parts.update(load_environment(name, settings.environments_dir).reward.reported)
-        except ConfigError as error:  # a file that no row names must not stop the run; one that is named will
+        except ConfigError as error:  # if a row names the environment, loading it reports the error again
             log.warning("environment file skipped", file=name, error=str(error))
     return tuple(sorted(parts))

@@ -1,4 +1,4 @@
-"""Our section of verl's configuration, `actor_rollout_ref.rollout.custom.mcp`, and the limits drawn from it."""
+"""Our section of verl's configuration, `actor_rollout_ref.rollout.custom.mcp`, and checks of verl's own settings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
-from rollout.environment.config import Environment, FiltersConfig, ThinkingConfig
+from rollout.environment.config import Environment, FiltersConfig, ThinkingConfig, ThinkingContext
 from rollout.environment.reward_config import Section
 from rollout.loop.limits import Limits
+from rollout.loop.thinking import check_thoughts
 
 Model = TypeVar("Model", bound=BaseModel)
 Config = TypeVar("Config", bound=GatewayConfig)
 
 KEY = "actor_rollout_ref.rollout.custom.mcp"
+_ENGINES = ("sglang", "vllm", "trtllm")
+"""Engines whose verl servers use the model's own length if none is configured."""
 
 
 def override_of(section: type[Section]) -> type[BaseModel]:
@@ -61,18 +64,18 @@ else:
 
 
 class Settings(BaseModel):
-    """Where a value is None, the environment's own is used."""
+    """Our section; None keeps the environment's own value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     environments_dir: Path
     trace_dir: Path
     max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of a batch's trajectories that may be withdrawn before training stops."""
+    """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
     sampling_seed_key: str | None = None
-    """Name of the engine's per-request seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
+    """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
     max_sessions: int | None = Field(default=None, ge=1)
-    """Sessions on one node at the same time, divided among its worker processes."""
+    """Concurrent sessions on one node, divided among its worker processes."""
     lease_timeout_s: float | None = Field(default=None, gt=0)
     wall_clock_s: float | None = Field(default=None, gt=0)
     tokens_per_turn: int | None = Field(default=None, ge=1)
@@ -85,7 +88,7 @@ class Settings(BaseModel):
         """Read our section of a composed verl configuration.
 
         Raises:
-            ConfigError: a key is missing, unknown or out of range; the message names it by its full path.
+            ConfigError: a key is missing, unknown or out of range; the message has its full path.
         """
         section = OmegaConf.select(config, KEY)
         if section is None:
@@ -93,14 +96,13 @@ class Settings(BaseModel):
         values: Any = OmegaConf.to_container(section, resolve=True)
         settings = validate(cls, values, file=None, key=KEY)
         try:
-            directory = resolve_config_path(str(settings.environments_dir))
-        except FileNotFoundError as error:
-            raise _no_directory(settings) from error
-        if not Path(directory).is_dir():
-            raise _no_directory(settings)
-        return settings.model_copy(
-            update={"environments_dir": Path(directory), "trace_dir": settings.trace_dir.absolute()}
-        )
+            directory = Path(resolve_config_path(str(settings.environments_dir)))
+        except FileNotFoundError:
+            directory = settings.environments_dir
+        if not directory.is_dir():
+            remedy = "name the directory with the environments' YAML files"
+            raise ConfigError(f"no such directory: {directory}", key=f"{KEY}.environments_dir", remedy=remedy)
+        return settings.model_copy(update={"environments_dir": directory, "trace_dir": settings.trace_dir.absolute()})
 
     def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
@@ -112,11 +114,6 @@ class Settings(BaseModel):
         }
         bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
         return share(environment.model_copy(update=sections | bounds), workers_per_node)
-
-
-def _no_directory(settings: Settings) -> ConfigError:
-    remedy = "name the directory with the environments' YAML files"
-    return ConfigError(f"no such directory: {settings.environments_dir}", key=f"{KEY}.environments_dir", remedy=remedy)
 
 
 def share(config: Config, workers_per_node: int) -> Config:
@@ -132,16 +129,16 @@ def share(config: Config, workers_per_node: int) -> Config:
 
 
 def context_tokens(rollout: DictConfig) -> int | None:
-    """Most tokens that the engine puts into one sequence; None where the model decides.
+    """Longest sequence of the engine, in tokens; None if the model's own length decides.
 
-    verl's SGLang server keeps one free, and gives an empty completion where another would need it.
+    verl's SGLang server reserves one token, and returns an empty completion instead of using it.
     """
     longest = OmegaConf.select(rollout, "max_model_len")
     return None if longest is None else longest - (rollout.name == "sglang")
 
 
 def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
-    """Bounds of one trajectory: the environment's, else verl's `multi_turn.max_*_turns`, else 15 assistant turns."""
+    """Limits of one trajectory: the environment's, else verl's `multi_turn.max_*_turns`, else 15 assistant turns."""
     return Limits.of(
         environment.limits,
         prompt_tokens=rollout.prompt_length,
@@ -150,3 +147,41 @@ def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
         assistant_turns=rollout.multi_turn.max_assistant_turns,
         user_turns=rollout.multi_turn.max_user_turns,
     )
+
+
+def check_thinking(environment: Environment, config: DictConfig) -> None:
+    """Raises ConfigError if the environment's thinking policy needs another trainer or another tool format."""
+    if environment.thinking.context is ThinkingContext.DROP_PREVIOUS and not config.trainer.use_v1:
+        raise ConfigError(
+            "drop_previous makes several training samples of one trajectory, and verl's v0 trainer takes one",
+            file=environment.file,
+            key="thinking.context",
+            remedy="set trainer.use_v1=True, or keep the thinking",
+        )
+    check_thoughts(environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
+
+
+def check_model_length(config: DictConfig) -> None:
+    """Validate that the model can read trajectories as long as verl's settings allow.
+
+    Raises:
+        ConfigError: `max_model_len` exceeds the model's own length, which verl's servers would reject after their
+            start; or it is not given and the servers would reject the late turns of long trajectories.
+    """
+    from transformers import AutoConfig
+    from verl.workers.rollout.utils import get_max_position_embeddings
+
+    rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+    if rollout.name not in _ENGINES:
+        return
+    known = AutoConfig.from_pretrained(str(model.path), trust_remote_code=bool(model.get("trust_remote_code")))
+    own, given = get_max_position_embeddings(known), OmegaConf.select(rollout, "max_model_len")
+    needed = rollout.prompt_length + rollout.response_length
+    if given is not None and given > own:
+        problem, remedy = f"is {given}, and the model reads {own} tokens at most", f"make it at most {own}"
+    elif given is None and needed > own:
+        problem = f"is not given, and the model reads {own} tokens at most, less than prompt and response ({needed})"
+        remedy = f"make it {own}: trajectories that reach it end with token_limit"
+    else:
+        return
+    raise ConfigError(problem, key="actor_rollout_ref.rollout.max_model_len", remedy=remedy)

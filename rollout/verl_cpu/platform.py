@@ -1,39 +1,62 @@
 # pyright: basic
-"""The `cpu` platform: what verl asks of an accelerator, answered by the host."""
+"""The `cpu` platform, and its registration with verl 0.9.1: all changes that this package makes in verl.
+
+Every registration is process-wide.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import types
-from collections.abc import Iterator
+import importlib
+import inspect
+import os
+import sys
+from contextlib import nullcontext
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
-from verl.plugin.platform import PlatformBase
+from verl.plugin.platform import PlatformBase, PlatformRegistry
+from verl.utils import distributed
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+
+from rollout.verl_cpu import ROLLOUT_NAME
+
+PYTHON_VARIABLE = "MCP_ROLLOUT_PYTHON"
+
+_ROLLOUTS = {
+    ROLLOUT_NAME: ("rollout.verl_cpu.replica", "TransformersAdapter", "TransformersReplica"),
+    # verl's own SGLang rollout, importable here because stand-ins replace SGLang's GPU packages.
+    "sglang": ("rollout.verl_cpu.sglang_replica", "SGLangCPUAdapter", "SGLangCPUReplica"),
+}
+"""Module, adapter and replica by the value of `actor_rollout_ref.rollout.name`."""
 
 
-def _device_module() -> types.ModuleType:
-    """The namespace verl uses like `torch.cuda`. `torch.cpu` has no allocator, so memory is reported as 0 bytes."""
+class UnsupportedVerl(RuntimeError):
+    """The installed verl lacks something that this package registers with."""
 
-    def nothing(*_: Any) -> None:
-        return None
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; rollout.verl_cpu is written for verl 0.9.1, install that version")
 
-    def zero_bytes(*_: Any) -> int:
-        return 0
 
-    module = types.ModuleType("rollout.verl_cpu.device")
+def _nothing(*_: Any, **__: Any) -> None:
+    """No-op for operations that only an accelerator has."""
+
+
+def _device_module() -> ModuleType:
+    """The namespace that verl uses like `torch.cuda`. A CPU has no allocator of its own: memory is 0 bytes."""
+    module = ModuleType("rollout.verl_cpu.device")
+    memory = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
     module.__dict__.update(
-        is_available=lambda: False,  # "is there an accelerator?", asked before optional work on one
+        dict.fromkeys(memory, lambda *_: 0),
+        is_available=lambda: False,  # verl asks this before optional work on an accelerator
         get_device_name=lambda *_: "CPU",
         current_device=lambda: torch.device("cpu"),
-        memory_allocated=zero_bytes,
-        memory_reserved=zero_bytes,
-        max_memory_allocated=zero_bytes,
-        max_memory_reserved=zero_bytes,
         mem_get_info=lambda *_: (0, 0),
-        empty_cache=nothing,
-        synchronize=nothing,
-        set_device=nothing,
+        empty_cache=_nothing,
+        synchronize=_nothing,
+        set_device=_nothing,
         get_rng_state=torch.get_rng_state,
         set_rng_state=torch.set_rng_state,
     )
@@ -41,53 +64,33 @@ def _device_module() -> types.ModuleType:
 
 
 class CPUPlatform(PlatformBase):
-    """Selected by `VERL_PLATFORM=cpu` and by nothing else."""
+    """The host CPU in the role of verl's accelerator; selected by `VERL_PLATFORM=cpu` only."""
 
-    _module = _device_module()
+    device_name: Any = "cpu"
+    vendor_name: Any = "cpu"
+    device_module: Any = _device_module()
 
-    @property
-    def device_name(self) -> str:
-        return "cpu"
+    set_device = synchronize = set_allocator_settings = empty_cache = staticmethod(_nothing)
+    profiler_start = profiler_stop = cudart = staticmethod(_nothing)
 
-    @property
-    def vendor_name(self) -> str:
-        return "cpu"
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
 
-    @property
-    def device_module(self) -> types.ModuleType:
-        return self._module
+    manual_seed_all = manual_seed
 
     def is_available(self) -> bool:
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """False: every machine has a CPU, so being there is no reason to be chosen."""
+        """Return False: every machine has a CPU, so auto-detection must never choose it."""
         return False
 
     def current_device(self) -> Any:
-        """A device, not an index: verl calls `tensor.to(current_device())`, and torch reads an int as a GPU."""
+        """Return a device, not an index: verl calls `tensor.to(current_device())`, and torch reads an int as a GPU."""
         return torch.device("cpu")
 
     def device_count(self) -> int:
         return 1
-
-    def set_device(self, device_index: int) -> None:
-        pass
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        pass
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        pass
-
-    def empty_cache(self) -> None:
-        pass
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None
@@ -98,18 +101,11 @@ class CPUPlatform(PlatformBase):
     def visible_devices_envvar(self) -> str:
         return "CUDA_VISIBLE_DEVICES"
 
-    @contextlib.contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        yield
-
-    def profiler_start(self) -> None:
-        pass
-
-    def profiler_stop(self) -> None:
-        pass
+    def nvtx_range(self, msg: str) -> nullcontext[None]:
+        return nullcontext()
 
     def ray_resource_name(self) -> str:
-        """`GPU`: verl's resource pools count GPU or NPU only, so the engine config makes Ray pretend to have one."""
+        """Return `GPU`: verl's resource pools count GPU or NPU only; configs/engine/cpu.yaml gives Ray a fake one."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
@@ -118,5 +114,52 @@ class CPUPlatform(PlatformBase):
     def is_ipc_supported(self) -> bool:
         return False
 
-    def cudart(self) -> Any:
-        return None
+
+def register() -> None:
+    """Make verl accept `trainer.device=cpu`, and on it `rollout.name=transformers_cpu` and `sglang`. Idempotent.
+
+    Raises:
+        UnsupportedVerl: verl's internals are not those of 0.9.1.
+    """
+    PlatformRegistry.register(platform="cpu")(CPUPlatform)
+    _register_rollouts()
+    _set_process_group_backend()
+    _register_training_engine()
+    # configs/engine/cpu.yaml names this interpreter by the variable: verl does not resolve interpolations in Ray's
+    # arguments, but Ray starts workers through a shell, and its processes inherit the variable.
+    os.environ.setdefault(PYTHON_VARIABLE, sys.executable)
+
+
+def _register_rollouts() -> None:
+    if not isinstance(_ROLLOUT_REGISTRY, dict) or ("sglang", "async") not in _ROLLOUT_REGISTRY:
+        raise UnsupportedVerl("verl.workers.rollout.base._ROLLOUT_REGISTRY is not the table of rollout adapters")
+    # The FSDP worker looks up the adapter, the trainer the replica. Both are imported at the lookup: they are heavy.
+    for name, (module, adapter, replica) in _ROLLOUTS.items():
+        _ROLLOUT_REGISTRY[name, "async"] = f"{module}.{adapter}"
+        RolloutReplicaRegistry.register(name, partial(_load_replica, module, replica))
+
+
+def _load_replica(module: str, name: str) -> type[RolloutReplica]:
+    return getattr(importlib.import_module(module), name)
+
+
+def _set_process_group_backend() -> None:
+    # verl asks torch for "cpu:gloo,{device}:{backend}", here "cpu:gloo,cpu:gloo", which torch rejects as a duplicate.
+    function = distributed.initialize_global_process_group_ray
+    if list(inspect.signature(function).parameters) != ["timeout_second", "backend"]:
+        raise UnsupportedVerl("verl.utils.distributed.initialize_global_process_group_ray has another signature")
+    function.__defaults__ = (None, "cpu:gloo")
+
+
+def _register_training_engine() -> None:
+    # verl's FSDP engine runs on any device, but is registered for cuda and npu only.
+    from verl.workers.engine.base import EngineRegistry
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    try:
+        devices = EngineRegistry._engines["language_model"]["fsdp2"]
+    except (AttributeError, KeyError) as error:
+        raise UnsupportedVerl("verl.workers.engine.base.EngineRegistry has no language_model/fsdp2 table") from error
+    if devices.get("cuda", FSDPEngineWithLMHead) is not FSDPEngineWithLMHead:
+        raise UnsupportedVerl("verl's fsdp2 engine is not FSDPEngineWithLMHead")
+    devices["cpu"] = FSDPEngineWithLMHead

@@ -1,14 +1,14 @@
 # pyright: basic
 """Ray workers forked from a process that has already imported verl.
 
-A verl job on one machine has about eight worker processes, and each spends ten seconds of CPU time importing torch,
-transformers and verl. As Ray's `runtime_env.py_executable` this module replaces the interpreter that starts a worker:
+A verl job on one machine has about eight worker processes, each of which spends ten seconds of CPU time on importing
+torch, transformers and verl. As Ray's `runtime_env.py_executable` this module replaces the interpreter of a worker:
 
     python -m rollout.verl_cpu.prefork [--preload MODULE,...] SCRIPT [ARGUMENT ...]
 
-The first one to start leaves a server behind, beside the raylet's socket. The server imports the modules once and forks
-for each worker; it ends when the raylet does. The process that Ray started waits for its worker and takes over its exit
-status. Linux only.
+The first start forks a server, whose socket is next to the raylet's. The server imports the modules once, forks a
+worker for each request, and ends with the raylet. The process that Ray started waits for its worker and exits with the
+worker's status. Linux only.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 PRELOAD = "verl.trainer.main_ppo,verl.trainer.ppo.v1,verl.workers.engine_workers,rollout.verl_cpu.replica"
 
-# How long, in seconds, the server takes to see that a worker has ended or that the raylet is gone.
-_POLL_S = 0.5
-# How long it waits for the rest of a request, in seconds; the sender writes it in one go.
-_REQUEST_S = 10.0
+_REQUEST_TIMEOUT_S = 10.0
+"""For the rest of a request after its first byte; the client sends it in one go."""
 
 
 def main() -> NoReturn:
@@ -38,17 +35,17 @@ def main() -> NoReturn:
     if arguments[0] == "--preload":
         preload, arguments = arguments[1], arguments[2:]
     request = {"argv": arguments, "env": dict(os.environ), "cwd": os.getcwd()}
-    with _connect(_directory(arguments), preload) as connection:
+    with _connect(_raylet_directory(arguments), preload) as connection:
         socket.send_fds(connection, [b"w"], [0, 1, 2])
         connection.sendall(json.dumps(request).encode())
         connection.shutdown(socket.SHUT_WR)
-        # No bound: this is as long as the worker lives. If the server dies, the connection ends.
+        # Unbounded: this process lives as long as its worker. If the server dies, the connection closes.
         status = connection.recv(16)
     os._exit(int(status) if status else 1)
 
 
-def _directory(arguments: list[str]) -> Path:
-    """Where the raylet has its socket: private to its user, and named in every worker's arguments."""
+def _raylet_directory(arguments: list[str]) -> Path:
+    """The directory of the raylet's socket: private to its user, and part of every worker's arguments."""
     for argument in arguments:
         if argument.startswith("--raylet-name="):
             return Path(argument.partition("=")[2]).parent
@@ -56,10 +53,10 @@ def _directory(arguments: list[str]) -> Path:
 
 
 def _connect(directory: Path, preload: str) -> socket.socket:
-    """A connection to the server, which is started if there is none."""
+    """Connect to the server, and start it first if there is none."""
     address = str(directory / "prefork")
     with open(directory / "prefork.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of clients that start at the same time, one starts the server
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(address)
@@ -70,7 +67,7 @@ def _connect(directory: Path, preload: str) -> socket.socket:
             listener.bind(address)
             os.chmod(address, 0o600)
             listener.listen(256)
-            raylet = os.getppid()
+            raylet = os.pidfd_open(os.getppid())
             if os.fork() == 0:
                 lock.close()
                 connection.close()
@@ -80,27 +77,29 @@ def _connect(directory: Path, preload: str) -> socket.socket:
     return connection
 
 
-@dataclass
-class _Worker:
-    pid: int
-    connection: socket.socket
-
-
 def _serve(listener: socket.socket, raylet: int, preload: str, directory: Path) -> NoReturn:
+    """Fork a worker for each connection, and send it the worker's exit status.
+
+    Args:
+        raylet: File descriptor of the raylet's process (pidfd), readable once the process has ended.
+    """
     os.setsid()
     _redirect(os.open(directory / "prefork.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1, 2)
     _import(preload)
-    listener.settimeout(_POLL_S)
-    workers: list[_Worker] = []
-    while _is_alive(raylet):
-        try:
+    workers: dict[int, socket.socket] = {}  # by pidfd, the connection of the client that waits for the worker
+    while True:
+        # Unbounded: the server lives as long as the raylet.
+        ready = select.select([listener, raylet, *workers], [], [])[0]
+        if raylet in ready:
+            os._exit(0)
+        for ended in workers.keys() & set(ready):
+            with workers.pop(ended) as connection:
+                _report_status(ended, connection)
+        if listener in ready:
             connection = listener.accept()[0]
-        except TimeoutError:
-            connection = None
-        if connection is not None:
-            workers += _fork(connection, [listener, *(worker.connection for worker in workers)])
-        workers = [worker for worker in workers if not _reported(worker)]
-    os._exit(0)
+            worker = _fork(connection, [listener, *workers.values()])
+            if worker is not None:
+                workers[worker] = connection
 
 
 def _import(preload: str) -> None:
@@ -111,34 +110,42 @@ def _import(preload: str) -> None:
     for module in preload.split(","):
         try:
             importlib.import_module(module)
-        except Exception:  # a worker that needs the module will say so where it can be seen
+        except Exception:  # a worker that needs the module fails at its own import, where the user sees it
             traceback.print_exc()
     gc.collect()
     gc.freeze()  # the collector would write to every page that the workers share
 
 
-def _fork(connection: socket.socket, inherited: list[socket.socket]) -> Iterator[_Worker]:
-    connection.settimeout(_REQUEST_S)
+def _fork(connection: socket.socket, inherited: list[socket.socket]) -> int | None:
+    """Fork the worker that a client requests.
+
+    Args:
+        inherited: The server's other sockets, which the worker closes.
+
+    Returns:
+        The worker's pidfd, or None if the client died before its request was complete.
+    """
+    connection.settimeout(_REQUEST_TIMEOUT_S)
     _, files, _, _ = socket.recv_fds(connection, 1, 3)
     with connection.makefile("rb") as stream:
         try:
             request = json.load(stream)
-        except (ValueError, OSError):  # its sender has died meanwhile
+        except (ValueError, OSError):
             connection.close()
-            return
+            return None
     pid = os.fork()
     if pid == 0:
-        for other in [connection, *inherited]:
+        for other in (connection, *inherited):
             other.close()
         for target, file in enumerate(files):
             _redirect(file, target)
-        _become_worker(request)
+        _run_worker(request)
     for file in files:
         os.close(file)
-    yield _Worker(pid, connection)
+    return os.pidfd_open(pid)
 
 
-def _become_worker(request: dict[str, Any]) -> NoReturn:
+def _run_worker(request: dict[str, Any]) -> NoReturn:
     import runpy
     import traceback
 
@@ -146,7 +153,7 @@ def _become_worker(request: dict[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = request["argv"]
-    if "numpy" in sys.modules:  # Python's own generator is seeded anew after a fork, numpy's is not
+    if "numpy" in sys.modules:  # after a fork, Python reseeds its own generator, but not numpy's
         sys.modules["numpy"].random.seed()
     status = 1
     try:
@@ -154,23 +161,21 @@ def _become_worker(request: dict[str, Any]) -> NoReturn:
         status = 0
     except SystemExit as exit_:
         status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except BaseException:  # the boundary of a process: what `python` does with an exception
+    except BaseException:  # the boundary of a process: print the exception as `python` does
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
-def _reported(worker: _Worker) -> bool:
-    """Whether a worker has ended; if so, its waiting process has been told."""
-    pid, status = os.waitpid(worker.pid, os.WNOHANG)
-    if pid == 0:
-        return False
-    code = os.waitstatus_to_exitcode(status)
-    with contextlib.suppress(OSError):
-        worker.connection.sendall(str(code if code >= 0 else 128 - code).encode())
-    worker.connection.close()
-    return True
+def _report_status(worker: int, connection: socket.socket) -> None:
+    """Reap an ended worker and send its exit status, 128 plus the signal's number if a signal killed it."""
+    ended = os.waitid(os.P_PIDFD, worker, os.WEXITED)
+    os.close(worker)
+    if ended is not None:
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
+        with contextlib.suppress(OSError):  # the client may be gone
+            connection.sendall(str(status).encode())
 
 
 def _redirect(file: int, *targets: int) -> None:
@@ -178,14 +183,6 @@ def _redirect(file: int, *targets: int) -> None:
         os.dup2(file, target)
     if file not in targets:
         os.close(file)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

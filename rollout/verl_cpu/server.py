@@ -1,53 +1,53 @@
 # pyright: basic
-"""The transformers engine as verl calls it: tokens in, tokens out, weights from the trainer."""
+"""The `transformers_cpu` inference server: generates from token ids, with weights that the trainer sends."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from omegaconf import DictConfig
+from pydantic import BaseModel, ConfigDict
 from transformers import AutoModelForCausalLM
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
+from gateway.config.pydantic_errors import validate
 from rollout.decoding.batch import ContinuousBatch, Ending, Request
 from rollout.decoding.sampling import Sampling
-from rollout.verl_cpu.engine_log import EngineLog
-from rollout.verl_cpu.names import ROLLOUT_NAME
+from rollout.verl_cpu import ROLLOUT_NAME
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerOptions:
+class ServerOptions(BaseModel):
     """`actor_rollout_ref.rollout.engine_kwargs.transformers_cpu`."""
 
-    engine_log: str | None = None
-    """File that gets one JSON line for each generation; None writes none."""
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine_log: Path | None = None
+    """File to which each generation appends one JSON line; None writes none."""
 
     @classmethod
     def parse(cls, engine_kwargs: Mapping[str, Any]) -> ServerOptions:
-        """Raises ValueError for an unknown key."""
+        """Raises ConfigError for an unknown or wrong option."""
         options = dict(engine_kwargs.get(ROLLOUT_NAME) or {})
-        unknown = sorted(options.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise ValueError(f"rollout.engine_kwargs.{ROLLOUT_NAME} has no options {unknown}")
-        return cls(**options)
+        return validate(cls, options, file=None, key=f"actor_rollout_ref.rollout.engine_kwargs.{ROLLOUT_NAME}")
 
 
 class TransformersServer:
-    """One replica's model. A Ray actor class: every method runs on the actor's event loop.
+    """One replica's model, as a Ray actor: every method runs on the actor's event loop.
 
-    The model starts with random weights; generating before the first `update_weights` is refused, so what is sampled
-    was sampled with the trainer's weights.
+    The model starts with random weights. `generate` raises until the first `update_weights`, so every token is sampled
+    with the trainer's weights.
     """
 
     def __init__(self, config: DictConfig, model_config: DictConfig, replica_rank: int) -> None:
@@ -57,15 +57,16 @@ class TransformersServer:
         self._batch = ContinuousBatch(self._model, max_sequences=self._config.max_num_seqs)
         self._stop_ids = frozenset() if self._config.ignore_eos else _stop_ids(model)
         self._max_length = self._config.max_model_len or self._config.prompt_length + self._config.response_length
-        # Requests that bring no seed get one from here, in order of arrival: reproducible only as far as that order is.
+        # Seeds for requests without one, in order of arrival: as reproducible as that order.
         self._seeds = random.Random(f"{self._config.seed}/{replica_rank}")
-        options = ServerOptions.parse(self._config.engine_kwargs)
-        self._engine_log = EngineLog(options.engine_log) if options.engine_log else None
+        self._engine_log = ServerOptions.parse(self._config.engine_kwargs).engine_log
+        if self._engine_log is not None:
+            self._engine_log.parent.mkdir(parents=True, exist_ok=True)
         self._weights_version: int | None = None
         self._synchronised = False
         self._accepting = True
         self._futures: dict[int, asyncio.Future[Request]] = {}
-        # Held while the batch is stepped or changed. Whoever waits for it waits for one decode step at most.
+        # Held while the batch is stepped or changed; acquiring it takes one decode step at most.
         self._lock = asyncio.Lock()
         self._decoding: asyncio.Task[None] | None = None
 
@@ -77,14 +78,14 @@ class TransformersServer:
         image_data: Any = None,
         video_data: Any = None,
     ) -> TokenOutput:
-        """Continue `prompt_ids` by at most `max_tokens` tokens, or to the model's length.
+        """Continue `prompt_ids` by at most `max_tokens` tokens, or up to the model's length.
 
-        A call that `abort_all_requests` cuts short, or that comes before `resume_generation`, returns what it has with
-        the stop reason `aborted`; verl's asynchronous client then asks again.
+        After `abort_all_requests`, and until `resume_generation`, a call returns the tokens it has, with the stop
+        reason `aborted`; verl's asynchronous client then calls again.
 
         Raises:
             ValueError: the prompt leaves no room, or a sampling parameter is not supported.
-            RuntimeError: the trainer has not sent its weights yet.
+            RuntimeError: the trainer has not sent weights yet.
         """
         if image_data is not None or video_data is not None:
             raise ValueError(f"{ROLLOUT_NAME} generates from text only")
@@ -97,7 +98,7 @@ class TransformersServer:
         else:
             request.ending = Ending.ABORTED
         if self._engine_log is not None:
-            self._engine_log.write(_record(request, sampling_params, (version, self._weights_version)))
+            _log_generation(self._engine_log, request, sampling_params, (version, self._weights_version))
         return TokenOutput(
             token_ids=request.token_ids,
             log_probs=request.logprobs if request.sampling.logprobs else None,
@@ -106,7 +107,7 @@ class TransformersServer:
         )
 
     async def update_weights(self, state: dict[str, np.ndarray], global_steps: int | None) -> None:
-        """Replace every weight; sequences that are being decoded go on with the new ones.
+        """Replace all weights; running sequences continue with the new ones.
 
         Raises:
             ValueError: a weight is missing or unknown.
@@ -123,7 +124,7 @@ class TransformersServer:
             self._weights_version, self._synchronised = global_steps, True
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
-        """End every generation where it stands and take no new one until `resume_generation`."""
+        """End every running generation, and accept none until `resume_generation`."""
         self._accepting = False
         async with self._lock:
             for request in self._batch.abort():
@@ -136,8 +137,9 @@ class TransformersServer:
         async with self._lock:
             self._batch.forget()
 
-    async def wake_up(self) -> None:
-        """Nothing to do: on a CPU neither weights nor cache make room for the trainer. So for the calls below."""
+    # No-ops: on a CPU neither weights nor KV cache make room for the trainer, and there is no profiler.
+
+    async def wake_up(self) -> None: ...
 
     async def sleep(self) -> None: ...
 
@@ -174,13 +176,13 @@ class TransformersServer:
         await future
 
     async def _run(self) -> None:
-        """Step the batch until it is empty. A failing step fails everything that is being decoded."""
+        """Step the batch until it is empty. A failing step fails every running request."""
         try:
             while self._batch:
                 async with self._lock:
                     for request in await asyncio.to_thread(self._batch.step):
                         self._resolve(request)
-        except Exception as error:  # the boundary of the decode loop: its waiters must learn of it
+        except Exception as error:  # the boundary of the decode loop: raised from every waiting `generate`
             _log.exception("decoding failed")
             self._batch.abort()
             futures, self._futures = self._futures, {}
@@ -194,13 +196,17 @@ class TransformersServer:
 
 
 def _stop_ids(model: HFModelConfig) -> frozenset[int]:
-    of_generation = getattr(model.generation_config, "eos_token_id", None)
-    ids = [model.tokenizer.eos_token_id, *(of_generation if isinstance(of_generation, list) else [of_generation])]
+    """Ids that end a generation: the tokenizer's and the generation config's."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ids = [model.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
     return frozenset(token for token in ids if token is not None)
 
 
-def _record(request: Request, params: dict[str, Any], versions: tuple[int | None, int | None]) -> dict[str, Any]:
-    return {
+def _log_generation(
+    file: Path, request: Request, params: dict[str, Any], versions: tuple[int | None, int | None]
+) -> None:
+    """Append a generation to the engine log, which tests compare traces with: it owes nothing to the agent loop."""
+    record = {
         "request_id": request.request_id,
         "prompt_ids": request.prompt_ids,
         "token_ids": request.token_ids,
@@ -210,3 +216,6 @@ def _record(request: Request, params: dict[str, Any], versions: tuple[int | None
         "seed": request.seed,
         "weights_version": versions,
     }
+    # Unbuffered: a record is one write, so that several servers may append to the same file.
+    with open(file, "ab", buffering=0) as log:
+        log.write(json.dumps(record).encode() + b"\n")

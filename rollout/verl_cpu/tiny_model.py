@@ -1,9 +1,9 @@
 # pyright: basic
-"""A Qwen3 small enough to train on two CPU cores, with a tokenizer of its own; made offline.
+"""A Qwen3 with random weights, small enough to train on two CPU cores, and its tokenizer; made offline.
 
-    python -m rollout.verl_cpu.tiny_model OUT [--corpus FILE ...]
+    python -m rollout.verl_cpu.tiny_model OUT [--corpus FILE ...] [--hidden 128] [--layers 4]
 
-It knows nothing: its weights are random. What it is good for is running the whole path for real.
+It cannot do anything yet; it is for running rollouts and training end to end without a download or a GPU.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# As in Qwen3, added but not special: decoding with `skip_special_tokens` keeps them.
+# Added but not special, as in Qwen3: decoding with `skip_special_tokens` keeps them.
 _MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 
-# What may become one token: a word with the punctuation around it, or up to three digits. Tool schemas are mostly
-# punctuation; kept apart from the words, as most tokenizers do, it doubles a prompt's length.
+# The longest pieces that may become one token: a word with the punctuation around it, or up to three digits. Tool
+# schemas are mostly punctuation, and splitting it from the words, as most tokenizers do, doubles a prompt's length.
 _PIECE = r"\d{1,3}|[^A-Za-z0-9]*[A-Za-z_]+[^A-Za-z0-9\n]*"
 
 _CORPUS = (
@@ -45,15 +45,19 @@ def make_tiny_model(
     layers: int = 4,
     seed: int = 0,
 ) -> Path:
-    """Write a random Qwen3 and its tokenizer to the directory `path`, and return it.
+    """Write a random Qwen3 and its tokenizer to the directory `path`.
 
-    The same arguments give the same files. `vocab_size` is an upper bound: a small corpus has fewer pieces to learn.
-    The model's vocabulary is exactly the tokenizer's, so no id can be sampled that has no text.
+    The same arguments give the same files. The model's vocabulary is exactly the tokenizer's, so every id that it can
+    sample has a text.
 
     Args:
-        corpus: texts to learn the vocabulary from, beside a few lines of English and JSON. The nearer they are to what
-            will be tokenised, the shorter prompts become.
-        hidden: model width, a multiple of 64.
+        corpus: Texts to learn the vocabulary from, in addition to a few lines of English and JSON. The more they
+            resemble the text to be tokenised, the shorter are the prompts.
+        vocab_size: Upper bound; a small corpus has fewer pieces to learn.
+        hidden: Model width, a multiple of 64.
+
+    Returns:
+        `path`.
     """
     path = Path(path)
     tokenizer = _tokenizer([CHAT_TEMPLATE.read_text(encoding="utf-8"), *_CORPUS, *corpus], vocab_size)
@@ -64,7 +68,7 @@ def make_tiny_model(
         hidden_size=hidden,
         intermediate_size=3 * hidden,
         num_hidden_layers=layers,
-        # Prompts are long and the model is narrow, so attention is most of the work: few heads, none of them shared.
+        # Prompts are long and the model is narrow, so attention dominates the cost: few heads, and none shared.
         num_attention_heads=max(hidden // 64, 1),
         num_key_value_heads=max(hidden // 64, 1),
         head_dim=32,
@@ -84,7 +88,7 @@ def make_tiny_model(
 
 
 def _tokenizer(corpus: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE: any text can be encoded and decoded again without loss."""
+    """Train a byte-level BPE tokenizer, which encodes and decodes any text without loss."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -110,23 +114,15 @@ def _tokenizer(corpus: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFas
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rollout.verl_cpu.tiny_model", description=__doc__)
     parser.add_argument("out", type=Path, help="directory to write, made if it is missing")
     parser.add_argument("--corpus", type=Path, nargs="*", default=[], metavar="FILE", help="texts to learn pieces from")
-    parser.add_argument("--vocab-size", type=int, default=4096)
     parser.add_argument("--hidden", type=int, default=128, help="model width, a multiple of 64")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    make_tiny_model(
-        options.out,
-        corpus=[file.read_text(encoding="utf-8") for file in options.corpus],
-        vocab_size=options.vocab_size,
-        hidden=options.hidden,
-        layers=options.layers,
-        seed=options.seed,
-    )
+    options = parser.parse_args()
+    corpus = [file.read_text(encoding="utf-8") for file in options.corpus]
+    make_tiny_model(options.out, corpus=corpus, hidden=options.hidden, layers=options.layers)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def running_sglang(model: Path, home: Path, *options: str) -> Iterator[str]:
     port = _free_port()
     address = f"http://127.0.0.1:{port}"
     logging = ["--log-requests", "--log-requests-level", "3", "--log-requests-format", "json"]
-    command = [SGLANG_PYTHON, "-m", "rollout.verl_cpu.sglang.launch", "--model-path", model, "--port", str(port)]
+    command = [SGLANG_PYTHON, "-m", "rollout.verl_cpu.sglang_server", "--model-path", model, "--port", str(port)]
     command += ["--max-total-tokens", "65536", *logging, "--log-requests-target", home / "requests", *options]
     home.mkdir(parents=True, exist_ok=True)
     with open(home / "output.txt", "wb") as output:

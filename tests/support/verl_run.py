@@ -21,7 +21,11 @@ def train(
     timeout_s: float = 800,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """The finished run, whatever its status; its output and errors are one text."""
+    """The finished run, whatever its status; its output and errors are one text.
+
+    Ray's workers import this checkout even if the environment has another one installed.
+    """
+    path = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")]))
     all_overrides = {
         "engine": "cpu",
         "trainer.default_local_dir": home,
@@ -35,7 +39,13 @@ def train(
         cwd=ROOT,
         # Ray would write a token file into the home directory.
         env=os.environ
-        | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **environment},
+        | {
+            "VERL_PLATFORM": "cpu",
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            **environment,
+            "PYTHONPATH": path,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

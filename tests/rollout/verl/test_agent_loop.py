@@ -1,4 +1,4 @@
-"""`MCPAgentLoop` as verl builds and calls it: nothing is raised, and what failed is withdrawn."""
+"""`MCPAgentLoop` as verl builds and calls it: it never raises, and it withdraws failed trajectories."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(params=["v0", "v1"])
 def use_v1(request: pytest.FixtureRequest) -> bool:
-    """v1 reports to the job's ledger, a Ray actor."""
+    """v1 reports to the job's statistics collector, a Ray actor."""
     if request.param == "v1":
         request.getfixturevalue("cluster")
     return request.param == "v1"
@@ -223,20 +223,20 @@ async def test_a_row_that_makes_no_sense_is_withdrawn_and_not_raised(
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
-async def test_what_was_withdrawn_reaches_the_ledger(config: DictConfig, model: Path) -> None:
+async def test_a_withdrawn_trajectory_is_reported(config: DictConfig, model: Path) -> None:
     import ray
 
-    from rollout.verl.ledger import start_ledger
-    from rollout.verl.sampler import TooManyFailures, check_failures
+    from rollout.verl.batch_statistics import statistics_collector
+    from rollout.verl.replay_buffer import TooManyFailures, check_failures
 
-    ledger = start_ledger()
+    collector = statistics_collector()
     await run(config, model, [SHOUT, "PLUM"])
     await run(config, model, [SHOUT, "fail"])
-    summary = ray.get(ledger.drain.remote(False))
-    assert (summary.trajectories, summary.failed_share) == (2, 0.5)
-    check_failures(summary, 0.5)
+    batch = ray.get(collector.drain.remote(False))
+    assert (len(batch.trajectories), batch.failed_share) == (2, 0.5)
+    check_failures(batch, 0.5)
     with pytest.raises(TooManyFailures, match=r"1 of 2 trajectories .*\n  1 x .*the engine is gone"):
-        check_failures(summary, 0.4)
+        check_failures(batch, 0.4)
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
@@ -245,15 +245,16 @@ async def test_a_defect_is_counted_with_what_was_played_and_what_went_well_is_tr
 ) -> None:
     import ray
 
-    from rollout.verl.ledger import start_ledger
+    from rollout.verl.batch_statistics import statistics_collector
 
     with capture_logs() as logged:
         assert await run(config, model, [SHOUT, "PLUM"], template=REFUSES_TOOLS) == []
         said = await run(config, model, ["I would rather not."], template=REFUSES_TOOLS)
     assert (logged[0]["event"], logged[0]["log_level"]) == ("trajectory could not be played", "error")
-    summary = ray.get(start_ledger().drain.remote(False))
-    assert said.reward_score > 0 and (summary.trajectories, summary.failed_share) == (2, 0.5)
-    assert next(iter(summary.failures)).startswith("internal_error: ") and summary.tool_calls == 1
+    batch = ray.get(statistics_collector().drain.remote(False))
+    assert said.reward_score > 0 and (len(batch.trajectories), batch.failed_share) == (2, 0.5)
+    assert next(iter(batch.failures)).startswith("internal_error: ")
+    assert [one.tool_calls for one in batch.trajectories] == [1, 0]
     (first, _) = traces(config)
     assert first.failure is not None and first.messages[-1]["content"] == "PLUM"
 
@@ -264,8 +265,8 @@ async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajecto
 ) -> None:
     import ray
 
-    from rollout.verl.ledger import start_ledger
-    from rollout.verl.sampler import ChangedInTraining, check_failures
+    from rollout.verl.batch_statistics import statistics_collector
+    from rollout.verl.replay_buffer import ToolsChanged, check_failures
 
     turn = hermes.write(calls=[Call(name="shout", arguments={"text": "turn"})])
     assert await run(config, model, [SHOUT, turn, SHOUT, SHOUT, SHOUT, "PLUM"]) == []
@@ -273,10 +274,10 @@ async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajecto
     first, second = traces(config)
     assert first.failure is not None and first.failure.kind == "tools_changed"
     assert first.turns[1].tools[0].text == "TURN" and second.turns == []
-    summary = ray.get(start_ledger().drain.remote(False))
-    assert summary.failed_share == 1.0
-    with pytest.raises(ChangedInTraining) as caught:
-        check_failures(summary, 1.0)
+    batch = ray.get(statistics_collector().drain.remote(False))
+    assert batch.failed_share == 1.0
+    with pytest.raises(ToolsChanged) as caught:
+        check_failures(batch, 1.0)
     message = str(caught.value)
     assert '-  "description": "Say it louder."' in message and "send the user's files along" in message
     assert message.count("echo/shout has changed") == 1 and "--accept" in message

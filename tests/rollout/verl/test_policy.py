@@ -1,4 +1,4 @@
-"""What verl's client answers, as a completion."""
+"""Conversion of verl's generation output to a completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong is said before training starts: one message with file, key and remedy, and exit status 2."""
+"""The preflight stops a run that cannot work: one message with file, key and remedy, and exit status 2."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def preflight(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Preflight:
-    """Runs the callback as Hydra does; returns what a user reads, "" where nothing is wrong."""
+    """Runs the callback as Hydra does; returns the error message, "" if the preflight passes."""
     from rollout.verl.preflight import PreflightCallback
 
     monkeypatch.setenv("VERL_PLATFORM", "cpu")

@@ -1,4 +1,4 @@
-"""Maxima are a node's: every worker on it takes its part, whichever agent loop verl runs."""
+"""Maxima are per node and divided among its workers, under `mcp_agent` and verl's `tool_agent` alike."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions:
 def test_the_stock_loops_tools_find_out_how_many_workers_share_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    from rollout.verl.stock_session import workers_per_node
+    from rollout.verl.tool_agent_sessions import workers_per_node
 
     assert workers_per_node() == 1
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

@@ -123,11 +123,13 @@ def test_every_key_of_ours_can_be_overridden_without_a_plus(engine: str) -> None
 
 
 def test_our_section_offers_every_setting_that_there_is() -> None:
-    from rollout.verl.settings import Settings, ThinkingOverride
+    from rollout.environment.config import FiltersConfig, ThinkingConfig
+    from rollout.verl.settings import Settings
 
     section = composed("cpu").actor_rollout_ref.rollout.custom.mcp
     assert set(section) == set(Settings.model_fields)
-    assert set(section.thinking) == set(ThinkingOverride.model_fields)
+    assert set(section.thinking) == set(ThinkingConfig.model_fields)
+    assert set(section.filters) == set(FiltersConfig.model_fields)
 
 
 def test_the_bound_on_failures_reaches_the_replay_buffer() -> None:

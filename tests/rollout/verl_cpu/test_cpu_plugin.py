@@ -1,4 +1,4 @@
-"""verl finds the CPU adapter by itself, and only where it is asked to."""
+"""verl loads the CPU adapter as a plugin, which registers only with `VERL_PLATFORM=cpu`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,22 @@ def python(program: str, **environment: str) -> str:
     return done.stdout + (done.stderr if "STDERR" in environment else "")
 
 
-def test_the_entry_point_names_the_package() -> None:
+def test_the_entry_point_names_the_plugin() -> None:
     [plugin] = [plugin for plugin in entry_points(group="verl.plugins") if plugin.name == "mcp_rollout_cpu"]
-    assert plugin.value == "rollout.verl_cpu"
+    assert plugin.value == "rollout.verl_cpu.plugin"
+
+
+HEAVY = "import sys, rollout.verl_cpu.{}; print({{'torch', 'ray', 'verl', 'transformers'}} & set(sys.modules))"
 
 
 def test_without_being_asked_for_it_imports_nothing() -> None:
-    program = "import sys, rollout.verl_cpu; print({'torch', 'ray', 'verl', 'transformers'} & set(sys.modules))"
-    assert python(program) == "set()\n"
-    assert python(program, VERL_PLATFORM="nvidia") == "set()\n"
+    assert python(HEAVY.format("plugin")) == "set()\n"
+    assert python(HEAVY.format("plugin"), VERL_PLATFORM="nvidia") == "set()\n"
+
+
+def test_processes_that_start_workers_never_import_verl() -> None:
+    """Each of a job's eight workers is started by one; importing verl takes seconds and 400 MB."""
+    assert python(HEAVY.format("prefork"), VERL_PLATFORM="cpu") == "set()\n"
 
 
 REGISTERED = """
@@ -62,7 +69,7 @@ def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> N
     assert found.splitlines()[-5:] == [
         "cpu",
         "TransformersReplica TransformersAdapter",
-        "rollout.verl_cpu.sglang.adapter.SGLangCPUAdapter False",
+        "rollout.verl_cpu.sglang_replica.SGLangCPUAdapter False",
         "FSDPEngineWithLMHead",
         "cpu:gloo",
     ]
@@ -74,10 +81,10 @@ import verl.utils.distributed as distributed
 def initialize_global_process_group_ray(backend=None): ...
 
 distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
-from rollout.verl_cpu.register import VerlMoved, register
+from rollout.verl_cpu.platform import UnsupportedVerl, register
 try:
     register()
-except VerlMoved as error:
+except UnsupportedVerl as error:
     print(error)
 """
 
@@ -89,7 +96,7 @@ def test_a_verl_that_has_moved_is_named_in_the_error() -> None:
 
 
 def test_a_failure_is_logged_as_an_error_where_verl_would_hide_it() -> None:
-    """verl loads plugins last; breaking a module the plugin needs stands for any failure in it."""
+    """verl loads plugins last; a broken module that the plugin needs represents any failure in it."""
     program = "import sys; sys.modules['rollout.verl_cpu.platform'] = None; import verl"
     printed = python(program, VERL_PLATFORM="cpu", STDERR="1")
     assert "verl could not be prepared for it" in printed

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
-from rollout.verl_cpu.tiny_model import main, make_tiny_model
+from rollout.verl_cpu.tiny_model import make_tiny_model
 
 TOOL = {
     "type": "function",
@@ -103,10 +103,9 @@ def digests(path: Path) -> dict[str, str]:
 
 
 def test_the_same_arguments_give_the_same_files(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("return_delivered_order_items " * 50)
+    corpus = ["return_delivered_order_items " * 50]
     for name, seed in (("one", 1), ("two", 1), ("three", 2)):
-        main([str(tmp_path / name), "--corpus", str(corpus), "--hidden", "32", "--layers", "1", "--seed", str(seed)])
+        make_tiny_model(tmp_path / name, corpus=corpus, hidden=32, layers=1, seed=seed)
     one, two, three = (digests(tmp_path / name) for name in ("one", "two", "three"))
     assert one == two
     assert {name for name in one if one[name] != three[name]} == {"model.safetensors"}

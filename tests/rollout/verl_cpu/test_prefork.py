@@ -84,7 +84,7 @@ def test_an_exception_and_a_signal_become_an_exit_status(script: Path) -> None:
 
 
 def test_the_server_ends_when_the_process_that_starts_workers_does(script: Path) -> None:
-    # A shell stands for the raylet: it starts one worker, says which server that came from, and ends when told to.
+    # A shell in the raylet's role: it starts one worker, prints which server forked it, and ends with its input.
     raylet = subprocess.Popen(
         ["/bin/sh", "-c", '"$@" </dev/null; read -r line', "sh", *command(script)],
         env=os.environ | {"WORKER": "one", "STATUS": "0"},

@@ -1,4 +1,4 @@
-"""The stand-ins that let SGLang be imported without a GPU: what they do, and that nobody else notices them."""
+"""The stand-ins that let SGLang be imported without a GPU, and that torch and transformers do not detect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from rollout.verl_cpu.sglang.kernels import assign_req_to_token_pool_cpu
+from rollout.verl_cpu.sglang_shim import assign_req_to_token_pool_cpu
 
 
 def python(program: str, **environment: str) -> list[str]:
@@ -20,9 +20,9 @@ def python(program: str, **environment: str) -> list[str]:
 
 
 STAND_INS = """
-from rollout.verl_cpu.sglang import shim
-shim.install()
-shim.install()
+from rollout.verl_cpu import sglang_shim
+sglang_shim.install()
+sglang_shim.install()
 
 import triton
 import triton.language as tl
@@ -61,10 +61,15 @@ def test_a_kernel_for_gpus_is_defined_but_cannot_be_launched_and_torch_knows_no_
     ]
 
 
+def test_processes_that_sglang_spawns_never_import_verl() -> None:
+    program = "import sys, rollout.verl_cpu.sglang_server; print({'ray', 'verl'} & set(sys.modules))"
+    assert python(program, VERL_PLATFORM="cpu") == ["set()"]
+
+
 def test_it_refuses_to_come_after_sglang() -> None:
-    program = "import sys; sys.modules['sglang'] = sys; from rollout.verl_cpu.sglang.shim import install\n"
+    program = "import sys; sys.modules['sglang'] = sys; from rollout.verl_cpu.sglang_shim import install\n"
     program += "try: install()\nexcept RuntimeError as error: print(error)"
-    assert python(program) == ["rollout.verl_cpu.sglang.shim must be installed before sglang is imported"]
+    assert python(program) == ["rollout.verl_cpu.sglang_shim must be installed before sglang is imported"]
 
 
 def test_new_keys_and_values_are_written_to_each_requests_own_row() -> None:

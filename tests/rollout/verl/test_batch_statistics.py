@@ -1,4 +1,4 @@
-"""What verl's loggers get of a batch."""
+"""The metrics of a batch that verl's loggers get."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ended(environment: str, parts: dict[str, float], *, withdrawn: bool = False)
 
 
 def test_reward_parts_are_averaged_by_environment_over_the_trajectories_that_count() -> None:
-    from rollout.verl.ledger import Entry, summarise
+    from rollout.verl.batch_statistics import BatchStatistics, TrajectoryStatistics
 
     traces = [
         ended("shop", {"database": 1.0, "told": 0.0}),
@@ -30,7 +30,7 @@ def test_reward_parts_are_averaged_by_environment_over_the_trajectories_that_cou
         ended("quiz", {"exact": 1.0}),
         ended("shop", {"database": 1.0}, withdrawn=True),
     ]
-    metrics = summarise([Entry.of(trace) for trace in traces]).metrics()
+    metrics = BatchStatistics([TrajectoryStatistics.of(trace) for trace in traces]).metrics()
     parts = {name: value for name, value in metrics.items() if name.startswith("mcp/reward/")}
     assert parts == {"mcp/reward/quiz/exact": 1.0, "mcp/reward/shop/database": 0.5, "mcp/reward/shop/told": 0.0}
     assert metrics["mcp/failed_share"] == 0.25
@@ -42,8 +42,8 @@ def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batc
     from gateway.types import Content, ContentKind, ToolResult
     from rollout.trace.events import Mark, MarkKind
     from rollout.types import Call, Completion, Edit, Parsed
-    from rollout.verl.ledger import Entry, summarise
-    from rollout.verl.sampler import report_drift
+    from rollout.verl.batch_statistics import BatchStatistics, TrajectoryStatistics
+    from rollout.verl.replay_buffer import report_drift
 
     def played(result: str, *marks: MarkKind, penalty: float = 0.0) -> Trace:
         trace = ended("shop", {})
@@ -55,17 +55,17 @@ def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batc
         trace.turns[0].marks = [Mark(kind=kind) for kind in marks]
         return trace
 
-    summary = summarise(
-        [
-            Entry.of(played("new", MarkKind.VOID, MarkKind.VOID, MarkKind.MALFORMED_CALL, penalty=0.5)),
-            Entry.of(played("old", MarkKind.VOID)),
-        ]
-    )
-    metrics = summary.metrics()
+    traces = [
+        played("new", MarkKind.VOID, MarkKind.VOID, MarkKind.MALFORMED_CALL, penalty=0.5),
+        played("old", MarkKind.VOID),
+    ]
+    batch = BatchStatistics([TrajectoryStatistics.of(trace) for trace in traces])
+    metrics = batch.metrics()
     assert (metrics["mcp/marks/void"], metrics["mcp/marks/malformed_call"], metrics["mcp/penalty"]) == (1.0, 0.5, 0.25)
-    assert metrics["mcp/drifted_calls"] == 1.0 and summary.in_loss == 2
-    assert metrics.keys() == summarise([]).metrics().keys()
+    assert metrics["mcp/drifted_calls"] == 1.0 and batch.in_loss == 2
+    assert metrics.keys() == BatchStatistics([]).metrics().keys()
     with capture_logs() as lines:
-        report_drift(summary)
+        report_drift(batch)
     (line,) = lines
-    assert (line["server"], line["tool"], {line["one"], line["another"]}) == ("shop", "look", {"new", "old"})
+    assert (line["calls"], line["tools"]) == (1, ["shop/look"])
+    assert line["example"] == """shop/look {"at":"it"} gave 'new' and 'old'"""

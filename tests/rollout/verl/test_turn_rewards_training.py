@@ -65,14 +65,14 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    home = tmp_path_factory.mktemp("dense")
+    home = tmp_path_factory.mktemp("turn_rewards")
     (home / "environments").mkdir()
     (home / "environments" / "scenarios.json").write_text(json.dumps({"*": SCENARIO}))
     overrides = prepare_training(home, ENVIRONMENT, CONVERSATION, samples=SAMPLES)
     overrides["algorithm.adv_estimator"] = "seen_reinforce_plus_plus"
     environment = {
         "VERL_USE_EXTERNAL_MODULES": "seen_advantages",
-        "PYTHONPATH": f"{HERE}:{ROOT}",
+        "PYTHONPATH": str(HERE),
         "SEEN_ADVANTAGES": str(home / "seen.jsonl"),
     }
     done = train(home, overrides, **environment)

@@ -1,7 +1,7 @@
-"""A session for verl's stock `tool_agent`, which has no end-of-trajectory hook.
+"""Sessions for verl's stock `tool_agent`, which has no end-of-trajectory hook.
 
-verl creates and releases a tool around every call. Here the first call of a trajectory opens a session, keyed weakly by
-verl's `AgentData`; when verl drops that object, the session ends.
+verl creates and releases a tool around every call. The first call of a trajectory therefore opens a session, keyed
+weakly by verl's `AgentData`; the session ends when verl drops that object.
 """
 
 from __future__ import annotations
@@ -22,98 +22,82 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.environment.config import load_environment
 from rollout.environment.validation import refuse_differences
-from rollout.verl.gateways import Gateways
+from rollout.verl.gateways import ContextTasks, Gateways
 from rollout.verl.settings import share
 
 _WORKER_NAME = "agent_loop_worker_"
 TASK_KEY = "mcp"
-"""Key in a row's `tools_kwargs`: `{task, seed}` of the world, empty and 0 where the row has none."""
+"""Key in a row's `tools_kwargs` with the `{task, seed}` to reset to; "" and 0 if the row has none."""
 
 
-class StockSessions:
-    """One session per trajectory and source.
-
-    verl tells its tools nothing of each other, so each announces itself, and all have before the first is called.
-    """
+class ToolAgentSessions:
+    """One session per trajectory and source of lock entries."""
 
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
         self._opening: weakref.WeakKeyDictionary[AgentData, dict[str, asyncio.Task[Session]]] = (
             weakref.WeakKeyDictionary()
         )
-        self._owners: set[asyncio.Task[None]] = set()
+        self._owners = ContextTasks()
         self._locked: dict[str, dict[tuple[str, str], LockEntry]] = {}
-        """By source, then by server and tool: what this worker's lock holds."""
+        """This worker's lock entries by source, then by server and tool."""
 
     def expect(self, entry: LockEntry) -> None:
-        """The lock of this worker holds `entry`: its server has to run, and to define the tool like that."""
+        """Add an entry of this worker's lock: its server has to run and to define the tool as locked.
+
+        verl builds every tool of the lock before it calls one, so the entries are complete at the first `get`.
+        """
         tool = entry.definition
         self._locked.setdefault(entry.source, {})[tool.server, tool.name] = entry
 
     async def get(self, agent_data: AgentData, entry: LockEntry) -> Session:
-        """The trajectory's session on the servers that the lock entry came from.
+        """Return the trajectory's session on the servers of the entry's source.
 
         Raises:
             ConfigError: the entry's source cannot be read.
             LockMismatch: the servers of this worker define their tools otherwise than the lock.
             GatewayError: a server of the lock did not start, which the next trajectory tries again; or no session
-                became free.
+                became free in time.
         """
         sessions = self._opening.setdefault(agent_data, {})
         if entry.source not in sessions:
             opening = self._open(weakref.ref(agent_data), agent_data.tools_kwargs.get(TASK_KEY) or {}, entry)
             sessions[entry.source] = asyncio.create_task(opening)
+        # Shielded: parallel calls of a turn share the session, and cancelling one must not cancel it for the others.
         return await asyncio.shield(sessions[entry.source])
 
     async def _open(self, agent_data: weakref.ref[AgentData], task: Mapping[str, object], entry: LockEntry) -> Session:
         gateway = await self._gateway(entry)
-        loop = asyncio.get_running_loop()
-        entered: asyncio.Future[Session] = loop.create_future()
-        dropped = asyncio.Event()
-
-        async def own() -> None:
-            """Enter and leave the lease in one task, since verl's calls come from many."""
-            try:
-                async with gateway.lease(
-                    trajectory=uuid4().hex, task=str(task.get("task", "")), seed=int(str(task.get("seed", 0)))
-                ) as session:
-                    entered.set_result(session)
-                    await dropped.wait()
-            except BaseException as error:  # handed to the call that waits for the session
-                if entered.done() or not isinstance(error, Exception):
-                    entered.cancel()
-                    raise
-                entered.set_exception(error)
-
+        loop, dropped = asyncio.get_running_loop(), asyncio.Event()
         held = agent_data()
-        if held is not None:
-            # The finalizer may run in any thread that drops the last reference.
-            weakref.finalize(held, lambda: loop.is_closed() or loop.call_soon_threadsafe(dropped.set)).atexit = False
-            del held
-        else:  # the trajectory ended while the servers were starting
+        if held is None:  # the trajectory ended while the servers were starting
             dropped.set()
-        owner = asyncio.create_task(own(), name="stock session")
-        self._owners.add(owner)
-        owner.add_done_callback(self._owners.discard)
-        return await entered
+        else:
+            # The finalizer runs in the thread that drops the last reference, which may be any.
+            weakref.finalize(held, lambda: loop.is_closed() or loop.call_soon_threadsafe(dropped.set)).atexit = False
+            del held  # this coroutine must not keep the trajectory alive
+        lease = gateway.lease(
+            trajectory=uuid4().hex, task=str(task.get("task", "")), seed=int(str(task.get("seed", 0)))
+        )
+        return await self._owners.enter(lease, name="tool_agent session", exit_=dropped)
 
     async def _gateway(self, entry: LockEntry) -> Gateway:
         locked = list(self._locked.get(entry.source, {}).values())
         needed = {each.definition.server for each in locked}
-        # Not the gateway of `mcp_agent`, whose limits the trainer's configuration may override.
+        # Separate from the gateway of `mcp_agent`, whose limits the trainer's configuration may override.
         gateway = await self._gateways.get(
             f"tool_agent {entry.source}", lambda: share(gateway_config(entry).requiring(needed), workers_per_node())
         )
-        # The preflight has compared them, on another machine perhaps, and with other processes in any case.
+        # The preflight compared them with other processes than these, and possibly on another machine.
         refuse_differences(locked, gateway, lock=locked, path="LOCK")
         return gateway
 
 
 def workers_per_node() -> int:
-    """verl's agent-loop workers on a node of this job; 1 outside of Ray.
+    """Number of verl's agent-loop workers on each node of this job; 1 outside of Ray.
 
-    The stock loop hands its tools no configuration. What there is of it are the workers, by the names that verl gives
-    them, spread evenly over the nodes (`AgentLoopManager._init_agent_loop_workers`, verl 0.9.1).
+    The stock loop gives its tools no configuration, so this counts the actors with verl's worker names, which verl
+    spreads evenly over the nodes (`AgentLoopManager._init_agent_loop_workers`, verl 0.9.1).
     """
     if not ray.is_initialized():
         return 1
@@ -123,7 +107,7 @@ def workers_per_node() -> int:
 
 
 def gateway_config(entry: LockEntry) -> GatewayConfig:
-    """The servers that a lock entry was written from: an environment's file, or a servers file."""
+    """Load the servers that a lock entry was written from: an environment file or a servers file."""
     if entry.environment is None:
         return load_servers(entry.source)
     return load_environment(entry.source, ".")

@@ -1,9 +1,9 @@
 # pyright: basic
 """Supervised warm-up of a small model on exported conversations, in plain torch.
 
-For models that fill a GPU use verl's own SFT trainer, which reads the same rows. This one is for a model that learns a
-format within minutes on two cores: the beginning that all conversations share (system message and tool schemas, most of
-their tokens) goes through the model once a step instead of once a conversation.
+For models that fill a GPU use verl's own SFT trainer, which reads the same rows. This one teaches a tiny model a format
+within minutes on two cores: the prefix that all conversations share (system message and tool schemas, most of their
+tokens) is computed once per step instead of once per conversation.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from gateway.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmUp:
-    """How to train. The same values, rows and number of threads give the same model."""
+    """Hyperparameters. The same values, rows and number of threads give the same model."""
 
     steps: int = 400
     batch_size: int = 16
     learning_rate: float = 3e-3
-    """At its highest: it rises over the first 20 steps and falls over the last 70 percent."""
+    """The peak: the rate rises over the first 20 steps and falls over the last 70 percent."""
     context_weight: float = 0.1
-    """What predicting a token that nobody sampled counts, against 1 for a token of the assistant. Tool results repeat
-    what the assistant has to copy, so a little of it teaches copying."""
+    """Loss weight of tokens that the assistant did not write; its own have 1. Tool results contain what the assistant
+    has to copy, and a small weight on them teaches copying."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A row as the rollout would have seen it."""
+    """A row's tokens, the same as in a rollout of the conversation."""
 
     ids: list[int]
     sampled: list[bool]  # [len(ids)]
-    """Which tokens the assistant wrote, its end-of-turn token included."""
+    """Whether the assistant wrote the token, its end-of-turn token included."""
 
 
 def warm_up(
@@ -58,7 +58,7 @@ def warm_up(
     """Train the model in `model_dir`, in place, on the rows that `trace export --sft` wrote to `data`.
 
     Args:
-        progress: called after each step with its number from 1 and its loss, in nats a token.
+        progress: Called after each step with its number, from 1, and its loss in nats per token.
 
     Returns:
         The last step's loss.
@@ -77,7 +77,7 @@ def warm_up(
 
 
 def read_rows(data: str | Path) -> list[dict[str, Any]]:
-    """The rows of an export.
+    """Read the rows of an export.
 
     Raises:
         ConfigError: there is no such file.
@@ -90,7 +90,7 @@ def read_rows(data: str | Path) -> list[dict[str, Any]]:
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> Conversation:
-    """Token by token what a rollout of this conversation has: what was sampled is encoded apart from its context."""
+    """Tokenize a conversation as a rollout does: the assistant's text is encoded separately from its context."""
     ids: list[int] = []
     sampled: list[bool] = []
     done = ""
@@ -124,7 +124,7 @@ def _train(
     progress: Callable[[int, float], None],
 ) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
-    # The last shared token stays with each conversation: it is the one that predicts the first of its own.
+    # The last shared token stays with each conversation: it predicts the conversation's first own token.
     shared = _common_prefix([conversation.ids for conversation in conversations]) - 1
     prefix = torch.tensor([conversations[0].ids[:shared]])
     rng = random.Random(options.seed)
@@ -155,7 +155,7 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def _by_length(batch: Sequence[Conversation]) -> Iterator[list[Conversation]]:
-    """The batch in two parts, cut where padding becomes least."""
+    """Split the batch by length into the two parts that need the least padding."""
     ordered = sorted(batch, key=lambda conversation: len(conversation.ids))
     longest = len(ordered[-1].ids)
     cut = max(range(1, len(ordered)), key=lambda cut: cut * (longest - len(ordered[cut - 1].ids)))
@@ -166,7 +166,7 @@ def _by_length(batch: Sequence[Conversation]) -> Iterator[list[Conversation]]:
 def _loss(
     model: PreTrainedModel, past: Cache, part: Sequence[Conversation], context_weight: float
 ) -> tuple[torch.Tensor, float]:
-    """Weighted sum of the negative log-likelihoods after the shared prefix `past`, and the sum of the weights."""
+    """Return the weighted sum of the negative log-likelihoods after the prefix `past`, and the sum of the weights."""
     shared = past.get_seq_length()
     length = max(len(conversation.ids) for conversation in part) - shared
     ids = torch.zeros(len(part), length, dtype=torch.long)
@@ -175,7 +175,7 @@ def _loss(
         own, sampled = conversation.ids[shared:], conversation.sampled[shared:]
         ids[row, : len(own)] = torch.tensor(own)
         weights[row, : len(own)] = torch.tensor([1.0 if written else context_weight for written in sampled])
-    # Expanded, not copied: the gradients of all conversations meet in the one prefix.
+    # Expanded, not copied, so that the prefix receives the gradients of all conversations.
     layers: list[Any] = past.layers
     copies = [tuple(kept.expand(len(part), -1, -1, -1) for kept in (layer.keys, layer.values)) for layer in layers]
     logits = model(input_ids=ids[:, :-1], past_key_values=DynamicCache(copies), use_cache=True).logits

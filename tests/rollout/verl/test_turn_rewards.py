@@ -1,4 +1,4 @@
-"""Rewards at the turns that earned them: where they stand, and what verl's own estimators make of them."""
+"""Turn rewards: the tokens that they are placed at, and the advantages that verl's own estimators compute from them."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_the_sum_is_the_score_for_every_outcome() -> None:
 
 def test_no_reward_stands_on_a_token_that_is_not_trained_on() -> None:
     """verl's estimators pass over masked tokens, and with them over what was earned there."""
-    from rollout.verl.dense import reward_by_position
+    from rollout.verl.output import turn_rewards
 
     masked = played((2, 0.25), (3, 0.5), score=1.0, thinking=2, mask_thinking=True)
     assert masked.loss_mask == [0, 0, 0, 0, 0, 0, 1]
-    assert reward_by_position(masked) == {6: 1.0}
+    assert turn_rewards(masked) == {6: 1.0}
     ended_by_the_user = played((2, 0.25), (3, 0.0), score=1.0)
     ended_by_the_user.add_context(Edit(appended=[8, 8]))
-    assert reward_by_position(ended_by_the_user) == {1: 0.25, 6: 0.75}
+    assert turn_rewards(ended_by_the_user) == {1: 0.25, 6: 0.75}
 
 
 def test_an_estimator_that_goes_by_tokens_sees_when_a_reward_was_earned() -> None:

@@ -1,4 +1,4 @@
-"""verl's own entry point on the counter, followed through its `file` logger."""
+"""A GRPO run through verl's own entry point, followed through the output of its `file` logger."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from counter.shell import bar, console
+from demo_experiment.display import bar, console
 
-PATIENCE_S = 3600.0
+TIMEOUT_S = 3600.0
 
 
 def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
-    """GRPO on the rows, the lock and the model in `home`; verl's output goes to `home/train.log`.
+    """Train the model in `home` on the rows and the lock there; verl's output goes to `home/train.log`.
 
-    Validation on held-out rows comes before the first step and after the last, sampled as in training.
+    Validates on held-out rows before the first step and after the last, with the same sampling as in training.
 
     Raises:
-        SystemExit: verl ended with an error; the end of its output was shown.
+        SystemExit: verl ended with an error; the end of its output has been shown.
     """
     overrides = {
         "engine": "cpu",
         "data.train_files": home / "train.parquet",
         "data.val_files": home / "test.parquet",
         "data.seed": seed,
-        # The rows' three states take turns; kept in order, every batch has each of them three times.
+        # The three order states alternate from row to row; unshuffled, every batch has each of them three times.
         "data.shuffle": False,
         "data.train_batch_size": 9,
         "data.max_prompt_length": 448,
@@ -36,7 +36,7 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
         "actor_rollout_ref.model.path": home / "model",
         "actor_rollout_ref.actor.optim.lr": learning_rate,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 18,
-        # One update a step, and one precision: what was sampled with is what is trained, so nothing is recomputed.
+        # One update per step, in the rollout's precision: sampled logprobs equal the trainer's and are not recomputed.
         "algorithm.rollout_correction.bypass_mode": True,
         "actor_rollout_ref.rollout.n": 8,
         "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
@@ -48,7 +48,7 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
         "trainer.default_local_dir": home / "train",
         "trainer.total_epochs": 1000,
         "trainer.total_training_steps": steps,
-        # While one process computes, the others wait.
+        # Only one process computes at a time.
         "ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS": "'2'",
         "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home.absolute() / "train",
         "hydra.run.dir": home / "hydra",
@@ -74,7 +74,7 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
 
 
 def logged_steps(home: Path) -> list[dict[str, Any]]:
-    """verl's metrics by training step, as far as they are written."""
+    """Return verl's metrics of the training steps logged so far."""
     logged = home / "train" / "mcp_rollout" / "mcp_grpo.jsonl"
     if not logged.is_file():
         return []
@@ -83,8 +83,8 @@ def logged_steps(home: Path) -> list[dict[str, Any]]:
 
 
 def _follow(process: subprocess.Popen[bytes], home: Path, steps: int) -> None:
-    """Show the steps and their reward as they come, until the process ends."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Show steps and rewards as verl logs them, until the process ends or `TIMEOUT_S` has passed."""
+    deadline = time.monotonic() + TIMEOUT_S
     with bar("Ray, verl and the model start (about a minute)", steps) as (progress, task):
         while process.poll() is None and time.monotonic() < deadline:
             if done := logged_steps(home):

@@ -56,11 +56,11 @@ def weights(model: Path) -> dict[str, Any]:
 
 
 def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, model: Path) -> None:
+    from demo_experiment.warm_up import read_rows, tokenize
     from transformers import AutoTokenizer
 
     from rollout.tokens.counting import trajectory_lengths
     from rollout.tokens.verl_builder import load_tokens
-    from rollout.verl_cpu.warmup import read_rows, tokenize
 
     tokenizer, tokens = AutoTokenizer.from_pretrained(model), load_tokens(str(model))
     for row in read_rows(rows):
@@ -77,8 +77,7 @@ def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, mo
     import shutil
 
     import torch
-
-    from rollout.verl_cpu.warmup import WarmUp, warm_up
+    from demo_experiment.warm_up import WarmUp, warm_up
 
     again = Path(shutil.copytree(model, tmp_path / "again"))
     losses: list[float] = []
@@ -91,7 +90,7 @@ def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, mo
 
 
 def test_too_few_rows_for_a_batch_are_refused(rows: Path, model: Path) -> None:
-    from rollout.verl_cpu.warmup import WarmUp, warm_up
+    from demo_experiment.warm_up import WarmUp, warm_up
 
     with pytest.raises(ConfigError, match="4 rows, a batch takes 16"):
         warm_up(model, rows, WarmUp())

@@ -1,4 +1,4 @@
-"""Under verl's own `tool_agent`: a world lasts as long as verl's object for the trajectory, and is the lock's world."""
+"""Sessions under verl's own `tool_agent`: one per trajectory, bound to verl's object, checked with the lock."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def call(tool: Any, arguments: dict[str, Any], data: Any) -> str:
 
 @asynccontextmanager
 async def locked(directory: Path, servers: dict[str, Any], **changed: Any) -> AsyncIterator[dict[str, Any]]:
-    """verl's tools by name, of a lock that was written while the servers ran, in a worker that starts them anew."""
+    """verl's tools by name, of a lock that was written while the servers ran, in a worker that starts them again."""
     from verl.tools.tool_registry import initialize_tools_from_config
 
     from rollout.verl.runtime import WORKER

@@ -1,8 +1,9 @@
-"""Warm up a tiny model on expert traces, then let GRPO decide what the expert left open.
+"""The demo's experiment: warm up a tiny model on expert traces, then train it with GRPO.
 
-The expert plays the slice `any` of the retail counter, where any step will do, and chooses blindly; the tiny model
-learns from it to call tools in the right form and to read the order's state, and nothing about which step fits. GRPO
-then trains it on the slice `fitting`, where the order's state decides.
+The customer of a retail order asks for one of three actions. In the environment `retail_any` each of them is accepted,
+and the expert chooses one at random: from its traces the model learns to call tools in the right form and to read the
+order's state, but not which action fits. GRPO then trains it in `retail_fitting`, where the order's state decides which
+action is rewarded.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from counter.grpo import logged_steps, train
-from counter.shell import bar, command
+from demo_experiment.display import bar, command
+from demo_experiment.grpo import logged_steps, train
+from demo_experiment.warm_up import WarmUp, read_rows, warm_up
 
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
 from rollout.verl_cpu.tiny_model import make_tiny_model
-from rollout.verl_cpu.warmup import WarmUp, read_rows, warm_up
 
-ENDS = 5
-"""Steps at each end of the curve that are compared."""
+COMPARED_STEPS = 5
+"""Number of steps at each end of the curve whose mean rewards are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     home: Path
     seed: int = 0
-    """Of the model, the warm-up and the order of the rows; sampling follows from rows and steps."""
+    """Seed of the model, the warm-up and the order of the rows; sampling is seeded by row and step."""
     steps: int = 24
     learning_rate: float = 5e-4
 
 
 @dataclass(kw_only=True)
 class Result:
-    """What an experiment came to; a reward is between 0 and 1."""
+    """The outcome of an experiment; rewards are between 0 and 1."""
 
     curve: list[float]
     """Mean training reward of each step."""
@@ -54,11 +55,11 @@ class Result:
 
     @property
     def first(self) -> float:
-        return statistics.fmean(self.curve[:ENDS])
+        return statistics.fmean(self.curve[:COMPARED_STEPS])
 
     @property
     def last(self) -> float:
-        return statistics.fmean(self.curve[-ENDS:])
+        return statistics.fmean(self.curve[-COMPARED_STEPS:])
 
     @property
     def held_out(self) -> tuple[float, float]:
@@ -66,7 +67,7 @@ class Result:
 
 
 def learn(experiment: Experiment) -> Result:
-    """Collect, warm up, train. Everything lies in the experiment's home afterwards, `result.json` among it."""
+    """Collect expert traces, warm up, train. Writes everything to the experiment's home, `result.json` included."""
     home, seconds = experiment.home, dict[str, float]()
     with timed(seconds, "expert traces"):
         collect(home)
@@ -86,7 +87,7 @@ def learn(experiment: Experiment) -> Result:
 
 
 def collect(home: Path) -> None:
-    """Expert traces for the warm-up, rows for GRPO, and the lock of what the model sees."""
+    """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees."""
     command("run", "retail_any", "--engine", "expert", "--split", "train", "--out", home / "expert")
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
     for split in ("train", "test"):
@@ -95,7 +96,7 @@ def collect(home: Path) -> None:
 
 
 def prepare_model(home: Path, seed: int) -> None:
-    """A tiny model with a tokenizer of its own, warmed up on the expert's conversations."""
+    """Make a tiny model and its tokenizer, and warm it up on the expert's conversations."""
     rows = read_rows(home / "sft.jsonl")
     make_tiny_model(home / "model", corpus=map(words, rows), vocab_size=1024, layers=2, seed=seed)
     torch.set_num_threads(min(2, os.cpu_count() or 1))
@@ -110,7 +111,7 @@ def prepare_model(home: Path, seed: int) -> None:
 
 
 def words(row: dict[str, Any]) -> str:
-    """A conversation's text for the tokenizer to learn from, digits left out: each is a token of its own."""
+    """Return a conversation's text for the tokenizer to learn from, without digits, so that each stays one token."""
     texts = [json.dumps(row["tools"], ensure_ascii=False)]
     for message in row["messages"]:
         texts += [message["content"], message.get("reasoning_content", "")]

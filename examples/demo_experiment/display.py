@@ -1,0 +1,59 @@
+"""What the demo shows: the commands that it runs, progress bars, and learning curves as text and as a picture."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+console = Console(highlight=False)
+
+BLIND = 1 / 3
+"""Mean reward of choosing one of the three actions at random and carrying it out without a mistake."""
+
+
+def command(*arguments: str | Path) -> None:
+    """Print a `mcp-rollout` command as a user would type it, and run it."""
+    given = [str(argument) for argument in arguments]
+    console.print(f"[bold green]$ mcp-rollout {shlex.join(given)}[/bold green]")
+    subprocess.run([Path(sys.executable).with_name("mcp-rollout"), *given], check=True)
+    console.print()
+
+
+@contextmanager
+def bar(description: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
+    """Show a progress bar while the block runs."""
+    count = TextColumn("{task.completed}/{task.total} steps")
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        yield progress, progress.add_task(description, total=total)
+
+
+def chart(curve: Sequence[float], height: int = 12) -> str:
+    """Draw a curve of rewards between 0 and 1 in characters, one column per step."""
+    rows: list[str] = []
+    for level in range(height, -1, -1):
+        label = f"{level / height:4.2f} " if level % 3 == 0 else " " * 5
+        empty = "·" if level == round(BLIND * height) else " "
+        rows.append(label + "│" + "".join("●" if round(value * height) == level else empty for value in curve))
+    return "\n".join([*rows, " " * 5 + "└" + "─" * len(curve), f"      steps 1 to {len(curve)}; ·· is a blind choice"])
+
+
+def picture(curve: Sequence[float], *, held_out: tuple[float, float], path: Path) -> None:
+    """Write the curve as a PNG, with the held-out reward before the first step and after the last."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(range(1, len(curve) + 1), curve, marker="o", markersize=3, label="training batches")
+    axes.plot([0, len(curve)], held_out, "s", label="held-out orders")
+    axes.axhline(BLIND, linestyle=":", color="grey", label="a blind choice, perfectly carried out")
+    axes.set(xlabel="GRPO step", ylabel="mean reward", ylim=(0, 1.02))
+    axes.locator_params(axis="x", integer=True)
+    axes.legend()
+    figure.savefig(path, dpi=150)
