@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gateway.schemas.cost import MOST_NESTED, measure
 from rollout.formats.format import BlockFormat, Tools, quoted
 from rollout.types import Call
 
@@ -14,7 +15,6 @@ _CALL = re.compile(r"\s*call:([^{]*)(\{.*\})\s*", re.DOTALL)
 _SPACE = re.compile(r"\s*")
 _BARE = re.compile(r"[^,{}\[\]]*")
 _KEY = re.compile(r"[^:,{}\[\]<]+")
-_MAX_DEPTH = 64
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -43,11 +43,12 @@ class _Parser:
         read = self._mapping(0)
         if self.position < len(self.text):
             raise ValueError(f"text after the last brace at {self.position}")
+        measure(read)  # raises for numbers and text that JSON cannot hold
         return read
 
     def _value(self, depth: int) -> object:
-        if depth > _MAX_DEPTH:
-            raise ValueError("nested too deeply")
+        if depth > MOST_NESTED:
+            raise ValueError(f"nested more than {MOST_NESTED} deep")
         if self._take(_QUOTE):
             return self._quoted()
         if self.text.startswith("{", self.position):

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from gateway.schemas.cost import MOST_NESTED, measure
+
 _JSON_TYPES: dict[type[Any], str] = {
     str: "string",
     bool: "boolean",
@@ -20,17 +22,18 @@ def decode_json(text: str) -> object:
     """`json.loads` for text that a policy wrote, which may be anything.
 
     Raises:
-        ValueError: not JSON, nested too deeply, a number of thousands of digits, or half of a surrogate pair.
+        ValueError: not JSON, nested more than `MOST_NESTED` deep, a number that is not finite or has thousands of
+            digits, or a lone surrogate. None of these can be sent to a server or stored in a trace.
     """
     try:
         value: object = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()
+        depth = measure(value).depth
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg} at {error.pos}") from error
-    except UnicodeEncodeError as error:
-        raise ValueError("half of a surrogate pair") from error
     except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        raise ValueError(f"nested more than {MOST_NESTED} deep") from error
+    if depth > MOST_NESTED:
+        raise ValueError(f"nested more than {MOST_NESTED} deep")
     return value
 
 

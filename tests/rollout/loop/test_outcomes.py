@@ -75,6 +75,20 @@ async def test_arguments_in_a_string_are_read_and_the_trace_says_so(tmp_path: Pa
     assert list(event.coerced) == ["$"] and marks(trace) == []
 
 
+@pytest.mark.parametrize("tool", ["read", "nothing"])
+@pytest.mark.parametrize("value", ["[" * 64 + "]" * 64, "[" * 300 + "]" * 300, "1e999", "NaN", r'"\ud800"'])
+async def test_arguments_that_json_cannot_carry_are_the_policys_mistake_and_the_trace_is_read_back(
+    tmp_path: Path, tool: str, value: str
+) -> None:
+    written = f'<tool_call>{{"name": "{tool}", "arguments": {{"length": {value}}}}}</tool_call>'
+    trace = await played(tmp_path, written, "Sorry.")
+    (event,) = trace.turns[0].tools
+    assert event.is_error and event.server is None and "are not valid JSON" in event.text
+    assert trace.stop_reason is StopReason.ANSWERED and trace.reward is not None
+    (stored,) = read_traces(tmp_path)
+    assert stored.id == trace.id and stored.turns[0].completion == trace.turns[0].completion
+
+
 async def test_an_unknown_tool_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     trace = await played(tmp_path, calling("nothing"), "Sorry.")
     assert marks(trace) == ["unknown_tool"] and trace.turns[0].marks[0].detail == "nothing"
