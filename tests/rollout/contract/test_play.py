@@ -18,7 +18,7 @@ async def test_without_a_directory_the_word_none_stays_what_it_is() -> None:
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def say(ctx: Context) -> str:
-        return f"Letters: None. I am {(ctx.request_context.meta or {})['mcp-rollout/loop/trajectory']}."
+        return f"Letters: None. I am {(ctx.request_context.meta or {})['mcp-rollout/trajectory']}."
 
     servers = {"talker": server}
     made = environment(servers)
