@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_servers.retail.parts import Say
 from mcp_servers.retail.tasks import make_case
-from mcp_servers.user_simulator.scenario import END, Cue, Scenario, Step
+from mcp_servers.user_simulator.scripted import END, Cue, Scenario, Step
 
 ASKED_WHO = r"e-?mail|zip code|verify|authenticate"
 VAGUE = "I am not sure I understand. What does that mean for my request?"

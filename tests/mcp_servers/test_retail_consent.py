@@ -16,7 +16,7 @@ from mcp_servers.retail.expert import expert
 from mcp_servers.retail.parts import CONFIRM, Part, Say, Write
 from mcp_servers.retail.tasks import default_seed, make_case, task_names
 from mcp_servers.retail.users import scenario
-from mcp_servers.user_simulator.conversation import Conversation
+from mcp_servers.user_simulator.scripted import ScriptedUser
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -113,7 +113,7 @@ def test_a_proposal_that_is_right_at_once_is_agreed_to_at_once():
     assert cases
     for case in cases:
         lines = [beat for beat in case.beats() if isinstance(beat, Say)]
-        user = Conversation(scenario(case.task, case.seed))
+        user = ScriptedUser(scenario(case.task, case.seed))
         for before, say in zip([None, *lines], lines, strict=False):
             if not say.sooner:
                 reply = user.reply(say.text)
@@ -123,7 +123,7 @@ def test_a_proposal_that_is_right_at_once_is_agreed_to_at_once():
 
 def test_no_customer_agrees_to_something_else_than_they_asked_for():
     for case in CASES["test"]:
-        user = Conversation(scenario(case.task, case.seed))
+        user = ScriptedUser(scenario(case.task, case.seed))
         for say in [beat for beat in case.beats() if isinstance(beat, Say)]:
             if CONFIRM in say.cues:
                 subject = (re.findall(r"W\d{5}", say.text) or re.findall(r"\d{5}", say.text))[-1]

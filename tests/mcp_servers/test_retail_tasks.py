@@ -22,7 +22,7 @@ from mcp_servers.retail.parts import Say
 from mcp_servers.retail.score import required_changes, score
 from mcp_servers.retail.tasks import SIZES, default_seed, make_case, task_names
 from mcp_servers.retail.users import scenario
-from mcp_servers.user_simulator.conversation import Conversation
+from mcp_servers.user_simulator.scripted import ScriptedUser
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -102,7 +102,7 @@ def test_the_same_task_and_seed_give_the_same_world_and_script_in_another_proces
 @given(task=st.sampled_from(ALL_TASKS), seed=st.integers(min_value=-(2**63), max_value=2**63))
 def test_any_seed_makes_a_task_that_its_expert_can_do(task: str, seed: int):
     case = make_case(task, seed)
-    user = Conversation(scenario(task, seed))
+    user = ScriptedUser(scenario(task, seed))
     says = [beat for beat in case.beats() if isinstance(beat, Say)]
     replies = [user.reply(say.text) for say in says]
     assert [reply.done for reply in replies] == [False] * (len(says) - 1) + [True]
