@@ -52,7 +52,7 @@ class Splits:
             # Only the spelling that `names` uses is accepted: a second name of a task would be a second world.
             if _NUMBER.fullmatch(number) and int(number) < size and task == self._name(split, int(number)):
                 return split, int(number)
-        raise LookupError(f"there is no task {task!r} here")
+        raise LookupError(f"there is no task {task!r} here; the tool `tasks` lists them")
 
     def seed(self, task: str) -> int:
         """The seed that `tasks` lists with a task. Raises LookupError as `parse` does."""
