@@ -1,5 +1,5 @@
-"""Python from strangers, run in a process that can reach nothing: Linux only, without root, and closed where it fails.
+"""Runs untrusted Python in an isolated process. Linux only; needs no root; runs nothing if isolation fails.
 
-`run` in `jail` is the parent's side; `inside` is what the child does to itself before it runs anything. Nothing here
-imports more than the standard library, since the child starts for every run.
+`jail.run` is the parent's side; `child` is the process, which isolates itself before it runs the code. The modules
+import the standard library alone, because a child starts for every run.
 """

@@ -1,4 +1,4 @@
-"""The parent's side of a run: starts the child, reads within bounds, and sees that nothing of it is left."""
+"""The parent's side of a run: starts the child, reads its output within bounds, and removes every trace of it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
-from mcp_servers._jail.inside import READY
-from mcp_servers._jail.limits import Limits
+from mcp_servers._jail.child import READY, Limits
 
 _PACKAGES = str(Path(__file__).parents[2])
-_CHILD = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from mcp_servers._jail.inside import start; start()"
+_CHILD = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from mcp_servers._jail.child import start; start()"
 _CLOSING_S = 5.0
-"""How long processes that were told to end may take."""
+"""Time for a process to end after a signal."""
 
 
 class JailUnavailable(RuntimeError):
-    """This machine does not isolate as it must, so nothing was run; `str()` says what is missing."""
+    """This machine cannot isolate code, so nothing was run; the message says what is missing."""
 
 
 class Ending(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
-    """With an exception or an exit status."""
+    """Ended with an exception or an exit status."""
     CPU_TIME = "cpu time limit"
     WALL_TIME = "time limit"
     OUTPUT = "output limit"
@@ -40,19 +39,19 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What came of it."""
+    """The outcome of a run."""
 
     ending: Ending
     output: str
-    """Standard output and error as they came."""
+    """Standard output and error, interleaved as written."""
     results: list[dict[str, Any]]
-    """For each call in order: `value`, or `error`; shorter than the calls where the run ended before."""
+    """For each call in order: `value` or `error`; shorter than the calls if the run ended before the last one."""
 
 
 def run(source: str, limits: Limits, *, function: str | None = None, arguments: Sequence[Sequence[Any]] = ()) -> Run:
-    """Runs `source` in a process of its own that can reach nothing, and then `function` with each of the arguments.
+    """Runs `source` in an isolated process, and then calls `function` with each of the arguments.
 
-    Blocks for at most `start_s + wall_s` and a few seconds. When it returns, no process and no file is left.
+    Blocks for at most `start_s + wall_s` and a few seconds. Leaves no process and no file.
 
     Raises:
         JailUnavailable: The kernel refused a part of the isolation; no line of the source was run.
@@ -67,34 +66,34 @@ def run(source: str, limits: Limits, *, function: str | None = None, arguments: 
         "parent": os.getpid(),
     }
     with _Child(order) as child:
-        ending = child.listen(limits)
-        heard = child.heard
-    output = heard["output"].decode(errors="replace")
-    if bytes(heard["status"]) != READY:
+        ending = child.read(limits)
+        received = child.received
+    output = received["output"].decode(errors="replace")
+    if bytes(received["status"]) != READY:
         raise JailUnavailable(
             f"this machine cannot isolate code, so none is run ({output.strip()[-300:] or ending}). Needed: user "
             "namespaces without root, with mount, pid and network namespaces in them, and seccomp filters; containers "
             "often forbid them"
         )
-    return Run(ending=ending, output=output, results=_results(heard["results"]))
+    return Run(ending=ending, output=output, results=_results(received["results"]))
 
 
 class _Child:
-    """The process and the pipes it writes to; when the block is left, it and all it started are gone."""
+    """The child process and its pipes. Leaving the block kills it and all processes that it started."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
         self._pipes: dict[int, str] = {}
-        self.heard = {name: bytearray() for name in ("output", "results", "status")}
+        self.received = {name: bytearray() for name in ("output", "results", "status")}
 
     def __enter__(self) -> _Child:
         theirs: dict[str, int] = {}
         try:
-            for name in self.heard:
+            for name in self.received:
                 read, theirs[name] = os.pipe()
                 self._pipes[read] = name
             order = self._order | {"results": theirs["results"], "status": theirs["status"]}
-            # A file in memory: a pipe would block once it is full.
+            # A file in memory, because a pipe blocks when it is full.
             with open(os.memfd_create("order"), "w+b") as given:
                 given.write(json.dumps(order).encode())
                 given.seek(0)
@@ -104,7 +103,7 @@ class _Child:
                     stdout=theirs["output"],
                     stderr=theirs["output"],
                     pass_fds=(theirs["results"], theirs["status"]),
-                    env={"PYTHONHASHSEED": "0"},  # the order of sets, and so what code does, is the same every time
+                    env={"PYTHONHASHSEED": "0"},  # makes the order of sets, and so the code's behaviour, reproducible
                     cwd="/",
                     start_new_session=True,
                 )
@@ -116,8 +115,8 @@ class _Child:
                 os.close(descriptor)
         return self
 
-    def listen(self, limits: Limits) -> Ending:
-        """Reads until nobody is left to write, or a limit is reached."""
+    def read(self, limits: Limits) -> Ending:
+        """Reads until all writers have closed their ends or a limit is reached."""
         deadline, begun = time.monotonic() + limits.start_s, False
         with selectors.DefaultSelector() as selector:
             for descriptor, name in self._pipes.items():
@@ -127,21 +126,21 @@ class _Child:
                 if not ready:
                     return Ending.WALL_TIME
                 for key, _ in ready:
-                    kept = self.heard[key.data]
+                    kept = self.received[key.data]
                     chunk = os.read(key.fd, 65536)
                     kept += chunk[: limits.output_bytes - len(kept)]
                     if not chunk:
                         selector.unregister(key.fd)
                     elif len(kept) >= limits.output_bytes:
                         return Ending.OUTPUT
-                if self.heard["status"] and not begun:
+                if self.received["status"] and not begun:
                     begun, deadline = True, time.monotonic() + limits.wall_s
         return _ending(self._wait())
 
     def __exit__(self, *_: object) -> None:
         try:
             if self._process.poll() is None:
-                self._process.terminate()  # it kills its own child, which takes along all there is, and reaps it
+                self._process.terminate()  # it kills and reaps the init, and so the namespace
                 self._wait()
         finally:
             self._close_pipes()
@@ -171,7 +170,7 @@ def _ending(code: int) -> Ending:
 
 
 def _results(lines: bytes | bytearray) -> list[dict[str, Any]]:
-    """What the child wrote there, up to the first line that is none of ours: the code can write there as well."""
+    """The child's results up to the first malformed line, because the code can write to the pipe as well."""
     results: list[dict[str, Any]] = []
     for line in bytes(lines).split(b"\n")[:-1]:
         try:

@@ -1,4 +1,4 @@
-"""The system calls that Python has no function for. Each raises OSError, naming itself, where the kernel refuses."""
+"""System calls that Python's library lacks. Each raises OSError, with the call's name, if the kernel refuses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when the thread that made it ends."""
+    """Makes the kernel send SIGKILL to this process when its parent's thread ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, what="PR_SET_PDEATHSIG")
 
 
@@ -67,7 +67,7 @@ def drop_capabilities() -> None:
 
 
 def filter_calls(program: list[tuple[int, int, int, int]]) -> None:
-    """Every further system call goes through this program of classic BPF; there is no way back."""
+    """Filters every further system call through this program of classic BPF; this cannot be undone."""
     instructions = (_Instruction * len(program))(*(_Instruction(*one) for one in program))
     given = _Program(len(program), instructions)
     done = _libc.prctl(

@@ -1,17 +1,31 @@
-"""Arithmetic on expressions from strangers: bounded in size, and nothing but numbers and operators."""
+"""Arithmetic on untrusted expressions, bounded in size: only numbers and operators. Also reads `Answer: N` lines."""
 
 from __future__ import annotations
 
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable
+from typing import Annotated
+
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
 
 Number = int | float
 
 MAX_CHARACTERS = 200
 MAX_MAGNITUDE = 10**18
 MAX_EXPONENT = 64
+
+Expression = Annotated[
+    str,
+    Field(
+        description="Numbers, parentheses and + - * / // % **, for example (3 + 4) * 12",
+        max_length=MAX_CHARACTERS,
+    ),
+]
+"""A tool's argument for `evaluate`."""
 
 _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
@@ -23,17 +37,18 @@ _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Pow: lambda left, right: left**right,
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_ANSWER = re.compile(r"^\W*Answer:\W*?(-?\d[\d,]*(?:\.\d+)?)\W*$", re.MULTILINE)
 
 
-class ArithmeticRefused(ValueError):
-    """The expression is not arithmetic, has no value, or is too large; `str()` says which."""
+class ArithmeticRefused(ToolError):
+    """The expression is not arithmetic, has no value, or is too large; the message says which."""
 
 
 def evaluate(expression: str) -> Number:
     """The value of an expression over numbers, parentheses and ``+ - * / // % **``.
 
     Raises:
-        ArithmeticRefused: See there. Never anything else, and never after more than a moment.
+        ArithmeticRefused: The expression has no value within the bounds. No other exception is raised.
     """
     if len(expression) > MAX_CHARACTERS:
         raise ArithmeticRefused(f"the expression is longer than {MAX_CHARACTERS} characters")
@@ -44,8 +59,25 @@ def evaluate(expression: str) -> Number:
     return tidy(_value(tree.body))
 
 
+def results_within(expression: str) -> set[Number]:
+    """The value of an expression and of every operation in it; a single number has no results.
+
+    Raises:
+        ArithmeticRefused: As for `evaluate`.
+    """
+    evaluate(expression)
+    found: set[Number] = set()
+    for node in ast.walk(ast.parse(expression.strip(), mode="eval")):
+        if isinstance(node, ast.BinOp):
+            try:
+                found.add(evaluate(ast.unparse(node)))
+            except ArithmeticRefused:  # unparsed, a part can have more characters than the whole expression
+                continue
+    return found
+
+
 def tidy(value: Number) -> Number:
-    """`value` within bounds, as an integer where it is a whole number.
+    """Returns `value`, as an integer if it is a whole number.
 
     Raises:
         ArithmeticRefused: `value` is not finite or beyond `MAX_MAGNITUDE`.
@@ -55,6 +87,12 @@ def tidy(value: Number) -> Number:
     if abs(value) > MAX_MAGNITUDE:
         raise ArithmeticRefused("a number is beyond 10**18")
     return int(value) if value == int(value) else value
+
+
+def answer_in(message: str) -> float | None:
+    """The number in the message's line `Answer: N`; None if two lines differ, or listing many numbers would pay."""
+    answers = {float(found.replace(",", "")) for found in _ANSWER.findall(message)}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _value(node: ast.expr) -> Number:
@@ -72,7 +110,7 @@ def _value(node: ast.expr) -> Number:
 
 
 def _apply(op: ast.operator, left: Number, right: Number) -> Number:
-    # Refused before it is computed: 2**10**9 would take the process with it.
+    # Checked before the operation: computing 2**10**9 would take all of the process's memory.
     if isinstance(op, ast.Pow) and abs(right) > MAX_EXPONENT:
         raise ArithmeticRefused(f"exponents go up to {MAX_EXPONENT}")
     try:

@@ -1,35 +1,26 @@
-"""Word problems, each determined by its task id and a seed."""
+"""Word problems with their expert and score, each problem determined by its task id and a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal
 
-from mcp_servers.kit.answers import Split
-from mcp_servers.kit.splits import Splits
+from mcp_servers import kit
+from mcp_servers.calculator.arithmetic import answer_in
+from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score, Splits, told_texts
 
-SIZES: dict[Split, int] = {"train": 80, "test": 40}
-"""Number of tasks per split."""
-TASKS = Splits("calculator", SIZES)
+TASKS = Splits("calculator", {"train": 80, "test": 40})
 
 Step = tuple[str, int, int]
 """A tool's name and its two arguments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    task: str
-    seed: int
-    prompt: str
+class Problem(kit.Problem):
     stages: tuple[tuple[Step, ...], ...]
-    """How the expert solves it; the steps of one stage do not need each other's results."""
+    """The expert's calls; the steps of one stage do not need each other's results."""
     answer: int
-
-    @property
-    def difficulty(self) -> Literal["easy", "medium", "hard"]:
-        return "easy" if len(self.stages) == 1 else "medium" if len(self.stages) == 2 else "hard"
 
 
 def problem(task: str, seed: int) -> Problem:
@@ -41,8 +32,35 @@ def problem(task: str, seed: int) -> Problem:
     _, index = TASKS.parse(task)
     rng = Random(f"{task}/{seed}")
     question, stages, answer = _KINDS[index % len(_KINDS)](rng)
-    prompt = f"{question} End your answer with a line of the form 'Answer: N'."
-    return Problem(task=task, seed=seed, prompt=prompt, stages=stages, answer=answer)
+    return Problem(
+        task=task,
+        seed=seed,
+        prompt=f"{question} End your answer with a line of the form 'Answer: N'.",
+        difficulty="easy" if len(stages) == 1 else "medium" if len(stages) == 2 else "hard",
+        stages=stages,
+        answer=answer,
+    )
+
+
+def expert(problem: Problem) -> Expert:
+    turns: list[ExpertTurn] = []
+    for stage in problem.stages:
+        calls = [Call(name=name, arguments={"a": a, "b": b}) for name, a, b in stage]
+        what = " and ".join(f"{name} {a} and {b}" for name, a, b in stage)
+        turns.append(ExpertTurn(thinking=f"Next I {what}.", calls=calls))
+    told = f"I worked it out step by step.\nAnswer: {problem.answer}"
+    return Expert(turns=[*turns, ExpertTurn(thinking="That is the last step.", content=told)])
+
+
+def score(problem: Problem, messages: Sequence[Message]) -> Score:
+    """1.0 for the right number in the last message's line `Answer: N`, 0.1 for a wrong one.
+
+    Two different answers count as none.
+    """
+    texts = told_texts(messages)
+    given = answer_in(texts[-1]) if texts else None
+    form, answer = given is not None, given == problem.answer
+    return Score(score=0.9 * answer + 0.1 * form, parts={"answer": float(answer), "form": float(form)})
 
 
 _Made = tuple[str, tuple[tuple[Step, ...], ...], int]

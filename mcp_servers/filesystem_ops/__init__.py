@@ -1,4 +1,4 @@
-"""Work on a tree of files that somebody else's server does: this one lays it out, and looks at what became of it."""
+"""Work on a tree of files through another project's filesystem server; this one lays the tree out and scores it."""
 
 from mcp_servers.filesystem_ops.server import create_server
 

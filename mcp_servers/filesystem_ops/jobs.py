@@ -1,4 +1,4 @@
-"""What is asked for: each job says it in words, changes the goal, and knows how an expert does it.
+"""Jobs: each has a description, changes the goal tree, and lists the expert's calls.
 
 The calls are those of @modelcontextprotocol/server-filesystem.
 """
@@ -13,26 +13,26 @@ from random import Random
 
 from mcp_servers.filesystem_ops.office import COMMON, Office
 from mcp_servers.filesystem_ops.tree import Tree
-from mcp_servers.kit.answers import Call
+from mcp_servers.kit import Call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     words: str
     reads: tuple[str, ...]
-    """What has to be read to know what to do."""
+    """Files that the expert has to read first."""
     makes: tuple[str, ...]
-    """Directories that are not there yet, and have to be before anything is put there."""
+    """Directories to create before files are written to them."""
     changes: tuple[Call, ...]
     apply: Callable[[Tree], None]
-    """Changes the tree to what it shall be."""
+    """Changes a tree to the goal."""
 
 
 Kind = Callable[[Random, Office], Job]
 
 
 def archive(rng: Random, office: Office) -> Job:
-    """Of at most half of the reports, so that moving all of them is not nearly right."""
+    """Archives at most half of the reports, so that moving all of them is far from right."""
     count = Counter(report.year for report in office.reports)
     rarest = min(count.values())
     year = rng.choice(
@@ -71,7 +71,7 @@ def rename(rng: Random, office: Office) -> Job:
 
 
 def edit(rng: Random, office: Office) -> Job:
-    """In at most half of the files that have the key, so that editing all of them is not nearly right."""
+    """Edits at most half of the files that have the key, so that editing all of them is far from right."""
     keys = Counter(key for setting in office.settings for key in setting.values)
     key = rng.choice(sorted(key for key, files in keys.items() if files >= COMMON))
     value = rng.randint(100, 400)
@@ -127,7 +127,7 @@ def summarise(rng: Random, office: Office) -> Job:
 
 
 KINDS: tuple[Kind, ...] = (summarise, index, edit, rename, archive)
-"""In an order in which they do not disturb each other: what is read has not been moved yet."""
+"""In an order in which they can be done one after the other: no job reads a file that an earlier one moves."""
 
 
 def _moves(moves: dict[str, str]) -> tuple[Call, ...]:

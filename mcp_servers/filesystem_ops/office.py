@@ -1,4 +1,4 @@
-"""The tree that a task begins with: an office's reports, letters, notes and settings."""
+"""A task's initial tree: an office's reports, letters, notes and settings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ REMARKS = (
 )
 YEARS = (2021, 2022, 2023, 2024)
 COMMON = 3
+"""Number of files that a setting to edit occurs in, at least."""
 SETTINGS = {"timeout": (10, 90), "retries": (2, 9), "width": (60, 99), "threads": (2, 32), "depth": (3, 20)}
 
 
@@ -52,7 +53,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Office:
-    """The files, and what is in them, in the order of their paths."""
+    """The files and their contents as records, in the order of their paths."""
 
     tree: Tree
     reports: tuple[Report, ...]
@@ -74,7 +75,7 @@ def make_office(rng: Random) -> Office:
 
 
 def _reports(rng: Random, tree: Tree) -> tuple[Report, ...]:
-    """Numbers for names: the year is in the text only. No town has two reports of a year."""
+    """File names are numbers, so only the text gives the year. No town has two reports of a year."""
     kinds = rng.sample([(year, town) for year in YEARS for town in TOWNS], rng.randint(8, 13))
     made: list[Report] = []
     for number, (year, town) in enumerate(kinds, rng.randint(100, 800)):
@@ -106,7 +107,7 @@ def _notes(rng: Random, tree: Tree) -> tuple[Note, ...]:
 
 
 def _settings(rng: Random, tree: Tree) -> tuple[Setting, ...]:
-    """No two files give a key the same value, and some key is in `COMMON` files or more: 4 times 3 keys of 5."""
+    """No two files give a key the same value. At least 4 files have 3 of 5 keys each, so `COMMON` files share a key."""
     names = sorted(rng.sample(["backup", "mail", "printer", "scanner", "search", "web"], rng.randint(4, 6)))
     values = {key: rng.sample(range(low, high + 1), len(names)) for key, (low, high) in SETTINGS.items()}
     made: list[Setting] = []

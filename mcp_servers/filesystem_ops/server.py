@@ -1,20 +1,19 @@
-"""The verifier as an MCP server: harness tools alone. The policy's are a filesystem server's in the same place."""
+"""The verifier as an MCP server with harness tools alone.
+
+The policy's tools are those of a filesystem server that works in the same directory.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.filesystem_ops import tasks as assignments
-from mcp_servers.filesystem_ops.expert import expert as scripted_expert
-from mcp_servers.filesystem_ops.score import score as scored
-from mcp_servers.filesystem_ops.tasks import Assignment
-from mcp_servers.filesystem_ops.tree import Tree, clear, lay_out, look
-from mcp_servers.kit import Expert, Harness, Message, Score, Split, TaskItem, ToolError
+from mcp_servers.filesystem_ops import tree
+from mcp_servers.filesystem_ops.tasks import TASKS, Assignment, expert, make_assignment, score
+from mcp_servers.kit import Harness, ToolError, parser, serve
 
 INSTRUCTIONS = """\
 You keep the files of an office in order. Paths are relative to its directory, as in reports/report-100.txt; the
@@ -23,75 +22,57 @@ directory itself is '.'. Do what the user asks for and change nothing else. When
 
 @dataclass(slots=True)
 class Work:
-    """One trajectory."""
+    """The world of one trajectory."""
 
     assignment: Assignment
-    laid_out: bool = False
-    """Whether the directory holds its tree; worlds that the expert only looks at have none."""
-
-
-class Place:
-    """The directory. What is removed there is only what came after a first look that found it empty."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._ours = False
-
-    def lay_out(self, tree: Tree) -> None:
-        """Raises ToolError: there is something in it that was there before us."""
-        if not self._ours and os.listdir(self.directory):
-            raise ToolError(f"{self.directory} is not empty, and a reset removes what is there: give it one of its own")
-        self._ours = True
-        lay_out(self.directory, tree)
-
-    def clear(self) -> None:
-        clear(self.directory)
+    placed: bool = False
+    """Whether the directory holds its tree; the worlds that `expert` reads are never placed."""
 
 
 def create_server(directory: Path) -> MCPServer:
-    """The server for one directory, and so for one trajectory at a time: leased with scope `process`.
+    """Creates the server for one directory, and so for one trajectory at a time: lease it with scope `process`.
 
     Args:
-        directory: Where trees are laid out. It has to be empty before the first.
+        directory: Where trees are written. It must be empty before the first reset, because resets remove its files.
     """
     server = MCPServer("filesystem_ops", instructions=INSTRUCTIONS, log_level="WARNING")
-    harness = Harness(server, lambda task, seed: Work(assignments.make_assignment(task, seed)), max_trajectories=1)
-    _add_world(harness, Place(directory))
-    _add_tasks(harness)
-    return server
+    harness = Harness(server, lambda task, seed: Work(make_assignment(task, seed)), max_trajectories=1)
+    harness.tasks(lambda split: TASKS.items(split, make_assignment))
+    harness.start(lambda work: work.assignment.prompt)
+    harness.score(lambda work, _: score(work.assignment, tree.read(directory)))
+    harness.expert(lambda work: expert(work.assignment))
+    found_empty = False
 
-
-def _add_world(harness: Harness[Work], place: Place) -> None:
     @harness.placing
-    def lay_out(work: Work) -> None:
-        place.lay_out(work.assignment.before)
-        work.laid_out = True
+    def place(work: Work) -> None:
+        nonlocal found_empty
+        if not found_empty and os.listdir(directory):
+            raise ToolError(f"{directory} is not empty, and a reset removes what is there: give it one of its own")
+        found_empty = True
+        tree.lay_out(directory, work.assignment.before)
+        work.placed = True
 
     @harness.closing
     def clear(work: Work) -> None:
-        if work.laid_out:
-            place.clear()
+        if work.placed:
+            tree.clear(directory)
 
-    @harness.start
-    def start(work: Work) -> str:
-        """What the user asks for."""
-        return work.assignment.prompt
-
-    @harness.score
-    def score(work: Work, messages: list[Message]) -> Score:
-        """Score the directory as it is now. No message is read."""
-        return scored(work.assignment, look(place.directory))
+    del place, clear  # registered
+    return server
 
 
-def _add_tasks(harness: Harness[Work]) -> None:
-    @harness.tasks
-    def tasks(split: Split) -> Iterator[TaskItem]:
-        """The first `limit` tasks of a split."""
-        for task in assignments.TASKS.names(split):
-            made = assignments.make_assignment(task, assignments.TASKS.seed(task))
-            yield TaskItem(task=task, seed=made.seed, prompt=made.prompt, difficulty=made.difficulty)
-
-    @harness.expert
-    def expert(work: Work) -> Expert:
-        """The scripted expert's turns for a task."""
-        return scripted_expert(work.assignment)
+def main() -> None:
+    arguments = parser(
+        "mcp_servers.filesystem_ops", "Lays out a tree of files for each task and scores what became of it."
+    )
+    arguments.add_argument(
+        "--directory",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="an empty directory that the filesystem server works in too, such as ${lease.dir}; resets overwrite it",
+    )
+    given = arguments.parse_args()
+    if not given.directory.is_dir():
+        arguments.error(f"--directory {given.directory} is no directory")
+    serve(create_server(given.directory), given.http)

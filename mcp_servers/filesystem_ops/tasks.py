@@ -1,32 +1,30 @@
-"""The tasks: an office and one job in it, or several."""
+"""The tasks: an office and one to three jobs in it, with their scripted expert and score."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Literal
 
+from mcp_servers import kit
 from mcp_servers.filesystem_ops.jobs import KINDS, Job
 from mcp_servers.filesystem_ops.office import make_office
-from mcp_servers.filesystem_ops.tree import Tree
-from mcp_servers.kit.splits import Splits
+from mcp_servers.filesystem_ops.tree import Tree, same
+from mcp_servers.kit import Call, Expert, ExpertTurn, Score, Splits
 
 TASKS = Splits("files", {"train": 200, "test": 60})
+EXPERT_CALLS = 8
+"""The expert's maximum of changes per turn."""
+MIN_DUE = 2
+"""Smallest number of changed paths that wrong paths are weighed against, so that one slip does not void a small job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Assignment:
-    task: str
-    seed: int
-    prompt: str
+class Assignment(kit.Problem):
+    """A task; `difficulty` goes by the number of jobs: 1, 2 or 3."""
+
     jobs: tuple[Job, ...]
     before: Tree
     goal: Tree
-
-    @property
-    def difficulty(self) -> Literal["easy", "medium", "hard"]:
-        """By the number of jobs: 1, 2 or 3."""
-        return ("easy", "medium", "hard")[len(self.jobs) - 1]
 
 
 def make_assignment(task: str, seed: int) -> Assignment:
@@ -45,19 +43,52 @@ def make_assignment(task: str, seed: int) -> Assignment:
         job.apply(goal)
     numbered = "\n".join(f"{number}. {job.words}" for number, job in enumerate(jobs, 1))
     asked = jobs[0].words if len(jobs) == 1 else f"Please do these things, and nothing else:\n{numbered}"
-    # Odd numbers in training and even ones in tests: no prompt belongs to both, whatever the seed.
+    # Odd numbers in training and even ones in tests, so that the splits share no prompt, whatever the seed.
     number = 2 * rng.randint(50, 4999) + (split == "train")
-    places = ", ".join(sorted(_places(office.tree)))
-    opening = f"Office number {number} keeps its files in {places}."
+    places = ", ".join(sorted({f"{path.partition('/')[0]}/" for path in office.tree if "/" in path}))
     return Assignment(
         task=task,
         seed=seed,
-        prompt=f"{opening} {asked}",
+        prompt=f"Office number {number} keeps its files in {places}. {asked}",
+        difficulty=("easy", "medium", "hard")[len(jobs) - 1],
         jobs=jobs,
         before=office.tree,
         goal=goal,
     )
 
 
-def _places(tree: Tree) -> set[str]:
-    return {f"{path.partition('/')[0]}/" for path in tree if "/" in path}
+def expert(assignment: Assignment) -> Expert:
+    """Lists the tree, then does job after job: reads files, creates directories, makes the changes."""
+    turns = [_turn("I look around first.", Call(name="directory_tree", arguments={"path": "."}))]
+    for job in assignment.jobs:
+        read = Call(name="read_multiple_files", arguments={"paths": list(job.reads)})
+        turns.append(_turn("I have to know what is in these files.", read))
+        for directory in job.makes:
+            made = Call(name="create_directory", arguments={"path": directory})
+            turns.append(_turn(f"{directory} is not there yet.", made))
+        starts = range(0, len(job.changes), EXPERT_CALLS)
+        turns += [_turn("Now I can do it.", *job.changes[start : start + EXPERT_CALLS]) for start in starts]
+    return Expert(turns=[*turns, ExpertTurn(thinking="That was all.", content="It is done.")])
+
+
+def _turn(thinking: str, *calls: Call) -> ExpertTurn:
+    return ExpertTurn(thinking=thinking, calls=list(calls))
+
+
+def score(assignment: Assignment, now: Tree) -> Score:
+    """``done * intact``, each 0 to 1.
+
+    `done`: of the paths that differ between the initial tree and the goal, the share that is as in the goal; a moved
+    file counts twice, once for its old path and once for its new one. `intact`: 1 minus a share for each other path
+    that changed, new files included; 0 if as many changed as had to. So doing to all files what was asked for some of
+    them earns nothing.
+
+    Args:
+        now: The tree at the end of the trajectory.
+    """
+    before, goal = assignment.before, assignment.goal
+    due = {path for path in before | goal if before.get(path) != goal.get(path)}
+    wrong = sum(not same(now.get(path), before.get(path)) for path in (before.keys() | now.keys()) - due)
+    done = sum(same(now.get(path), goal.get(path)) for path in due) / len(due)
+    intact = max(0.0, 1 - wrong / max(len(due), MIN_DUE))
+    return Score(score=done * intact, parts={"done": done, "intact": intact})

@@ -1,4 +1,4 @@
-"""A tree of text files as data: path below the root, with slashes, to text. Empty directories do not count."""
+"""A tree of text files as data: a dict from POSIX path below the root to text, without empty directories."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 Tree = dict[str, str]
 
 MAX_BYTES = 1 << 20
-"""Of a file's content that is looked at; our own files are far smaller."""
+"""Bytes that are read of a file; the files of a task are far smaller."""
 MAX_FILES = 5000
 
 
 def lay_out(root: Path, tree: Mapping[str, str]) -> None:
-    """Makes the directory hold this tree and nothing else."""
+    """Writes the tree into the directory and removes everything else."""
     clear(root)
     for path, text in tree.items():
         place = root / path
@@ -24,7 +24,7 @@ def lay_out(root: Path, tree: Mapping[str, str]) -> None:
 
 
 def clear(root: Path) -> None:
-    """Removes everything in the directory; links are removed, not followed."""
+    """Removes everything in the directory. Links are removed, not followed."""
     with os.scandir(root) as entries:
         for entry in list(entries):
             if entry.is_dir(follow_symlinks=False):
@@ -33,8 +33,8 @@ def clear(root: Path) -> None:
                 os.unlink(entry.path)
 
 
-def look(root: Path) -> Tree:
-    """What is there now, `MAX_FILES` at most. A link is no file: it is seen as text that no task asks for."""
+def read(root: Path) -> Tree:
+    """Reads at most `MAX_FILES` files. A link is not followed: it reads as text that no task asks for."""
     found: Tree = {}
     for directory, subdirectories, names in os.walk(root):
         subdirectories.sort()
@@ -47,7 +47,7 @@ def look(root: Path) -> Tree:
 
 
 def same(one: str | None, other: str | None) -> bool:
-    """Whether two files are the same but for line ends and white space at their end; None is no file."""
+    """Whether two files are equal apart from line ends and trailing white space; None is a missing file."""
     if one is None or other is None:
         return one is other
     return one.replace("\r\n", "\n").rstrip() == other.replace("\r\n", "\n").rstrip()

@@ -1,19 +1,12 @@
-"""The problems as an MCP server: the calculator is the policy's, the user and the score are the harness's."""
+"""The problems as an MCP server: the calculator is the policy's tool; the user and the score are the harness's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
-
 from mcp.server.mcpserver import Context, MCPServer
-from pydantic import Field
 
-from mcp_servers.calculator.arithmetic import MAX_CHARACTERS, ArithmeticRefused, evaluate
-from mcp_servers.gsm8k_tools import problems
-from mcp_servers.gsm8k_tools.attempts import MAX_ATTEMPTS, Attempts
-from mcp_servers.gsm8k_tools.expert import expert as scripted_expert
-from mcp_servers.gsm8k_tools.work import results_within
-from mcp_servers.kit import READ, Expert, Harness, Message, Reply, Score, Split, TaskItem, ToolError
+from mcp_servers.calculator.arithmetic import Expression, evaluate, results_within
+from mcp_servers.gsm8k_tools.problems import MAX_ATTEMPTS, TASKS, Attempts, expert, problem
+from mcp_servers.kit import READ, Harness, parser, serve
 
 INSTRUCTIONS = """\
 You solve word problems. Take them apart into steps and calculate each step with the tool, never in your head; steps
@@ -23,65 +16,40 @@ Answer: N
 The user says whether it is right. If it is not, go through the steps again and answer anew. The earlier an answer is
 right, the better."""
 
-Expression = Annotated[
-    str,
-    Field(
-        description="Numbers, parentheses and + - * / // % **, for example (3 + 4) * 12",
-        max_length=MAX_CHARACTERS,
-    ),
-]
-
 
 def create_server(*, attempts: int = MAX_ATTEMPTS) -> MCPServer:
-    """The server.
+    """Creates the server.
 
     Args:
         attempts: How many answers the user takes before giving up.
     """
     server = MCPServer("gsm8k_tools", instructions=INSTRUCTIONS, log_level="WARNING")
-    harness = Harness(server, lambda task, seed: Attempts(problem=problems.problem(task, seed), most=attempts))
-    _add_calculator(server, harness)
-    _add_harness_tools(harness)
-    return server
+    harness = Harness(server, lambda task, seed: Attempts(problem=problem(task, seed), most=attempts))
+    harness.tasks(lambda split: TASKS.items(split, problem))
+    harness.start(lambda attempts: attempts.problem.prompt)
+    harness.reply(Attempts.reply)
+    harness.score(lambda attempts, _: attempts.score())
+    harness.expert(lambda attempts: expert(attempts.problem))
 
-
-def _add_calculator(server: MCPServer, harness: Harness[Attempts]) -> None:
-    # The results are kept as a set: the same call twice leaves what it left once.
+    # READ, because the results are a set: a repeated call leaves the same state.
     @server.tool(annotations=READ)
     async def calculate(expression: Expression, ctx: Context) -> int | float:
         """Calculate an arithmetic expression."""
-        attempts = harness.world(ctx)
-        try:
-            attempts.calculated |= results_within(expression)
-            return evaluate(expression)
-        except ArithmeticRefused as error:
-            raise ToolError(str(error)) from error
+        harness.world(ctx).calculated |= results_within(expression)
+        return evaluate(expression)
+
+    return server
 
 
-def _add_harness_tools(harness: Harness[Attempts]) -> None:
-    @harness.start
-    def start(attempts: Attempts) -> str:
-        """The problem, as the user tells it; asking again gives the same."""
-        return attempts.problem.prompt
-
-    @harness.reply
-    def reply(attempts: Attempts, message: str) -> Reply:
-        """Whether the answer is right; a repeated number gives the same reply."""
-        return attempts.reply(message)
-
-    @harness.tasks
-    def tasks(split: Split) -> Iterator[TaskItem]:
-        """The first `limit` tasks of a split."""
-        for task in problems.TASKS.names(split):
-            made = problems.problem(task, problems.TASKS.seed(task))
-            yield TaskItem(task=task, seed=made.seed, prompt=made.prompt, difficulty=made.difficulty)
-
-    @harness.score
-    def score(attempts: Attempts, messages: list[Message]) -> Score:
-        """Score the answers that the user heard and the results that the calculator gave. No message is read."""
-        return attempts.score()
-
-    @harness.expert
-    def expert(attempts: Attempts) -> Expert:
-        """The scripted expert's turns for a task."""
-        return scripted_expert(attempts.problem)
+def main() -> None:
+    arguments = parser("mcp_servers.gsm8k_tools", "Word problems with a calculator and a user who lets one try again.")
+    arguments.add_argument(
+        "--attempts",
+        type=int,
+        choices=range(1, 16),
+        default=MAX_ATTEMPTS,
+        metavar="1..15",
+        help="answers that the user takes before giving up (default: %(default)s)",
+    )
+    given = arguments.parse_args()
+    serve(create_server(attempts=given.attempts), given.http)

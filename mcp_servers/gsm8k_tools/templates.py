@@ -1,18 +1,53 @@
-"""The kinds of problems. Each tells a story with numbers of its own and works the solution out beside it.
+"""Templates of word problems: each draws its numbers, writes the question and records the solution's steps.
 
-In the manner of GSM8K (Cobbe et al., 2021): elementary arithmetic, two to five steps, the steps not named. The words
-are ours.
+In the manner of GSM8K (Cobbe et al., 2021): elementary arithmetic, two to five steps, the steps not named in the
+question. The wording is original.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from random import Random
 
-from mcp_servers.gsm8k_tools.work import Work
+from mcp_servers.calculator.arithmetic import evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    what: str
+    """What the value is, as a noun phrase."""
+    expression: str
+    value: int
+
+
+@dataclass(slots=True)
+class Work:
+    """The stages of a solution in order; the steps of one stage do not need each other's values."""
+
+    stages: list[tuple[Step, ...]] = field(default_factory=list[tuple[Step, ...]])
+
+    def step(self, what: str, expression: str) -> int:
+        """Adds a stage of one step and returns its value."""
+        (value,) = self.together((what, expression))
+        return value
+
+    def together(self, *steps: tuple[str, str]) -> list[int]:
+        """Adds a stage of several steps, each (what, expression), and returns their values."""
+        made = tuple(Step(what, expression, _whole(expression)) for what, expression in steps)
+        self.stages.append(made)
+        return [step.value for step in made]
+
+
+def _whole(expression: str) -> int:
+    value = evaluate(expression)
+    if not isinstance(value, int):
+        raise AssertionError(f"{expression} = {value} is not a whole number: the template is wrong")
+    return value
+
 
 Template = Callable[[Random, Work], str]
-"""Gives the question, and fills `Work` with how it is solved."""
+"""Returns the question, and fills `Work` with its solution."""
 
 NAMES = (
     "Amara Bruno Celia Dario Elif Farid Greta Hiro Ines Jonas Kofi Lena Marek Nadia Oskar Priya Quentin Rosa Samir "
@@ -111,7 +146,7 @@ def paint(rng: Random, work: Work) -> str:
     litre = rng.choice([2, 3, 4])
     wall = work.step("square metres of wall", f"{wide} * {high}")
     glass = windows * each
-    spare = (wall - glass) % litre  # the question has a whole number for an answer
+    spare = (wall - glass) % litre  # subtracted, so that the answer is a whole number
     each_total = work.step("square metres of windows", f"{windows} * {each}")
     left = work.step("square metres to paint", f"{wall} - {each_total} - {spare}")
     work.step("litres of paint", f"{left} / {litre}")
@@ -198,4 +233,4 @@ TEMPLATES: tuple[Template, ...] = (
     ages,
     reading,
 )
-"""Hard, easy and medium in turn, so that the beginning of a split is mixed."""
+"""In an order that mixes difficulties at the beginning of a split."""

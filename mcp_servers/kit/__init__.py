@@ -1,14 +1,24 @@
-"""The authoring kit: what an environment's server is written with. `docs/write.md` has the contract behind it."""
+"""The authoring kit for environment servers; `docs/write.md` describes the contract."""
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_servers.kit.answers import Call, Elicited, Expert, ExpertTurn, Reply, Score, Split, TaskItem
 from mcp_servers.kit.harness import Harness
-from mcp_servers.kit.messages import Message
 from mcp_servers.kit.numbered import Numbered, OutOfOrder
+from mcp_servers.kit.records import (
+    Call,
+    Elicited,
+    Expert,
+    ExpertTurn,
+    Message,
+    Reply,
+    Score,
+    Split,
+    TaskItem,
+    told_texts,
+)
 from mcp_servers.kit.roles import CHANGE, NOTE, READ, SET, harness_tool
 from mcp_servers.kit.serve import main, parser, serve
-from mcp_servers.kit.splits import Splits
+from mcp_servers.kit.splits import Problem, Splits
 from mcp_servers.kit.state import TrajectoryState
 
 __all__ = [
@@ -24,6 +34,7 @@ __all__ = [
     "Message",
     "Numbered",
     "OutOfOrder",
+    "Problem",
     "Reply",
     "Score",
     "Split",
@@ -35,4 +46,5 @@ __all__ = [
     "main",
     "parser",
     "serve",
+    "told_texts",
 ]

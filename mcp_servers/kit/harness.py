@@ -1,48 +1,34 @@
-"""An environment's harness from plain functions over its world; `Harness` is all that a server needs."""
+"""`Harness`: an environment's harness tools from plain functions over its world."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Annotated, Any, Generic, TypeVar
 
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
-from mcp_servers.kit.answers import (
-    Done,
-    Elicited,
-    Expert,
-    Opening,
-    Reply,
-    Score,
-    Snapshot,
-    Split,
-    TaskItem,
-    TaskList,
-)
-from mcp_servers.kit.functions import (
-    Answerer,
-    Begin,
-    Elicitor,
-    Lister,
-    Load,
-    Notice,
-    Save,
-    Scorer,
-    Script,
-    Start,
-    awaited,
-    each,
-    first,
-)
-from mcp_servers.kit.messages import Message
-from mcp_servers.kit.roles import harness_tool
-from mcp_servers.kit.worlds import Worlds
+from mcp_servers.kit import records
+from mcp_servers.kit.records import Elicited, Expert, ExpertTurn, Message, Reply, Score, Split, TaskItem
+from mcp_servers.kit.roles import HarnessRole, harness_tool
+from mcp_servers.kit.worlds import Begin, Notice, Worlds, awaited
 
 W = TypeVar("W")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+Items = Iterable[T] | AsyncIterable[T]
+Start = Callable[[W], str | Awaitable[str]]
+Answerer = Callable[[W, str], Reply | Awaitable[Reply]]
+Elicitor = Callable[[W, str], Elicited | Awaitable[Elicited]]
+Scorer = Callable[[W, list[Message]], Score | Awaitable[Score]]
+Lister = Callable[[Split], Items[TaskItem] | Awaitable[Items[TaskItem]]]
+Turns = Expert | Items[ExpertTurn]
+Script = Callable[[W], Turns | Awaitable[Turns]]
+Save = Callable[[W], dict[str, Any] | Awaitable[dict[str, Any]]]
+Load = Callable[[dict[str, Any]], W | Awaitable[W]]
 
 Seq = Annotated[int, Field(description="1, 2, 3, ...")]
 
@@ -50,19 +36,20 @@ Seq = Annotated[int, Field(description="1, 2, 3, ...")]
 class Harness(Generic[W]):
     """One world per trajectory, and the harness tools of `server`.
 
-    `harness.world(ctx)` in a tool is the world of the request's trajectory. `reset` and `release` are there at once;
-    each decorator below adds one more. Decorated functions get the world, and any of them may be `async`; what they
-    raise as `ToolError` (or, for an unknown task, `LookupError`) is told to whoever asked.
+    `harness.world(ctx)` in a tool returns the world of the request's trajectory. `reset` and `release` are registered
+    at once; each decorator below registers one more tool, described by the function's docstring if it has one. The
+    decorated functions receive the world and may be `async`. A `ToolError` that they raise (or, for an unknown task, a
+    `LookupError`) becomes the tool's error result.
 
-    Tools that use a world must be `async` functions and must not await between reading and writing it: then one event
-    loop runs each of them in one piece.
+    Tools that use a world must be `async` functions and must not await between reading and writing it, so that the
+    event loop runs each of them without interruption.
 
     Args:
         server: Any `MCPServer`; its other tools are the policy's.
-        begin: Makes the world of a task and seed.
-        without_reset: Makes the world of a trajectory that was never reset, from the seed in its requests; without it
+        begin: Makes the world of a task and a seed.
+        without_reset: Makes the world of a trajectory that was never reset, from the seed in its requests. If None,
             such a request is refused.
-        max_trajectories: How many worlds may be alive; a further one is refused and none is ever evicted.
+        max_trajectories: Maximum number of worlds alive. A further one is refused; none is ever evicted.
     """
 
     def __init__(
@@ -76,48 +63,48 @@ class Harness(Generic[W]):
         self.server = server
         self._start: Start[W] | None = None
         self._worlds = Worlds(begin, without_reset, max_trajectories=max_trajectories)
-        self._add_life()
+        self._add_reset_and_release()
 
     def __len__(self) -> int:
-        """How many worlds are alive."""
+        """Number of worlds alive."""
         return len(self._worlds)
 
     def world(self, ctx: Context) -> W:
-        """The world of the request's trajectory. Raises `ToolError` where there is none."""
+        """The world of the request's trajectory. Raises `ToolError` if it has none."""
         return self._worlds.of(ctx).world
 
     def start(self, function: Start[W]) -> Start[W]:
-        """`(world) -> str`: how the user begins. Asked again, it must say the same."""
+        """`(world) -> str`: the user's opening message, the same at every call."""
         self._start = function
 
         @self._tool("start", function, "The user's opening message; asking again gives the same.")
-        async def start(ctx: Context) -> Opening:
-            return Opening(message=await awaited(function(self.world(ctx))))
+        async def start(ctx: Context) -> records.Opening:
+            return records.Opening(message=await awaited(function(self.world(ctx))))
 
         return function
 
     def reply(self, function: Answerer[W]) -> Answerer[W]:
-        """`(world, message) -> Reply`: what the user says next. Called once a turn, however often it is asked."""
+        """`(world, message) -> Reply`: the user's next message. Called once per turn, also if requests repeat."""
 
         @self._tool("reply", function, "The user's reply to the agent's message; a repeated number gives the same one.")
         async def reply(seq: Seq, message: str, ctx: Context) -> Reply:
-            here = self._worlds.of(ctx)
-            return await here.replies.answer(seq, lambda: function(here.world, message))
+            trajectory = self._worlds.of(ctx)
+            return await trajectory.replies.answer(seq, lambda: function(trajectory.world, message))
 
         return function
 
     def elicit(self, function: Elicitor[W]) -> Elicitor[W]:
-        """`(world, question) -> Elicited`: the user's answer to a question that a server asks within a call."""
+        """`(world, question) -> Elicited`: the user's answer to a question that a server asks during a tool call."""
 
         @self._tool("elicit", function, "The user's answer to a server's question; a repeated number gives the same.")
         async def elicit(seq: Seq, message: str, ctx: Context) -> Elicited:
-            here = self._worlds.of(ctx)
-            return await here.elicited.answer(seq, lambda: function(here.world, message))
+            trajectory = self._worlds.of(ctx)
+            return await trajectory.elicited.answer(seq, lambda: function(trajectory.world, message))
 
         return function
 
     def score(self, function: Scorer[W]) -> Scorer[W]:
-        """`(world, messages) -> Score`: from 0 to 1, from the world as it is and from what was said."""
+        """`(world, messages) -> Score`: 0 to 1, from the world's present state and the conversation."""
 
         @self._tool("score", function, "The trajectory's score.")
         async def score(messages: list[Message], ctx: Context) -> Score:
@@ -126,12 +113,12 @@ class Harness(Generic[W]):
         return function
 
     def tasks(self, function: Lister) -> Lister:
-        """`(split) -> items`, in order and lazily if it likes. An item without a prompt gets what `start` says."""
+        """`(split) -> items`, in order; a generator is read lazily. `start` gives the prompt of an item without one."""
 
         @self._tool("tasks", function, "The first `limit` tasks of a split.")
-        async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> TaskList:
-            async with aclosing(first(await awaited(function(split)), limit)) as items:
-                return TaskList(tasks=[await self._with_prompt(item) async for item in items])
+        async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> records.TaskList:
+            async with aclosing(_first(await awaited(function(split)), limit)) as items:
+                return records.TaskList(tasks=[await self._with_prompt(item) async for item in items])
 
         return function
 
@@ -142,55 +129,55 @@ class Harness(Generic[W]):
         async def expert(task: str, seed: int) -> Expert:
             async with self._worlds.fresh(task, seed) as world:
                 turns = await awaited(function(world))
-                return turns if isinstance(turns, Expert) else Expert(turns=[turn async for turn in each(turns)])
+                return turns if isinstance(turns, Expert) else Expert(turns=[turn async for turn in _each(turns)])
 
         return function
 
     def snapshot(self, function: Save[W]) -> Save[W]:
-        """`(world) -> state`, JSON. The numbering of replies is not part of it: a restored world counts on."""
+        """`(world) -> state`, JSON. The numbers of replies are not part of it: a restored world continues them."""
 
         @self._tool("snapshot", function, "The trajectory's world as data.")
-        async def snapshot(ctx: Context) -> Snapshot:
-            return Snapshot(state=await awaited(function(self.world(ctx))))
+        async def snapshot(ctx: Context) -> records.Snapshot:
+            return records.Snapshot(state=await awaited(function(self.world(ctx))))
 
         return function
 
     def restore(self, function: Load[W]) -> Load[W]:
         """`(state) -> world`, the inverse of `snapshot`, in any trajectory of the same task.
 
-        The world alone is put in place: the next reply has the number that it would have had, also where the
-        conversation was over.
+        Replaces the world alone: the next reply has the number that it would have had, even if the conversation had
+        ended.
         """
 
         @self._tool("restore", function, "Puts a snapshot's world in place of the trajectory's.")
-        async def restore(state: dict[str, Any], ctx: Context) -> Done:
+        async def restore(state: dict[str, Any], ctx: Context) -> records.Done:
             await self._worlds.swap(ctx, await awaited(function(state)))
-            return Done()
+            return records.Done()
 
         return function
 
     def placing(self, function: Notice[W]) -> Notice[W]:
-        """`(world) -> None`, called once for each world that a reset or a restore gives to a trajectory, after the one
-        before it was closed; not for those that `expert` and prompts are taken from. What it raises undoes the reset.
+        """`(world) -> None`, called once for each world that a reset or a restore gives to a trajectory, after the
+        previous world was closed; not for the worlds of `expert` and of prompts. An exception undoes the reset.
         """
         self._worlds.placers.append(function)
         return function
 
     def closing(self, function: Notice[W]) -> Notice[W]:
-        """`(world) -> None`, called once for each world that is given up, by a release, a reset or a restore."""
+        """`(world) -> None`, called once for each world that a release, a reset or a restore discards."""
         self._worlds.closers.append(function)
         return function
 
-    def _add_life(self) -> None:
+    def _add_reset_and_release(self) -> None:
         @harness_tool(self.server, "reset", "A new world for the trajectory: that of this task and seed.")
-        async def reset(task: str, seed: int, ctx: Context) -> Done:
+        async def reset(task: str, seed: int, ctx: Context) -> records.Done:
             await self._worlds.begin(ctx, task, seed)
-            return Done()
+            return records.Done()
 
         @harness_tool(self.server, "release", "The end of the trajectory: its world is given up.")
-        async def release(ctx: Context) -> Done:
+        async def release(ctx: Context) -> records.Done:
             await self._worlds.end(ctx)
-            return Done()
+            return records.Done()
 
         del reset, release  # registered
 
@@ -200,5 +187,27 @@ class Harness(Generic[W]):
         async with self._worlds.fresh(item.task, item.seed) as world:
             return item.model_copy(update={"prompt": await awaited(self._start(world))})
 
-    def _tool(self, role: Any, function: Callable[..., Any], otherwise: str) -> Callable[[F], F]:
-        return harness_tool(self.server, role, inspect.getdoc(function) or otherwise)
+    def _tool(self, role: HarnessRole, function: Callable[..., Any], default: str) -> Callable[[F], F]:
+        return harness_tool(self.server, role, inspect.getdoc(function) or default)
+
+
+async def _first(items: Items[T], limit: int) -> AsyncGenerator[T]:
+    """Yields the first `limit` items and makes no further one."""
+    if limit <= 0:
+        return
+    left = limit
+    async with aclosing(_each(items)) as made:
+        async for item in made:
+            yield item
+            left -= 1
+            if not left:
+                return
+
+
+async def _each(items: Items[T]) -> AsyncGenerator[T]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

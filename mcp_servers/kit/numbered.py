@@ -1,4 +1,4 @@
-"""Answers that are counted: each is made once, however often and by however many requests it is asked for."""
+"""Numbered answers: each is made once, however many requests ask for it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ A = TypeVar("A")
 
 
 class OutOfOrder(ToolError):
-    """The number is neither the next one nor one that was answered; the text says which was expected."""
+    """The number is neither the next one nor an answered one; the message names the expected number."""
 
 
 class Numbered(Generic[A]):
     """The answers 1, 2, 3, ... of one trajectory.
 
-    An answer that takes time is made by a task of its own, so that a request which is dropped does not take the answer
-    with it: the same number, sent again, waits for the same task. What fails has not been answered, and may be asked
+    A task owned by this object makes an asynchronous answer, so that a cancelled request does not cancel the answer:
+    the next request with the same number awaits the same task. An answer that failed was not given and can be asked
     for again.
 
     Args:
-        word: What an answer is called in errors.
-        is_last: Whether nothing can follow an answer.
+        word: What an answer is called in error messages.
+        is_last: Whether no answer can follow this one.
     """
 
     def __init__(self, word: str, *, is_last: Callable[[A], bool] = lambda _: False) -> None:
@@ -38,11 +38,11 @@ class Numbered(Generic[A]):
         return len(self._answers)
 
     async def answer(self, seq: int, make: Callable[[], A | Awaitable[A]]) -> A:
-        """Answer number `seq`: the one that was given before, or the one that `make` makes now.
+        """Returns answer number `seq`: the recorded one, or a new one from `make`.
 
         Raises:
-            OutOfOrder: `seq` skips a number, or comes after the last answer.
-            ToolError: the trajectory was released or restored while the answer was being made.
+            OutOfOrder: `seq` skips a number, or follows the last answer.
+            ToolError: The trajectory was released or restored while the answer was being made.
         """
         if 1 <= seq <= len(self._answers):
             return self._answers[seq - 1]
@@ -53,45 +53,46 @@ class Numbered(Generic[A]):
         if self._making is None:
             made = make()
             if not inspect.isawaitable(made):
-                return self._given(cast(A, made))
-            self._making = asyncio.create_task(self._made(made))
-            self._making.add_done_callback(_heard)
+                return self._record(cast(A, made))
+            self._making = asyncio.create_task(self._finish(made))
+            self._making.add_done_callback(_retrieve_error)
         making = self._making
         try:
+            # Shielded: a cancelled request leaves the task running for the request that repeats it.
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            if making.cancelled():
+            if making.cancelled():  # by `close` or `reopen`, not by a cancellation of this request
                 raise ToolError(f"{self._word} {seq}: the trajectory was released or restored meanwhile") from None
             raise
 
     def reopen(self) -> None:
-        """Go on counting where the conversation was over. An answer that is being made is given up, and not counted."""
+        """Allows further answers after the last one. An answer in progress is cancelled and not counted."""
         self.close()
         self._making, self._over = None, False
 
     def close(self) -> None:
-        """Stop making what nobody will ask for any more."""
+        """Cancels the answer in progress."""
         if self._making is not None:
             self._making.cancel()
 
-    async def _made(self, awaitable: Awaitable[A]) -> A:
-        made_by = asyncio.current_task()
+    async def _finish(self, awaitable: Awaitable[A]) -> A:
+        this_task = asyncio.current_task()
         try:
             answer = await awaitable
         finally:
-            current = self._making is made_by
+            current = self._making is this_task
             self._making = None if current else self._making
-        if not current:  # given up, and whoever made it took no notice
+        if not current:  # `reopen` gave the answer up, and the awaitable suppressed the cancellation
             raise asyncio.CancelledError
-        return self._given(answer)
+        return self._record(answer)
 
-    def _given(self, answer: A) -> A:
+    def _record(self, answer: A) -> A:
         self._answers.append(answer)
         self._over = self._is_last(answer)
         return answer
 
 
-def _heard(task: asyncio.Task[A]) -> None:
-    """The error goes to whoever waits; where nobody waits any more, it must not be reported as lost."""
+def _retrieve_error(task: asyncio.Task[A]) -> None:
+    """Marks the error as retrieved: waiting requests receive it, and without one asyncio must not log it as lost."""
     if not task.cancelled():
         task.exception()

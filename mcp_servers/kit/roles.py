@@ -1,4 +1,4 @@
-"""Which tools are the harness's: what the rollout calls and the policy never sees."""
+"""Harness tools: the rollout calls them, the policy never sees them. Also the annotations for tools."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HarnessRole = Literal["reset", "start", "reply", "elicit", "score", "release", "
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 READ = ToolAnnotations(read_only_hint=True, idempotent_hint=True, destructive_hint=False, open_world_hint=False)
-"""Looks and changes nothing."""
+"""Read-only."""
 SET = ToolAnnotations(read_only_hint=False, idempotent_hint=True, destructive_hint=True, open_world_hint=False)
-"""Sets something to what the arguments say: a second identical call has no further effect and the same answer."""
+"""Idempotent write: a second identical call has no further effect and the same result."""
 NOTE = ToolAnnotations(read_only_hint=False, idempotent_hint=True, destructive_hint=False, open_world_hint=False)
-"""Like `SET`, and takes nothing away."""
+"""Idempotent write that deletes or overwrites nothing."""
 CHANGE = ToolAnnotations(read_only_hint=False, idempotent_hint=False, destructive_hint=True, open_world_hint=False)
-"""Changes the world; a second identical call is another matter."""
+"""Write that is not idempotent: a second identical call has a further effect."""
 
 _ANNOTATIONS: dict[HarnessRole, ToolAnnotations] = {
     "reset": SET,
@@ -43,26 +43,28 @@ _ANNOTATIONS: dict[HarnessRole, ToolAnnotations] = {
 def harness_tool(server: MCPServer, role: HarnessRole, description: str | None = None) -> Callable[[F], F]:
     """Registers the decorated function as the server's harness tool for `role`, under the role's name.
 
-    `Harness` does this for what an environment usually needs; this is for tools off its pattern. An exception of the
-    function is told to whoever asked, with its type and place: that is the rollout, never the policy.
+    `Harness` covers what an environment usually needs; use this for other tools. The caller is the rollout, never the
+    policy, so an exception reaches it with type and place.
     """
 
     def register(function: F) -> F:
         @functools.wraps(function)
-        async def told(*args: Any, **kwargs: Any) -> Any:
+        async def reporting(*args: Any, **kwargs: Any) -> Any:
             try:
                 return await function(*args, **kwargs)
             except ToolError:
                 raise
-            except Exception as error:  # the harness's boundary: mcp would say no more than that something broke
-                raise ToolError(_told(error)) from error
+            except Exception as error:  # the harness's boundary: the SDK would hide the exception's text
+                raise ToolError(_described(error)) from error
 
-        server.tool(name=role, description=description, meta={ROLE_META: role}, annotations=_ANNOTATIONS[role])(told)
+        server.tool(name=role, description=description, meta={ROLE_META: role}, annotations=_ANNOTATIONS[role])(
+            reporting
+        )
         return function
 
     return register
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"

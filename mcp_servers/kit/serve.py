@@ -1,4 +1,4 @@
-"""`python -m mcp_servers.X`: stdio, or streamable HTTP with `--http HOST:PORT`."""
+"""The command line of `python -m mcp_servers.X`: stdio, or streamable HTTP with `--http HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from mcp.server.mcpserver import MCPServer
 
 
 def parser(program: str | None, description: str) -> argparse.ArgumentParser:
-    """A parser that knows `--http`."""
+    """A parser with the option `--http`.
+
+    Args:
+        program: The module's name for the help; None for a server that is a file, which uses the script's name.
+    """
     prog = f"python -m {program}" if program else None
     result = argparse.ArgumentParser(prog=prog, description=description)
     result.add_argument(
-        "--http", type=_address, metavar="HOST:PORT", help="serve streamable HTTP at /mcp; default: stdio"
+        "--http", type=address, metavar="HOST:PORT", help="serve streamable HTTP at /mcp; default: stdio"
     )
     return result
 
 
 def serve(server: MCPServer, http: tuple[str, int] | None) -> None:
-    """Serves until standard input ends (stdio) or the process is told to stop (HTTP)."""
+    """Serves until standard input ends (stdio) or the process receives a signal (HTTP)."""
     if http is None:
         server.run("stdio")
     else:
@@ -29,15 +33,12 @@ def serve(server: MCPServer, http: tuple[str, int] | None) -> None:
 def main(
     server: MCPServer, program: str | None = None, description: str = "", arguments: Sequence[str] | None = None
 ) -> None:
-    """The whole command line of a server without options of its own.
-
-    Args:
-        program: The module's name; None for a server that is a file, whose name is then that of the script.
-    """
+    """Runs the command line of a server without further options; arguments as in `parser`."""
     serve(server, parser(program, description).parse_args(arguments).http)
 
 
-def _address(text: str) -> tuple[str, int]:
+def address(text: str) -> tuple[str, int]:
+    """Parses HOST:PORT; an argparse type."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, for example 127.0.0.1:8000")

@@ -1,4 +1,4 @@
-"""State per trajectory, keyed by the trajectory id that each request carries in its `_meta`."""
+"""State per trajectory, keyed by the trajectory id in each request's `_meta`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ TRAJECTORY_META = "mcp-rollout/trajectory"
 SEED_META = "mcp-rollout/seed"
 
 NO_TRAJECTORY = "no-trajectory"
-"""The key of requests without a trajectory id, so that any MCP client can use the server by itself."""
+"""The key of requests without a trajectory id, so that any MCP client can use the server."""
 
 S = TypeVar("S")
 
 
 class TrajectoryState(Generic[S]):
-    """One `S` per trajectory: `state.of(ctx)` in a tool is all that a server needs.
+    """One `S` per trajectory; `state.of(ctx)` in a tool returns the request's.
 
     Args:
         factory: Makes the state of a trajectory at its first request, from the seed in the request's `_meta` (0
             without one). Without a factory a trajectory has no state before `reset`.
-        max_trajectories: How many may be alive. A further one is refused and none is ever evicted: taking a live
-            trajectory's world away would make its reward wrong without a sign.
+        max_trajectories: Maximum number of trajectories alive. A further one is refused and none is ever evicted:
+            evicting a live trajectory would corrupt its reward silently.
 
-    Trajectories end by `drop`. A request that arrives for a dropped one (a call that was cancelled on its way, for
-    example) is refused rather than given a new state that nobody would drop.
+    `drop` ends a trajectory. A later request for it (a call that was cancelled in transit, for example) is refused:
+    new state would never be dropped.
 
-    Tools that use this must be `async` and must not await between reading and writing their state: then one event loop
-    runs each of them in one piece. Plain functions are run on worker threads by the SDK.
+    Tools that use this must be `async` and must not await between reading and writing their state, so that the event
+    loop runs each of them without interruption. The SDK runs plain functions on worker threads.
     """
 
     def __init__(self, factory: Callable[[int], S] | None = None, *, max_trajectories: int = 4096) -> None:
@@ -46,30 +46,30 @@ class TrajectoryState(Generic[S]):
         """The state of the request's trajectory.
 
         Raises:
-            ToolError: There is none and none can be made: no factory, dropped already, or no room.
+            ToolError: The trajectory has no state and gets none: no factory, dropped, or `max_trajectories` reached.
         """
         key = trajectory_of(ctx)
         if key in self._states:
             return self._states[key]
         if key in self._dropped:
-            raise ToolError(f"trajectory {key!r} was released; call reset to begin it anew")
+            raise ToolError(f"trajectory {key!r} was released; call reset to start it again")
         if self._factory is None:
             raise ToolError(f"trajectory {key!r} has no state yet; call reset first")
         return self._put(ctx, self._factory(seed_of(ctx)))
 
     def find(self, ctx: Context) -> S | None:
-        """The state that the request's trajectory has, or None; none is made."""
+        """The state of the request's trajectory, or None; makes none."""
         return self._states.get(trajectory_of(ctx))
 
     def check_room(self, ctx: Context) -> None:
-        """Raises `ToolError` where `reset` would, before a state is made for nothing."""
+        """Raises `ToolError` if `reset` would, so that callers can check before they make a state."""
         key = trajectory_of(ctx)
         if key not in self._states and len(self._states) >= self._max_trajectories:
             most = self._max_trajectories
             raise ToolError(f"this server already holds {most} trajectories, its max_trajectories; release one")
 
     def reset(self, ctx: Context, state: S) -> S:
-        """Gives the request's trajectory this state in place of any that it had.
+        """Sets the state of the request's trajectory.
 
         Raises:
             ToolError: `max_trajectories` other trajectories are alive.
@@ -77,10 +77,10 @@ class TrajectoryState(Generic[S]):
         return self._put(ctx, state)
 
     def drop(self, ctx: Context) -> S | None:
-        """Ends the request's trajectory; its state, if it had one. Dropping what is not there is no error."""
+        """Ends the request's trajectory and returns its state, or None if it had none."""
         key = trajectory_of(ctx)
         dropped = self._states.pop(key, None)
-        if key != NO_TRAJECTORY:  # a client without ids has one state after another
+        if key != NO_TRAJECTORY:  # a client without ids reuses this key for each of its states
             self._dropped[key] = None
             if len(self._dropped) > self._max_trajectories:
                 del self._dropped[next(iter(self._dropped))]

@@ -1,26 +1,36 @@
-"""The worlds of a server's trajectories: begun, put in place, swapped, and given up."""
+"""The worlds of a server's trajectories: created, replaced, and closed."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_servers.kit.answers import Elicited, Reply
-from mcp_servers.kit.functions import Begin, Notice, awaited
 from mcp_servers.kit.numbered import Numbered
+from mcp_servers.kit.records import Elicited, Reply
 from mcp_servers.kit.state import TrajectoryState
 
 W = TypeVar("W")
+T = TypeVar("T")
+
+Begin = Callable[[str, int], W | Awaitable[W]]
+"""(task, seed) -> a world, the same in every process. Raises LookupError for an unknown task."""
+Notice = Callable[[W], Awaitable[None] | None]
+
+
+async def awaited(value: T | Awaitable[T]) -> T:
+    """The result of a function that may be plain or `async`."""
+    return await value if inspect.isawaitable(value) else cast(T, value)
 
 
 @dataclass(eq=False, slots=True)
 class Trajectory(Generic[W]):
-    """Its world, and how far its user has been asked: the numbers are the trajectory's and no part of the world."""
+    """A trajectory's world and its numbered answers; the numbering is not part of the world."""
 
     world: W
     replies: Numbered[Reply] = field(default_factory=lambda: Numbered("reply", is_last=lambda reply: reply.done))
@@ -30,27 +40,30 @@ class Trajectory(Generic[W]):
         self.replies.close()
         self.elicited.close()
 
-    def go_on_in(self, world: W) -> None:
+    def continue_in(self, world: W) -> None:
         self.world = world
         self.replies.reopen()
         self.elicited.reopen()
 
 
 class Worlds(Generic[W]):
-    """One for each trajectory. Every world is closed once, when nobody needs it any more.
+    """One world per trajectory. Each world is closed exactly once.
 
     Args:
-        without_reset: Makes the world of a trajectory that was never reset, from the seed in its requests.
+        begin: Makes the world of a task and a seed.
+        without_reset: Makes the world of a trajectory that was never reset, from the seed in its requests. If None,
+            such a request is refused.
+        max_trajectories: Maximum number of worlds alive.
     """
 
     def __init__(self, begin: Begin[W], without_reset: Callable[[int], W] | None, *, max_trajectories: int) -> None:
-        def unasked(seed: int) -> Trajectory[W]:
+        def from_seed(seed: int) -> Trajectory[W]:
             assert without_reset is not None
             return Trajectory(without_reset(seed))
 
         self._begin = begin
         self._state: TrajectoryState[Trajectory[W]] = TrajectoryState(
-            None if without_reset is None else unasked, max_trajectories=max_trajectories
+            None if without_reset is None else from_seed, max_trajectories=max_trajectories
         )
         self.placers, self.closers = list[Notice[W]](), list[Notice[W]]()
 
@@ -58,27 +71,27 @@ class Worlds(Generic[W]):
         return len(self._state)
 
     def of(self, ctx: Context) -> Trajectory[W]:
-        """The request's trajectory. Raises `ToolError` where it has no world."""
+        """The request's trajectory. Raises `ToolError` if it has no world."""
         return self._state.of(ctx)
 
     async def begin(self, ctx: Context, task: str, seed: int) -> None:
-        """Gives the trajectory a new world, and closes the one that it had."""
+        """Gives the trajectory a new world and closes the previous one."""
         self._state.check_room(ctx)
         await self._put(ctx, await self._begun(task, seed))
 
     async def swap(self, ctx: Context, world: W) -> None:
-        """Puts a world in place of the trajectory's, whose replies are counted on."""
+        """Replaces the trajectory's world; its replies keep their numbers."""
         trajectory = self._state.find(ctx)
         if trajectory is None:
             await self._put(ctx, world)
             return
         before = trajectory.world
-        trajectory.go_on_in(world)
+        trajectory.continue_in(world)
         await self._close(before)
         await self._place(ctx, world)
 
     async def end(self, ctx: Context) -> None:
-        """Gives up the trajectory and its world; where there is none, nothing happens."""
+        """Drops the trajectory and closes its world; does nothing if there is none."""
         trajectory = self._state.drop(ctx)
         if trajectory is not None:
             trajectory.end()
@@ -86,7 +99,7 @@ class Worlds(Generic[W]):
 
     @asynccontextmanager
     async def fresh(self, task: str, seed: int) -> AsyncGenerator[W]:
-        """A world that is no trajectory's, to look at. Raises `ToolError` where there is no such task."""
+        """A world that belongs to no trajectory. Raises `ToolError` if there is no such task."""
         world = await self._begun(task, seed)
         try:
             yield world
@@ -115,7 +128,7 @@ class Worlds(Generic[W]):
         try:
             for placer in self.placers:
                 await awaited(placer(world))
-        except BaseException:
+        except BaseException:  # a cancellation too: a world that was not placed must not stay
             self._state.drop(ctx)
             await self._close(world)
             raise

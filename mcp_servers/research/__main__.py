@@ -1,4 +1,4 @@
-from mcp_servers.kit.serve import main
+from mcp_servers.kit import main
 from mcp_servers.research import create_server
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The articles. Each states all facts of its entity and none of another's, in one of several orders."""
+"""Articles: each states all facts of its entity, in a random order, and none of another entity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is true in a library: places, people, companies and works, and how they hang together."""
+"""The facts of a library: places, people, companies and works, and their relations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PLACES, COMPANIES, PEOPLE, WORKS = 45, 60, 130, 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """All entities by name; names are unlike each other across kinds."""
+    """All entities by name; names are unique across kinds."""
 
     places: dict[str, Place]
     companies: dict[str, Company]
@@ -65,16 +65,17 @@ class Facts:
 
 
 def make_facts(rng: Random, half: names.Half) -> Facts:
-    """The facts of one library, the same for the same generator state. Every name that one mentions is another's.
+    """Draws the facts of one library. Every name that an entity mentions is an entity of the library.
 
     Args:
-        half: Of which words the names are made.
+        rng: Equal generator states give equal facts.
+        half: The half of the words that the names are made of.
     """
     taken: set[str] = set()
-    place_names = _unlike(partial(names.place, rng, half), PLACES, taken)
-    company_names = _unlike(partial(names.company, rng, half), COMPANIES, taken)
-    person_names = _unlike(partial(names.person, rng, half), PEOPLE, taken)
-    work_names = _unlike(partial(names.work, rng, half), WORKS, taken)
+    place_names = _distinct(partial(names.place, rng, half), PLACES, taken)
+    company_names = _distinct(partial(names.company, rng, half), COMPANIES, taken)
+    person_names = _distinct(partial(names.person, rng, half), PEOPLE, taken)
+    work_names = _distinct(partial(names.work, rng, half), WORKS, taken)
     rivers, counties = rng.sample(names.RIVERS, 24), rng.sample(names.COUNTIES, 14)
     people = {name: _person(rng, name, place_names, company_names, person_names) for name in person_names}
     return Facts(
@@ -121,7 +122,7 @@ def _work(rng: Random, name: str, people: dict[str, Person], companies: list[str
     )
 
 
-def _unlike(make: Callable[[], str], count: int, taken: set[str]) -> list[str]:
+def _distinct(make: Callable[[], str], count: int, taken: set[str]) -> list[str]:
     made: list[str] = []
     while len(made) < count:
         name = make()

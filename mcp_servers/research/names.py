@@ -1,7 +1,7 @@
-"""What things are called. Surnames recur on purpose, in people and in companies: a search for one finds several.
+"""Names of places, people, companies and works.
 
-The words that people, companies and works are named by come in two halves, so that libraries of one half share no such
-name with those of the other.
+Surnames recur on purpose, among people and in companies, so that a search for one finds several. The words that name
+people, companies and works are divided into two halves, so that libraries of different halves share no such name.
 """
 
 from __future__ import annotations
@@ -37,27 +37,9 @@ PROFESSIONS = tuple(
     "architect astronomer botanist cartographer chemist clockmaker composer engraver geologist historian linguist "
     "mathematician painter physician sculptor surveyor".split()
 )
-PRODUCTS = (
-    "barometers",
-    "bells",
-    "bicycles",
-    "cameras",
-    "cellos",
-    "clocks",
-    "compasses",
-    "furniture",
-    "glassware",
-    "lanterns",
-    "locks",
-    "maps",
-    "organs",
-    "paper",
-    "pianos",
-    "porcelain",
-    "sails",
-    "scales",
-    "telescopes",
-    "typewriters",
+PRODUCTS = tuple(
+    "barometers bells bicycles cameras cellos clocks compasses furniture glassware lanterns locks maps organs paper "
+    "pianos porcelain sails scales telescopes typewriters".split()
 )
 KINDS = ("novel", "opera", "atlas", "symphony", "play", "essay", "ballet", "travelogue")
 _COMPANY_TAILS = ("Works", "Brothers", "Company", "Press", "Foundry", "Trust", "Union")
@@ -69,7 +51,6 @@ _NOUNS = (
     "Anchor Archive Bell Bridge Candle Compass Corridor Feather Garden Harbour Hour Island Journey Lantern Ledger "
     "Mirror Orchard Passage Portrait Promise River Shore Staircase Summer Tide Valley Voyage Wall Window Witness"
 ).split()
-
 
 Half = Literal[0, 1]
 

@@ -1,98 +1,86 @@
-"""The questions: a chain from one entity to the next, and something about the last one."""
+"""Questions: a chain of documents from one entity to another, and a fact about the last one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from random import Random
-from typing import Literal
 
-from mcp_servers.kit.answers import Split
-from mcp_servers.kit.splits import Splits
+from mcp_servers import kit
+from mcp_servers.kit import Split, Splits
 from mcp_servers.research.facts import Company, Entity, Facts, Person, Place, Work
 
 TASKS = Splits("research", {"train": 400, "test": 100})
 LIBRARIES: dict[Split, int] = {"train": 8, "test": 3}
-"""Number of libraries per split. The splits share none: what was learnt by heart in training answers no test."""
+"""Number of libraries per split. The splits share none, so that facts memorized in training answer no test."""
 FORM = "End with a line of the form 'Answer: ...' that holds the answer and nothing else."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    task: str
-    seed: int
-    prompt: str
-    chain: tuple[str, ...]
-    """Titles of the documents that it takes, in the order in which they lead to the answer."""
-    answer: str
+class Question(kit.Problem):
+    """A question; easy ones need two documents, hard ones three."""
 
-    @property
-    def difficulty(self) -> Literal["easy", "hard"]:
-        """Easy takes two documents, hard takes three."""
-        return "easy" if len(self.chain) == 2 else "hard"
+    chain: tuple[str, ...]
+    """Titles of the needed documents, in the order that leads to the answer."""
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
-    """A fact that leads to another entity, and what that one is called by it."""
+class _Fact:
+    """A field of an entity, and the phrase that asks for it; `{}` is the entity."""
 
-    follow: Callable[[Entity], str]
+    field: str
     phrase: str
 
-
-def _of(kind: type[Entity], field: str) -> Callable[[Entity], str]:
-    def value(entity: Entity) -> str:
-        assert isinstance(entity, kind)
-        return str(getattr(entity, field))
-
-    return value
+    def of(self, entity: Entity) -> str:
+        return str(getattr(entity, self.field))
 
 
-LINKS: dict[type[Entity], tuple[_Link, ...]] = {
+LINKS: dict[type[Entity], tuple[_Fact, ...]] = {
     Work: (
-        _Link(_of(Work, "author"), "the author of {}"),
-        _Link(_of(Work, "publisher"), "the company that published {}"),
+        _Fact("author", "the author of {}"),
+        _Fact("publisher", "the company that published {}"),
     ),
     Person: (
-        _Link(_of(Person, "birthplace"), "the town where {} was born"),
-        _Link(_of(Person, "employer"), "the company that employed {}"),
-        _Link(_of(Person, "teacher"), "the teacher of {}"),
+        _Fact("birthplace", "the town where {} was born"),
+        _Fact("employer", "the company that employed {}"),
+        _Fact("teacher", "the teacher of {}"),
     ),
     Company: (
-        _Link(_of(Company, "seat"), "the town where {} has its seat"),
-        _Link(_of(Company, "founder"), "the founder of {}"),
+        _Fact("seat", "the town where {} has its seat"),
+        _Fact("founder", "the founder of {}"),
     ),
     Place: (),
 }
-ASKS: dict[type[Entity], tuple[_Link, ...]] = {
+"""Facts that name another entity."""
+ASKS: dict[type[Entity], tuple[_Fact, ...]] = {
     Work: (),
     Person: (
-        _Link(_of(Person, "born"), "In which year was {} born?"),
-        _Link(_of(Person, "birthplace"), "In which town was {} born?"),
-        _Link(_of(Person, "teacher"), "Who was the teacher of {}?"),
-        _Link(_of(Person, "profession"), "What was the profession of {}?"),
+        _Fact("born", "In which year was {} born?"),
+        _Fact("birthplace", "In which town was {} born?"),
+        _Fact("teacher", "Who was the teacher of {}?"),
+        _Fact("profession", "What was the profession of {}?"),
     ),
     Company: (
-        _Link(_of(Company, "founded"), "In which year was {} founded?"),
-        _Link(_of(Company, "founder"), "Who founded {}?"),
-        _Link(_of(Company, "product"), "Which products is {} known for?"),
+        _Fact("founded", "In which year was {} founded?"),
+        _Fact("founder", "Who founded {}?"),
+        _Fact("product", "Which products is {} known for?"),
     ),
     Place: (
-        _Link(_of(Place, "river"), "Which river flows through {}?"),
-        _Link(_of(Place, "chartered"), "From which year is the charter of {}?"),
-        _Link(_of(Place, "county"), "In which county lies {}?"),
+        _Fact("river", "Which river flows through {}?"),
+        _Fact("chartered", "From which year is the charter of {}?"),
+        _Fact("county", "In which county lies {}?"),
     ),
 }
 
 
 def library_of(task: str, seed: int) -> tuple[Split, int]:
-    """Split and number of the library that the question is about. Raises LookupError: there is no such task."""
+    """Split and number of the question's library. Raises LookupError if there is no such task."""
     split, _ = TASKS.parse(task)
     return split, seed % LIBRARIES[split]
 
 
 def make_question(task: str, seed: int, facts: Facts) -> Question:
-    """The question of this task and seed, over the facts of its library.
+    """The question of this task and seed, about the facts of its library.
 
     Raises:
         LookupError: There is no such task.
@@ -101,17 +89,16 @@ def make_question(task: str, seed: int, facts: Facts) -> Question:
     rng, entities, hops = Random(f"{task}/{seed}"), facts.all(), 2 + index % 2
     starts = [*facts.works.values(), *facts.companies.values(), *facts.people.values()]
     Random(split).shuffle(starts)
-    # Seeds that follow each other begin at different entities of their library, or two tasks might ask the same.
+    # Consecutive seeds start at different entities of their library, so that no two tasks ask the same.
     start = starts[seed // LIBRARIES[split] % len(starts)]
-    while True:
-        made = _chain(rng, start, entities, hops)
-        if made is not None:
-            break
+    while (made := _chain(rng, start, entities, hops)) is None:
+        pass
     chain, question, answer = made
     return Question(
         task=task,
         seed=seed,
         prompt=f"{question} {FORM}",
+        difficulty="easy" if hops == 2 else "hard",
         chain=chain,
         answer=answer,
     )
@@ -120,18 +107,18 @@ def make_question(task: str, seed: int, facts: Facts) -> Question:
 def _chain(
     rng: Random, start: Entity, entities: dict[str, Entity], hops: int
 ) -> tuple[tuple[str, ...], str, str] | None:
-    """A chain of that many documents, or None where this try came to a dead end or back to where it was."""
+    """Draws (chain of `hops` documents, question, answer); None if the draw hit a dead end or a loop."""
     chain, entity = [start.name], entities[start.name]
     phrase = f"the {start.kind} {start.name!r}" if isinstance(start, Work) else start.name
     while len(chain) < hops:
         if not LINKS[type(entity)]:
             return None
         link = rng.choice(LINKS[type(entity)])
-        entity, phrase = entities[link.follow(entity)], link.phrase.format(phrase)
+        entity, phrase = entities[link.of(entity)], link.phrase.format(phrase)
         chain.append(entity.name)
     ask = rng.choice(ASKS[type(entity)])
-    answer = ask.follow(entity)
-    said = {str(getattr(entities[name], fact.name)) for name in chain[:-1] for fact in fields(entities[name])}
-    if len(set(chain)) < hops or answer in said:  # or the answer might be taken from an article that is about another
+    answer = ask.of(entity)
+    stated = {str(getattr(entities[name], fact.name)) for name in chain[:-1] for fact in fields(entities[name])}
+    if len(set(chain)) < hops or answer in stated:  # an earlier article must not give the answer away
         return None
     return tuple(chain), ask.phrase.format(phrase), answer

@@ -1,38 +1,37 @@
-"""One instance of a task, and the conversation that its expert and its customer have."""
+"""A task's instance, and the scripted conversation of its expert and its customer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from mcp_servers.kit import Call
-from mcp_servers.retail.desk import Outcome
-from mcp_servers.retail.parts import Beat, Look, Part, Say, Telling, Write, call
-from mcp_servers.retail.world import User, World
+from mcp_servers.kit.records import Call, Difficulty, Expert, ExpertTurn
+from mcp_servers.retail.database import Database, User
+from mcp_servers.retail.script import Look, Request, Say, Statement, Turn, Write, call
+from mcp_servers.retail.shop import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     task: str
     seed: int
-    world: World
-    """As it is before anyone does anything. Whoever plays in it copies it."""
+    database: Database
+    """The initial database; a trajectory that changes it needs its own copy."""
     customer: User
-    parts: tuple[Part, ...]
+    requests: tuple[Request, ...]
     identity_told: bool
     by_email: bool
     greeting: str
     closing: str
-    alternatives: tuple[Part, ...] = ()
-    """What would content the customer as well as `parts`."""
-    express: bool = False
-    """The shop knows the customer, who agreed beforehand to what is allowed, and records the outcome by itself."""
+    alternatives: tuple[Request, ...] = ()
+    """Requests that satisfy the customer as well as `requests`."""
+    is_short: bool = False
+    """Whether the customer is signed in and consents to every allowed change, and no outcome is recorded."""
 
     @property
     def opening(self) -> str:
-        who = f" {self.who}" if self.identity_told and not self.express else ""
-        return f"{self.greeting}{who} {self.parts[0].request}"
+        who = f" {self.who}" if self.identity_told and not self.is_short else ""
+        return f"{self.greeting}{who} {self.requests[0].text}"
 
     @property
     def who(self) -> str:
@@ -43,27 +42,35 @@ class Case:
 
     @property
     def outcome(self) -> Outcome:
-        kinds = {part.kind for part in self.parts}
+        kinds = {request.kind for request in self.requests}
         return "transferred" if "transfer" in kinds else "refused" if kinds == {"refusal"} else "resolved"
 
     @property
-    def difficulty(self) -> Literal["easy", "medium", "hard"]:
-        """By the expert's assistant turns: up to 5, up to 10, more."""
-        turns = len(self.beats())
+    def difficulty(self) -> Difficulty:
+        """By the number of the expert's turns: up to 5, up to 10, more."""
+        turns = len(self.turns())
         return "easy" if turns <= 5 else "medium" if turns <= 10 else "hard"
 
     @property
-    def tellings(self) -> tuple[Telling, ...]:
-        return tuple(telling for part in self.parts for telling in part.tellings)
+    def statements(self) -> tuple[Statement, ...]:
+        return tuple(statement for request in self.requests for statement in request.statements)
 
     def required(self) -> tuple[Write, ...]:
-        return tuple(beat for part in self.parts for beat in part.beats if isinstance(beat, Write))
+        return tuple(turn for request in self.requests for turn in request.turns if isinstance(turn, Write))
 
-    def beats(self) -> tuple[Beat, ...]:
-        """The whole conversation, one beat per assistant turn; every `Say` has the customer's answer to it."""
-        return tuple(self._express_beats() if self.express else self._beats())
+    def turns(self) -> tuple[Turn, ...]:
+        """The whole conversation, one entry per assistant turn; every `Say` has the customer's answer to it."""
+        if self.is_short:
+            *turns, report = self.requests[0].turns
+            assert isinstance(report, Say)
+            return (*turns, replace(report, answer=self.closing))
+        return tuple(self._turns())
 
-    def _beats(self) -> Iterator[Beat]:
+    def expert(self) -> Expert:
+        """The scripted expert's turns."""
+        return Expert(turns=[_expert_turn(turn) for turn in self.turns()])
+
+    def _turns(self) -> Iterator[Turn]:
         find = self._find()
         if not self.identity_told:
             yield Say(
@@ -73,26 +80,20 @@ class Case:
                 hint="Do you not need to know who I am first?",
                 answer=self.who,
             )
-        first, *rest = self.parts[0].beats
+        first, *rest = self.requests[0].turns
         if self.identity_told and isinstance(first, Look) and not first.needs_customer:
             yield replace(find, calls=(*find.calls, *first.calls))
         else:
             yield find
             rest = [first, *rest]
-        for index, part in enumerate(self.parts):
-            last = index == len(self.parts) - 1
-            *beats, report = rest if index == 0 else part.beats
+        for index, request in enumerate(self.requests):
+            last = index == len(self.requests) - 1
+            *turns, report = rest if index == 0 else request.turns
             assert isinstance(report, Say)
-            yield from beats
+            yield from turns
             if last:
                 yield Look(thinking="That was the last request.", calls=(self._record(),))
-            yield replace(report, answer=self.closing if last else f"Thank you. {self.parts[index + 1].request}")
-
-    def _express_beats(self) -> Iterator[Beat]:
-        *beats, report = self.parts[0].beats
-        assert isinstance(report, Say)
-        yield from beats
-        yield replace(report, answer=self.closing)
+            yield replace(report, answer=self.closing if last else f"Thank you. {self.requests[index + 1].text}")
 
     def _find(self) -> Look:
         user = self.customer
@@ -108,4 +109,12 @@ class Case:
         return Look(thinking="First I find the account.", calls=(found,))
 
     def _record(self) -> Call:
-        return call("record_outcome", outcome=self.outcome, summary=f"{len(self.parts)} request(s), {self.outcome}.")
+        summary = f"{len(self.requests)} request(s), {self.outcome}."
+        return call("record_outcome", outcome=self.outcome, summary=summary)
+
+
+def _expert_turn(turn: Turn) -> ExpertTurn:
+    if isinstance(turn, Say):
+        return ExpertTurn(thinking=turn.thinking, content=turn.text)
+    calls = turn.calls if isinstance(turn, Look) else (turn.call,)
+    return ExpertTurn(thinking=turn.thinking, calls=list(calls))

@@ -1,4 +1,4 @@
-"""Worlds from a random generator: the same generator state gives the same world in every process."""
+"""Random databases: equal generator states give equal databases in every process. All names are invented."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from decimal import Decimal
 from itertools import product as combinations
 from random import Random
 
-from mcp_servers.retail.catalogue import CARDS, CARRIERS, CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, STREETS
-from mcp_servers.retail.world import (
+from mcp_servers.retail.database import (
     TODAY,
     Address,
+    Database,
     Line,
     Order,
     OrderStatus,
@@ -20,31 +20,70 @@ from mcp_servers.retail.world import (
     Shipment,
     User,
     Variant,
-    World,
 )
+
+PRODUCTS: tuple[tuple[str, str, int, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
+    ("Desk Lamp", "home", 34, (("colour", ("black", "white", "brass")), ("base", ("clamp", "stand")))),
+    ("Wool Blanket", "home", 58, (("colour", ("grey", "moss", "rust")), ("size", ("single", "double")))),
+    ("Wall Clock", "home", 29, (("colour", ("oak", "walnut", "white")), ("size", ("25 cm", "35 cm")))),
+    ("Floor Cushion", "home", 41, (("colour", ("indigo", "sand", "olive")), ("shape", ("round", "square")))),
+    ("Chef Knife", "kitchen", 72, (("length", ("16 cm", "20 cm", "24 cm")), ("handle", ("wood", "resin")))),
+    ("Teapot", "kitchen", 38, (("material", ("glass", "cast iron", "stoneware")), ("volume", ("0.6 l", "1.1 l")))),
+    ("Frying Pan", "kitchen", 64, (("diameter", ("20 cm", "24 cm", "28 cm")), ("coating", ("ceramic", "none")))),
+    ("Coffee Grinder", "kitchen", 89, (("colour", ("black", "steel", "red")), ("burrs", ("flat", "conical")))),
+    ("Rain Jacket", "clothing", 97, (("size", ("S", "M", "L", "XL")), ("colour", ("navy", "yellow")))),
+    ("Hiking Boots", "clothing", 124, (("size", ("39", "41", "43", "45")), ("colour", ("brown", "black")))),
+    ("Cotton Shirt", "clothing", 33, (("size", ("S", "M", "L")), ("colour", ("white", "sky", "green")))),
+    ("Wool Socks", "clothing", 16, (("size", ("small", "medium", "large")), ("colour", ("grey", "red")))),
+    ("Headphones", "electronics", 138, (("colour", ("black", "silver", "blue")), ("fit", ("over-ear", "on-ear")))),
+    ("Bike Light", "outdoor", 27, (("mount", ("handlebar", "helmet", "seatpost")), ("power", ("battery", "usb")))),
+    ("Backpack", "outdoor", 83, (("volume", ("18 l", "26 l", "40 l")), ("colour", ("slate", "orange")))),
+    ("Water Bottle", "outdoor", 22, (("volume", ("0.5 l", "0.75 l", "1 l")), ("colour", ("steel", "green")))),
+)
+"""(name, category, approximate price in dollars, options with their values)"""
+
+FIRST_NAMES = (
+    "Amara", "Bela", "Chiara", "Darius", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kaya", "Leila", "Mateo",
+    "Nadia", "Oskar", "Priya", "Quentin", "Rosa", "Samir", "Tilda", "Umar", "Vera", "Wanda", "Yusuf",
+)  # fmt: skip
+LAST_NAMES = (
+    "Adeyemi", "Brandt", "Castellano", "Dubois", "Eriksen", "Farkas", "Galvez", "Hoffer", "Ivanova", "Jansen", "Kimura",
+    "Lindqvist", "Moreau", "Nowak", "Okafor", "Petrov", "Quispe", "Rossi", "Sandhu", "Tanaka", "Usman", "Vogel",
+)  # fmt: skip
+STREETS = (
+    "Mill Lane", "Harbour Street", "Juniper Road", "Chapel Hill", "Orchard Avenue", "Station Road", "Quarry Way",
+    "Linden Street", "Weaver Court", "Meadow Drive", "Foundry Lane", "Beacon Street",
+)  # fmt: skip
+CITIES = (
+    ("Alder Falls", "OR", "971"), ("Brookhaven", "GA", "303"), ("Carrow", "OH", "441"), ("Dunmore", "PA", "185"),
+    ("Elkwater", "MT", "597"), ("Fairmont", "WV", "265"), ("Granby", "CO", "804"), ("Hollis", "NH", "030"),
+)  # fmt: skip
+"""(city, state, the first three digits of its ZIP codes)"""
+CARRIERS = ("Northline", "Parcel Fox", "Wagtail Post")
+CARDS = ("Visa", "Mastercard")
 
 USERS, PRODUCT_COUNT, ORDERS = 8, 12, 20
 
 
-def make_world(rng: Random) -> World:
-    """A shop on an ordinary day; every customer has two orders or more."""
-    world = World(users={}, products={}, orders={})
+def make_database(rng: Random) -> Database:
+    """Draws a shop; every customer has at least two orders."""
+    database = Database(users={}, products={}, orders={})
     for entry in rng.sample(PRODUCTS, PRODUCT_COUNT):
-        product = _product(rng, world, *entry)
-        world.products[product.product_id] = product
+        product = _product(rng, database, *entry)
+        database.products[product.product_id] = product
     for first, last in zip(rng.sample(FIRST_NAMES, USERS), rng.sample(LAST_NAMES, USERS), strict=True):
         user = _user(rng, first, last)
-        world.users[user.user_id] = user
-    users = list(world.users.values())
+        database.users[user.user_id] = user
+    users = list(database.users.values())
     for index in range(ORDERS):
         status: OrderStatus = rng.choice(("pending", "shipped", "delivered", "delivered", "cancelled"))
-        make_order(rng, world, users[index % USERS], status)
-    return world
+        make_order(rng, database, users[index % USERS], status)
+    return database
 
 
 def make_order(
     rng: Random,
-    world: World,
+    database: Database,
     user: User,
     status: OrderStatus,
     *,
@@ -52,17 +91,20 @@ def make_order(
     delivered_days_ago: int | None = None,
     without: Collection[str] = (),
 ) -> Order:
-    """Adds an order of `user` to the world: 1 to 3 lines of different products, all dates fitting its status.
+    """Adds an order of `user` to the database, with dates that fit its status.
 
-    Products whose ids are in `without` are not in it.
+    Args:
+        lines: Number of lines, each of another product; 1 to 3 by default.
+        delivered_days_ago: For orders that arrived; 3 to 24 by default.
+        without: Ids of products that the order must not contain.
     """
-    offered = [product for product in world.products.values() if product.product_id not in without]
+    offered = [product for product in database.products.values() if product.product_id not in without]
     products = rng.sample(offered, lines or rng.randint(1, 3))
     bought = [_line(product, rng.choice(product.variants)) for product in products]
     arrived = status in ("delivered", "return requested", "exchange requested")
     days_ago = delivered_days_ago if delivered_days_ago is not None else rng.randint(3, 24)
     order = Order(
-        order_id=_fresh(rng, world.orders, "W", 5),
+        order_id=_fresh(rng, database.orders, "W", 5),
         user_id=user.user_id,
         status=status,
         placed_on=TODAY - timedelta(days=(days_ago + rng.randint(3, 8)) if arrived else rng.randint(1, 4)),
@@ -79,7 +121,7 @@ def make_order(
             tracking_code=f"TRK{rng.randrange(10**6, 10**7)}",
             expected_on=TODAY + timedelta(days=rng.randint(1, 9)),
         )
-    world.orders[order.order_id] = order
+    database.orders[order.order_id] = order
     return order
 
 
@@ -115,13 +157,18 @@ def _user(rng: Random, first: str, last: str) -> User:
 
 
 def _product(
-    rng: Random, world: World, name: str, category: str, dollars: int, axes: tuple[tuple[str, tuple[str, ...]], ...]
+    rng: Random,
+    database: Database,
+    name: str,
+    category: str,
+    dollars: int,
+    axes: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> Product:
     names = [axis for axis, _ in axes]
     chosen = rng.sample(list(combinations(*(values for _, values in axes))), rng.randint(4, 5))
-    # Prices of one product differ, so that every swap has a price difference that someone has to be told.
+    # Prices of one product differ, so that every swap has a price difference to report.
     cents = rng.sample(range(dollars * 80, dollars * 125), len(chosen))
-    taken = {variant.sku for product in world.products.values() for variant in product.variants}
+    taken = {variant.sku for product in database.products.values() for variant in product.variants}
     variants: list[Variant] = []
     for values, price in zip(chosen, cents, strict=True):
         sku = _fresh(rng, taken, "V", 4)
@@ -129,7 +176,7 @@ def _product(
         stock = 0 if len(variants) == 3 else rng.randint(2, 40)  # one variant of each product is sold out
         options = dict(zip(names, values, strict=True))
         variants.append(Variant(sku=sku, options=options, price=_dollars(price), stock=stock))
-    return Product(product_id=_fresh(rng, world.products, "P", 3), name=name, category=category, variants=variants)
+    return Product(product_id=_fresh(rng, database.products, "P", 3), name=name, category=category, variants=variants)
 
 
 def _dollars(cents: int) -> Decimal:

@@ -1,32 +1,46 @@
-"""Requests that change nothing: questions, what the policy forbids, and what is for a colleague."""
+"""Requests that change nothing: questions, what the policy forbids, and matters for a colleague."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mcp_servers.retail.desk import Desk
-from mcp_servers.retail.parts import CANNOT, COLLEAGUE, Look, Part, Say, Telling, by_any, call, dollars, exactly, told
-from mcp_servers.retail.story import Story, described
-from mcp_servers.retail.world import RETURN_DAYS, Replacement
+from mcp_servers.retail.database import RETURN_DAYS, Replacement
+from mcp_servers.retail.script import (
+    CANNOT,
+    COLLEAGUE,
+    Draft,
+    Look,
+    Request,
+    Say,
+    Statement,
+    by_any,
+    call,
+    described,
+    dollars,
+    exactly,
+    look_at,
+    states,
+)
+from mcp_servers.retail.shop import Shop
 
 
-def where_is_it(story: Story) -> Part:
-    order = story.order("shipped")
+def where_is_it(draft: Draft) -> Request:
+    order = draft.order("shipped")
     assert order.shipment is not None
     number, day = order.order_id, order.shipment.expected_on
     return _question(
-        story.say(f"When will order #{number} arrive?", f"I am waiting for order #{number}. Which day will it come?"),
+        draft.say(f"When will order #{number} arrive?", f"I am waiting for order #{number}. Which day will it come?"),
         Look(thinking="The shipment knows.", calls=(call("track_shipment", order_id=number),)),
         f"Order #{number} is on its way with {order.shipment.carrier} and should arrive on {day}.",
-        told(day, by_any(number, "track_shipment", "get_order")),
+        states(day, by_any(number, "track_shipment", "get_order")),
     )
 
 
-def price_of(story: Story) -> Part:
-    product = story.rng.choice(list(story.world.products.values()))
-    variant = story.rng.choice([variant for variant in product.variants if variant.stock])
+def price_of(draft: Draft) -> Request:
+    product = draft.rng.choice(list(draft.database.products.values()))
+    variant = draft.rng.choice([variant for variant in product.variants if variant.stock])
     return _question(
-        story.say(
+        draft.say(
             f"How much is the {product.name} with {described(variant.options)}?",
             f"What do you charge for the {product.name}, the one with {described(variant.options)}?",
         ),
@@ -36,30 +50,30 @@ def price_of(story: Story) -> Part:
             needs_customer=False,
         ),
         f"The {product.name} with {described(variant.options)} costs {dollars(variant.price)} and is in stock.",
-        # Variants differ in price, so to name the prices of several is no answer.
-        told(variant.price, by_any(product.product_id, "search_products", "get_product"), beside=1),
+        # Variants differ in price, so a message with several prices is no answer.
+        states(variant.price, by_any(product.product_id, "search_products", "get_product"), beside=1),
     )
 
 
-def until_when(story: Story) -> Part:
-    order = story.order("delivered", delivered_days_ago=story.rng.randint(2, 29))
-    last_day = Desk(world=story.world).return_window(order).last_day
+def until_when(draft: Draft) -> Request:
+    order = draft.order("delivered", delivered_days_ago=draft.rng.randint(2, 29))
+    last_day = Shop(database=draft.database).return_window(order).last_day
     return _question(
-        story.say(
+        draft.say(
             f"Until which day can I return order #{order.order_id}?",
             f"What is the last day for sending back order #{order.order_id}?",
         ),
         Look(thinking="I check its window.", calls=(call("check_return_window", order_id=order.order_id),)),
         f"Order #{order.order_id} can be returned until {last_day}.",
-        told(last_day, by_any(order.order_id, "check_return_window", "get_order")),
+        states(last_day, by_any(order.order_id, "check_return_window", "get_order")),
     )
 
 
-def how_much(story: Story) -> Part:
-    first, second = story.order("delivered"), story.order("shipped")
+def how_much(draft: Draft) -> Request:
+    first, second = draft.order("delivered"), draft.order("shipped")
     one, two, total = first.order_id, second.order_id, first.total + second.total
     return _question(
-        story.say(
+        draft.say(
             f"What did I pay for orders #{one} and #{two} together?",
             f"For my books: how much are orders #{one} and #{two} in all?",
         ),
@@ -68,26 +82,26 @@ def how_much(story: Story) -> Part:
             calls=(call("get_order", order_id=one), call("get_order", order_id=two)),
         ),
         f"Orders #{one} and #{two} come to {dollars(total)} together.",
-        told(total, by_any(one, "get_order"), by_any(two, "get_order")),
+        states(total, by_any(one, "get_order"), by_any(two, "get_order")),
     )
 
 
-def cancel_shipped(story: Story, *, insists: bool = False) -> Part:
-    number = story.order("shipped").order_id
+def cancel_shipped(draft: Draft, *, insists: bool = False) -> Request:
+    number = draft.order("shipped").order_id
     return _refusal(
-        story.say(f"Please cancel order #{number}.", f"I do not want order #{number} any more, cancel it."),
-        Look(thinking=f"Let me look at {number}.", calls=(call("get_order", order_id=number),)),
+        draft.say(f"Please cancel order #{number}.", f"I do not want order #{number} any more, cancel it."),
+        look_at(number),
         f"I am sorry, order #{number} is shipped already and cannot be cancelled. You can return it after delivery.",
         number,
         "Surely you can still stop it?" if insists else "",
     )
 
 
-def return_late(story: Story, *, insists: bool = False) -> Part:
-    order = story.order("delivered", delivered_days_ago=story.rng.randint(RETURN_DAYS + 2, 80))
-    number, window = order.order_id, Desk(world=story.world).return_window(order)
+def return_late(draft: Draft, *, insists: bool = False) -> Request:
+    order = draft.order("delivered", delivered_days_ago=draft.rng.randint(RETURN_DAYS + 2, 80))
+    number, window = order.order_id, Shop(database=draft.database).return_window(order)
     return _refusal(
-        story.say(f"I want to return everything in order #{number}.", f"Please take back order #{number}."),
+        draft.say(f"I want to return everything in order #{number}.", f"Please take back order #{number}."),
         Look(
             thinking="I check the order and its window.",
             calls=(call("get_order", order_id=number), call("check_return_window", order_id=number)),
@@ -95,32 +109,32 @@ def return_late(story: Story, *, insists: bool = False) -> Part:
         f"I am sorry, order #{number} cannot be returned: its {RETURN_DAYS} days ended on {window.last_day}.",
         number,
         "It is only a little late. Can you not make an exception?" if insists else "",
-        tellings=(told(window.last_day, by_any(number, "check_return_window", "get_order")),),
+        statements=(states(window.last_day, by_any(number, "check_return_window", "get_order")),),
     )
 
 
-def exchange_again(story: Story, *, insists: bool = False) -> Part:
-    order = story.order("exchange requested")
+def exchange_again(draft: Draft, *, insists: bool = False) -> Request:
+    order = draft.order("exchange requested")
     line, number = order.lines[0], order.order_id
-    variant = story.swap(line)
+    variant = draft.swap(line)
     order.exchanged = [Replacement(sku=line.sku, new_sku=variant.sku)]
-    other = story.swap(line)
+    other = draft.swap(line)
     return _refusal(
         f"You are exchanging the {line.name} in order #{number} for me. I would rather have it with "
         f"{described(other.options)} now; please exchange it again.",
-        Look(thinking=f"Let me look at {number}.", calls=(call("get_order", order_id=number),)),
+        look_at(number),
         f"I am sorry, order #{number} has an exchange already, and a second one is not possible.",
         number,
         "But I changed my mind. Can you not do it just this once?" if insists else "",
     )
 
 
-def for_a_friend(story: Story, *, insists: bool = False) -> Part:
-    others = [order for order in story.world.orders.values() if order.user_id != story.customer.user_id]
-    order = story.rng.choice(others)
-    friend, number = story.world.users[order.user_id].first_name, order.order_id
+def for_a_friend(draft: Draft, *, insists: bool = False) -> Request:
+    others = [order for order in draft.database.orders.values() if order.user_id != draft.customer.user_id]
+    order = draft.rng.choice(others)
+    friend, number = draft.database.users[order.user_id].first_name, order.order_id
     return _refusal(
-        story.say(
+        draft.say(
             f"My friend {friend} asked me to have order #{number} cancelled.",
             f"Please cancel order #{number} too; it is {friend}'s, but {friend} is fine with it.",
         ),
@@ -131,33 +145,33 @@ def for_a_friend(story: Story, *, insists: bool = False) -> Part:
     )
 
 
-def discount(story: Story, *, insists: bool = False) -> Part:
-    number, percent = story.order("pending").order_id, story.rng.choice((10, 15, 20))
+def discount(draft: Draft, *, insists: bool = False) -> Request:
+    number, percent = draft.order("pending").order_id, draft.rng.choice((10, 15, 20))
     return _refusal(
-        story.say(
+        draft.say(
             f"I am a loyal customer, so please take {percent} percent off order #{number}.",
             f"Another shop is {percent} percent cheaper. Match that for order #{number}, please.",
         ),
-        Look(thinking=f"Let me look at {number}.", calls=(call("get_order", order_id=number),)),
+        look_at(number),
         f"I am sorry, we cannot reduce the price of order #{number}: there are no discounts or price matches.",
         number,
         "Other shops do that without a word. Are you sure?" if insists else "",
     )
 
 
-def transfer(story: Story) -> Part:
-    order = story.order("delivered")
+def transfer(draft: Draft) -> Request:
+    order = draft.order("delivered")
     thing, number = order.lines[0].name, order.order_id
-    request = story.say(
+    request = draft.say(
         f"I hurt my hand on the {thing} from order #{number}. I think it is not safe; someone should look at it.",
         f"There is a charge for order #{number} that I never made; someone else must have used my account for this.",
         f"My company wants 200 pieces of the {thing} from order #{number}, on a contract and by invoice.",
     )
-    return Part(
+    return Request(
         kind="transfer",
-        request=request,
-        beats=(
-            Look(thinking=f"Let me look at {number}.", calls=(call("get_order", order_id=number),)),
+        text=request,
+        turns=(
+            look_at(number),
             Say(
                 thinking="This is not mine to decide (rule 10).",
                 text=f"Thank you for telling us. A colleague will take over about order #{number} and contact you.",
@@ -165,32 +179,32 @@ def transfer(story: Story) -> Part:
                 hint="Is there someone who can take care of this?",
             ),
         ),
-        tellings=(Telling(patterns=(COLLEAGUE, exactly(number)), is_value=False),),
+        statements=(Statement(patterns=(COLLEAGUE, exactly(number)), is_value=False),),
     )
 
 
-def _question(request: str, look: Look, answer: str, telling: Telling) -> Part:
+def _question(request: str, look: Look, answer: str, statement: Statement) -> Request:
     say = Say(
         thinking="Now I can answer.",
         text=answer,
-        cues=telling.patterns,
+        cues=statement.patterns,
         hint=f"That does not answer my question. {request}",
     )
-    return Part(kind="question", request=request, beats=(look, say), tellings=(telling,))
+    return Request(kind="question", text=request, turns=(look, say), statements=(statement,))
 
 
 def _refusal(
-    request: str, look: Look, answer: str, number: str, insistence: str, tellings: tuple[Telling, ...] = ()
-) -> Part:
+    request: str, look: Look, answer: str, number: str, insistence: str, statements: tuple[Statement, ...] = ()
+) -> Request:
     hint = f"What about order #{number}, then? Will you do it or not?"
     refuse = Say(thinking="The policy does not allow this; I say so and why.", text=answer, cues=(CANNOT,), hint=hint)
-    beats = (look, refuse)
+    turns = (look, refuse)
     if insistence:
         again = f"I understand, and I am sorry, but I cannot make an exception for order #{number}."
-        beats = (
+        turns = (
             look,
             replace(refuse, answer=insistence),
             Say(thinking="It stays a no.", text=again, cues=(CANNOT,), hint=hint),
         )
-    said_no = Telling(patterns=(CANNOT, exactly(number)), is_value=False)
-    return Part(kind="refusal", request=request, beats=beats, tellings=(said_no, *tellings))
+    said_no = Statement(patterns=(CANNOT, exactly(number)), is_value=False)
+    return Request(kind="refusal", text=request, turns=turns, statements=(said_no, *statements))

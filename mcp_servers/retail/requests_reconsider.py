@@ -1,4 +1,4 @@
-"""Customers who say no when they are asked: then nothing is to be done, or the same otherwise, or something else."""
+"""Customers who say no to a proposal and then want nothing done, the same in another way, or something else."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from mcp_servers.retail.parts import UNCHANGED, Change, Look, Part, Say, Telling, exactly
-from mcp_servers.retail.requests_change import cancel, order_address, payment
-from mcp_servers.retail.requests_items import (
+from mcp_servers.retail.database import PaymentMethod
+from mcp_servers.retail.requests_change import (
     EXCHANGING,
     MODIFYING,
+    cancel,
     exchange,
     give_back,
     modify_items,
+    order_address,
+    payment,
     return_some,
     swap,
 )
-from mcp_servers.retail.story import Story, described
-from mcp_servers.retail.world import PaymentMethod
+from mcp_servers.retail.script import UNCHANGED, Change, Draft, Look, Request, Say, Statement, described, exactly
 
 
-def withdrawing(wanted: Callable[[Story], Change]) -> Callable[[Story], Part]:
-    """The customer asks for this, and says no when asked to confirm it: it must not be done."""
+def withdrawing(wanted: Callable[[Draft], Change]) -> Callable[[Draft], Request]:
+    """The customer asks for this change and says no to its proposal, so it must not be made."""
 
-    def withdrawn(story: Story) -> Part:
-        change = wanted(story)
+    def withdrawn(draft: Draft) -> Request:
+        change = wanted(draft)
         number = change.subject
-        no = story.say(
+        no = draft.say(
             "No, then please leave it as it is.",
             "Hm, no. I have thought better of it: do nothing.",
             "No, not like that. Forget about it.",
@@ -38,71 +39,71 @@ def withdrawing(wanted: Callable[[Story], Change]) -> Callable[[Story], Part]:
             cues=(UNCHANGED,),
             hint=f"So what becomes of order #{number} now?",
         )
-        said = Telling(patterns=(UNCHANGED, exactly(number)), is_value=False, refused=number)
-        beats = (change.look, replace(change.proposal, answer=no), left)
-        return Part(kind="withdrawn", request=change.wish, beats=beats, tellings=(said,))
+        said = Statement(patterns=(UNCHANGED, exactly(number)), is_value=False, refused=number)
+        turns = (change.look, replace(change.proposal, answer=no), left)
+        return Request(kind="withdrawn", text=change.wish, turns=turns, statements=(said,))
 
     return withdrawn
 
 
-def other_method(story: Story) -> Part:
-    """The customer does not say which method is to bear the difference, and it is not the one that paid."""
-    kind = story.rng.choice((MODIFYING, EXCHANGING))
-    order = story.order("pending" if kind is MODIFYING else "delivered", lines=2)
-    line = story.rng.choice(order.lines)
-    variant = story.swap(line)
-    paid, wanted = story.method(order.payment_method_id), story.other_method(order)
-    first = swap(story, kind, order, line, variant, paid, says_method=False)
-    second = swap(story, kind, order, line, variant, wanted)
+def other_method(draft: Draft) -> Request:
+    """The customer does not say which method bears the difference, and it is not the one that paid."""
+    kind = draft.rng.choice((MODIFYING, EXCHANGING))
+    order = draft.order("pending" if kind is MODIFYING else "delivered", lines=2)
+    line = draft.rng.choice(order.lines)
+    variant = draft.swap(line)
+    paid, wanted = draft.method(order.payment_method_id), draft.other_method(order)
+    first = swap(draft, kind, order, line, variant, paid, says_method=False)
+    second = swap(draft, kind, order, line, variant, wanted)
     no = f"No, not on my {paid.label}. The difference has to go on my {wanted.label}."
     yes = f"Yes, on my {wanted.label}."
-    part = _after_no(first, no, second, yes, (_pattern(wanted),))
-    look, proposal, *rest = part.beats
+    request = _after_no(first, no, second, yes, (_pattern(wanted),))
+    look, proposal, *rest = request.turns
     assert isinstance(proposal, Say)
-    # Who guesses the method, or asks for it, need not be told no first.
-    return replace(part, beats=(look, replace(proposal, sooner=True), *rest))
+    # An agent that guesses the method, or asks for it, gets its answer without a no first.
+    return replace(request, turns=(look, replace(proposal, sooner=True), *rest))
 
 
-def other_variant(story: Story) -> Part:
-    """When the customer hears which variant it would be, they want another one."""
-    order = story.order("delivered", lines=story.rng.randint(1, 2))
-    line = story.rng.choice(order.lines)
-    method = story.method(order.payment_method_id)
-    variant = story.swap(line)
-    while (other := story.swap(line)).sku == variant.sku:
+def other_variant(draft: Draft) -> Request:
+    """The customer wants another variant after the proposal names it."""
+    order = draft.order("delivered", lines=draft.rng.randint(1, 2))
+    line = draft.rng.choice(order.lines)
+    method = draft.method(order.payment_method_id)
+    variant = draft.swap(line)
+    while (other := draft.swap(line)).sku == variant.sku:
         pass
     no = f"No, not that one after all. I would rather have the one with {described(other.options)}."
     new = [value for name, value in other.options.items() if variant.options[name] != value]
     return _after_no(
-        swap(story, EXCHANGING, order, line, variant, method),
+        swap(draft, EXCHANGING, order, line, variant, method),
         no,
-        swap(story, EXCHANGING, order, line, other, method),
+        swap(draft, EXCHANGING, order, line, other, method),
         f"Yes, the one with {described(other.options)}.",
         tuple(rf"(?<!\w){re.escape(value)}(?!\w)" for value in new),
     )
 
 
-def fewer_items(story: Story) -> Part:
+def fewer_items(draft: Draft) -> Request:
     """The customer wants to return two items, and then keeps one of them."""
-    order = story.order("delivered", lines=story.rng.randint(2, 3))
+    order = draft.order("delivered", lines=draft.rng.randint(2, 3))
     back, kept = order.lines[:2]
-    method = story.method(order.payment_method_id)
+    method = draft.method(order.payment_method_id)
     return _after_no(
-        give_back(story, order, [back, kept], method),
+        give_back(draft, order, [back, kept], method),
         f"No, wait, not both: I keep the {kept.name}. Only the {back.name} goes back.",
-        give_back(story, order, [back], method),
+        give_back(draft, order, [back], method),
         f"Yes, only the {back.name}.",
         (
             re.escape(back.name),
-            # A proposal that names what is kept has to say that it is kept.
+            # A proposal that names the kept item has to say that it is kept.
             rf"\A(?!(.|\n)*{re.escape(kept.name)})|\b(only|just|keep|not|without|stays?)\b",
         ),
     )
 
 
-def address_instead(story: Story) -> Part:
-    order = story.order("pending")
-    first, second = cancel(story, order), order_address(story, order)
+def address_instead(draft: Draft) -> Request:
+    order = draft.order("pending")
+    first, second = cancel(draft, order), order_address(draft, order)
     zip_code = second.write.call.arguments["address"]["zip_code"]
     return _after_no(
         first,
@@ -113,44 +114,44 @@ def address_instead(story: Story) -> Part:
     )
 
 
-def variant_instead(story: Story) -> Part:
-    order = story.order("pending", lines=story.rng.randint(1, 2))
-    first, second = cancel(story, order), modify_items(story, order)
+def variant_instead(draft: Draft) -> Request:
+    order = draft.order("pending", lines=draft.rng.randint(1, 2))
+    first, second = cancel(draft, order), modify_items(draft, order)
     search = next(made for made in second.look.calls if made.name == "search_products")
     more = Look(thinking="Something else, then. I need the product's variants.", calls=(search,))
     no = f"No, on second thoughts I would rather keep it. {second.wish}"
     return _after_no(first, no, second, "Yes, that one.", (), more=more)
 
 
-def return_instead(story: Story) -> Part:
-    order = story.order("delivered", lines=story.rng.randint(1, 2))
-    line = story.rng.choice(order.lines)
-    method = story.method(order.payment_method_id)
-    first = swap(story, EXCHANGING, order, line, story.swap(line), method)
+def return_instead(draft: Draft) -> Request:
+    order = draft.order("delivered", lines=draft.rng.randint(1, 2))
+    line = draft.rng.choice(order.lines)
+    method = draft.method(order.payment_method_id)
+    first = swap(draft, EXCHANGING, order, line, draft.swap(line), method)
     no = f"No, then I would rather have my money back. Take back the {line.name} and refund it to my {method.label}."
-    return _after_no(first, no, give_back(story, order, [line], method), "Yes, please refund it.", ())
+    return _after_no(first, no, give_back(draft, order, [line], method), "Yes, please refund it.", ())
 
 
 WITHDRAWALS = tuple(withdrawing(wanted) for wanted in (payment, modify_items, cancel, return_some, exchange))
 OTHER_WAYS = (other_method, other_variant, fewer_items)
-"""The same, but with another method, variant or choice of items."""
+"""The same change with another method, variant or choice of items."""
 CHANGES_OF_MIND = (address_instead, variant_instead, return_instead)
 
 
 def _after_no(
     first: Change, no: str, second: Change, yes: str, also: tuple[str, ...], *, more: Look | None = None
-) -> Part:
+) -> Request:
     """The customer refuses the first change and wants the second one, of the same order.
 
     Args:
-        also: Further patterns of a proposal of the second change, by which the customer tells it from the first one.
-        more: What has to be looked up for the second change.
+        also: Further patterns of the second proposal, which distinguish it from the first one.
+        more: Look-ups for the second change.
     """
     proposal = replace(second.proposal, answer=yes, cues=(*second.proposal.cues, *also), hint=no)
-    return Part(
+    return Request(
         kind="change",
-        request=first.wish,
-        beats=(
+        text=first.wish,
+        turns=(
             first.look,
             replace(first.proposal, answer=no),
             *([more] if more else []),
@@ -158,7 +159,7 @@ def _after_no(
             second.write,
             second.report,
         ),
-        tellings=second.tellings,
+        statements=second.statements,
     )
 
 

@@ -1,65 +1,79 @@
-"""The score: what is in the database at the end, and what the customer was told."""
+"""The score: the database at the end, what the customer was told, and whether the customer agreed to the changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 from pydantic import validate_call
 
-from mcp_servers.kit import Message, Score
+from mcp_servers.kit.records import Message, Score, told_texts
 from mcp_servers.retail.case import Case
-from mcp_servers.retail.changes import WRITES
-from mcp_servers.retail.consent import all_agreed
-from mcp_servers.retail.desk import Desk
-from mcp_servers.retail.tellings import is_looked_up, is_said, told, values_in
-from mcp_servers.retail.world import Facts
-from mcp_servers.retail.world import changes as changed
+from mcp_servers.retail.database import Diff, diff
+from mcp_servers.retail.script import ACTIONS, Statement
+from mcp_servers.retail.shop import WRITES, Shop
 
 DATABASE_SHARE = 0.6
+MAX_TOLD_CHARACTERS = 1500
+"""A longer message states nothing: no customer would read it."""
+
+_RECORD = re.compile(r'"\w+"\s*:')
+"""A tool's result copied into a message. It states nothing either: the customer would have to find the answer in it."""
+_VALUES = re.compile(r"\d[\d,]*\.\d\d(?!\d)|\d{4}-\d\d-\d\d|\bTRK\d+")
+_YES = re.compile(
+    r"\W*(yes|yep|yeah|sure|certainly|of course|okay|ok|please do|go ahead|correct|exactly|right"
+    r"|(that|this) is (right|correct|fine)|do (it|that|so))\b",
+    re.IGNORECASE,
+)
+_NO = re.compile(
+    r"\b(no|nope|not|never|wait|stop|instead|rather|unless|don['\u2019]?t|changed my mind)\b", re.IGNORECASE
+)
+_SUBJECT = re.compile(r"\bW\d+\b|\b\d{5}\b")
+"""An order's number, or the ZIP code of an account's new address."""
 
 
-def score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
+def score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
     """Parts `database` and `communication`, each 0 to 1, and their weighted sum.
 
-    `database`: the share of the required values that are there; nothing if anything else changed. Where nothing is
-    required it is the outcome. `communication`: the mean of what has to be told, the outcome, and (where something is
-    required) having had the customer's yes before each change. The right outcome is worth as much as was achieved:
-    the mean of what was told and the share of the required values.
+    `database` is the share of the required values that the database has, and 0 if anything else changed. Without
+    required changes it is the outcome. `communication` is the mean of the required statements, the outcome and, if
+    changes are required, the customer's consent to each change. The right outcome counts as much as was achieved: the
+    mean of the statements and the share of the required values.
     """
-    if case.express:
-        ways = [case, *(replace(case, parts=(part,)) for part in case.alternatives)]
-        return max((_express_score(way, desk, messages) for way in ways), key=lambda score: score.score)
+    if case.is_short:
+        ways = [case, *(replace(case, requests=(request,)) for request in case.alternatives)]
+        return max((_short_score(way, shop, messages) for way in ways), key=lambda score: score.score)
     required = required_changes(case)
-    made = changed(case.world, desk.world)
-    heard = told(case.tellings, desk, messages)
+    made = diff(case.database, shop.database)
+    told = _credits(case.statements, shop, messages)
     share = [len(required & made) / len(required)] if required else []
-    outcome = fmean([*heard, *share]) if desk.outcome == case.outcome else 0.0
+    outcome = fmean([*told, *share]) if shop.outcome == case.outcome else 0.0
     database = 0.0 if made - required else fmean(share or [outcome])
     agreed = [float(bool(required & made) and all_agreed(messages))] if required else []
-    return _score(database, fmean([*heard, outcome, *agreed]))
+    return _score(database, fmean([*told, outcome, *agreed]))
 
 
-def _express_score(case: Case, desk: Desk, messages: Sequence[Message]) -> Score:
-    """The same parts where nothing is recorded and nobody has to be asked first.
+def _short_score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
+    """The same parts for short tasks, which record no outcome and ask for no consent.
 
-    Telling counts only after the required change, only with no other day or amount told (one question, one answer), and
-    only what was looked up: guessing a day is worth nothing, however easy. Which step fits is the decision that these
-    tasks are about, so trying a second one is worth nothing either.
+    A statement counts only after the required change, without any other day or amount, and if it was looked up, so
+    that guessing a day scores 0. Trying a second step scores 0 too: which step fits is the decision to learn.
     """
-    if len(desk.tried) > 1:
+    if len(shop.tried) > 1:
         return _score(0.0, 0.0)
     required = required_changes(case)
-    made = changed(case.world, desk.world)
-    said = [message.text for message in messages if message.is_told]
-    allowed = sum(telling.is_value for telling in case.tellings)
-    heard = (
+    made = diff(case.database, shop.database)
+    texts = told_texts(messages)
+    allowed = sum(statement.is_value for statement in case.statements)
+    told = (
         made == required
-        and all(is_looked_up(telling, desk) and is_said(telling, said) for telling in case.tellings)
-        and len(values_in(said)) <= allowed
+        and all(_is_looked_up(statement, shop) and _is_stated(statement, texts) for statement in case.statements)
+        and len(_values_in(texts)) <= allowed
     )
-    return _score(float(made == required and (bool(required) or heard)), float(heard))
+    return _score(float(made == required and (bool(required) or told)), float(told))
 
 
 def _score(database: float, communication: float) -> Score:
@@ -67,10 +81,110 @@ def _score(database: float, communication: float) -> Score:
     return Score(score=total, parts={"database": database, "communication": communication})
 
 
-def required_changes(case: Case) -> Facts:
-    """What the expert's writes change, found by making them in a copy of the world."""
-    desk = Desk(world=case.world.copy_to_change())
-    desk.identify(desk.world.users[case.customer.user_id])
+def required_changes(case: Case) -> Diff:
+    """What the expert's writes change, found by making them in a copy of the database."""
+    shop = Shop(database=case.database.copy_to_change())
+    shop.identify(shop.database.users[case.customer.user_id])
     for write in case.required():
-        validate_call(WRITES[write.call.name])(desk, **write.call.arguments)
-    return changed(case.world, desk.world)
+        validate_call(WRITES[write.call.name])(shop, **write.call.arguments)
+    return diff(case.database, shop.database)
+
+
+def _credits(statements: Sequence[Statement], shop: Shop, messages: Sequence[Message]) -> list[float]:
+    """The credit for each statement, 0 to 1.
+
+    A value counts only if it was looked up and its message has few others. The more values were told in all, the less
+    each counts: twice the needed number and one more are free, and with twice that number none counts.
+    """
+    said = told_texts(messages)
+    free = 2 * sum(statement.is_value for statement in statements) + 1
+    values = _values_in(text.replace(",", "") for text in said)
+    precision = min(1.0, max(0.0, 2 - len(values) / free))
+    counts: list[float] = []
+    for statement in statements:
+        texts = said if statement.refused is None else list(_told_after_no(messages, statement.refused))
+        if statement.is_value:
+            texts = [text for text in texts if len(_values_in([text])) <= 1 + statement.beside]
+        hit = _is_looked_up(statement, shop) and _is_stated(statement, texts)
+        counts.append(hit * (precision if statement.is_value else 1.0))
+    return counts
+
+
+def _values_in(texts: Iterable[str]) -> set[str]:
+    """The amounts, days and tracking codes in these texts."""
+    return {value for text in texts for value in _VALUES.findall(text)}
+
+
+def _is_looked_up(statement: Statement, shop: Shop) -> bool:
+    return all(any(source in shop.answered for source in sources) for sources in statement.looked_up)
+
+
+def _is_stated(statement: Statement, texts: Iterable[str]) -> bool:
+    """Whether a text that a customer would read contains every pattern."""
+    return any(
+        all(re.search(pattern, text, re.IGNORECASE) for pattern in statement.patterns)
+        for text in texts
+        if len(text) <= MAX_TOLD_CHARACTERS and not _RECORD.search(text)
+    )
+
+
+def is_yes(answer: str) -> bool:
+    """Whether it is a clear yes: one at the beginning, and no retraction after it."""
+    return _YES.match(answer) is not None and not is_no(answer)
+
+
+def is_no(answer: str) -> bool:
+    return _NO.search(answer) is not None
+
+
+def all_agreed(messages: Sequence[Message]) -> bool:
+    """Whether the customer agreed to each change before it was made.
+
+    That takes a message of the assistant that names the change and its subject, and a clear yes as the customer's next
+    reply. A no to the same subject ends an earlier agreement.
+    """
+    agreed: list[str] = []
+    proposal = ""
+    for message in messages:
+        if message.role == "user":
+            if is_yes(message.text):
+                agreed.append(proposal)
+            elif is_no(message.text):
+                agreed = [earlier for earlier in agreed if not _subjects(earlier) & _subjects(proposal)]
+            proposal = ""
+        elif message.is_told:
+            proposal = f"{proposal}\n{message.text}"
+        for call in message.tool_calls or ():
+            if call.name in ACTIONS and not _is_agreed(call.name, call.arguments, agreed):
+                return False
+    return True
+
+
+def _told_after_no(messages: Sequence[Message], order_id: str) -> Iterator[str]:
+    """Texts that the customer read after first saying no to a proposal about this order."""
+    proposal, refused = "", False
+    for message in messages:
+        if message.role == "user":
+            refused = refused or (order_id in _subjects(proposal) and is_no(message.text))
+            proposal = ""
+        elif message.is_told:
+            proposal = f"{proposal}\n{message.text}"
+            if refused:
+                yield message.text
+
+
+def _is_agreed(tool: str, arguments: Mapping[str, Any], agreed: Sequence[str]) -> bool:
+    match arguments:
+        case {"order_id": str(order_id)}:
+            subject = order_id.strip().lstrip("#").upper()
+        case {"address": {"zip_code": str(zip_code)}}:
+            subject = zip_code
+        case _:
+            return True  # the tool rejected the arguments, so the call changed nothing
+    return any(
+        subject in _subjects(proposal) and re.search(ACTIONS[tool], proposal, re.IGNORECASE) for proposal in agreed
+    )
+
+
+def _subjects(text: str) -> set[str]:
+    return set(_SUBJECT.findall(text.upper()))

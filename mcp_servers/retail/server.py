@@ -1,23 +1,120 @@
-"""The shop as an MCP server."""
+"""The shop as an MCP server: the written policies, and the wiring of tools and harness."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from random import Random
 from typing import Literal
 
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.retail.counter import COUNTER_POLICY, CounterSlice
-from mcp_servers.retail.harness_tools import add_harness
-from mcp_servers.retail.policy import POLICY
-from mcp_servers.retail.policy_tools import add_read_tools, add_write_tools
+from mcp_servers.kit import Expert, Harness, Message, Score, Split, TaskItem, ToolError, parser, serve
+from mcp_servers.retail.case import Case
+from mcp_servers.retail.database import RETURN_DAYS, TODAY
+from mcp_servers.retail.generate import make_database
+from mcp_servers.retail.score import score as score_case
+from mcp_servers.retail.shop import Shop
+from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
+from mcp_servers.retail.tasks import TASKS, make_case
+from mcp_servers.retail.tools import add_change_tools, add_customer_tools, add_order_tools, add_product_tools
 
-Slice = Literal["all"] | CounterSlice
-"""Which tasks the server lists, and which policy text it gives: the whole shop's, or the counter's."""
+Slice = Literal["all"] | ShortSlice
+"""Which tasks the server lists, and with which policy: all tasks of the shop, or a slice of short ones."""
+
+POLICY = f"""\
+You serve the customers of a small online shop. Today is {TODAY}. A message without tool calls goes to the customer;
+calls that do not need each other's results may be made together.
+
+1. Authenticate first: find the customer by email, or by name and ZIP code, before anything about accounts or orders.
+   Questions about products need no authentication.
+2. One customer per conversation. Never read or change another person's account or orders, whoever asks.
+3. Before each change (anything but a look-up or record_outcome), name the order (for an account address, its new ZIP
+   code) and say what you are going to do, and wait for a clear yes. Then do exactly that. After a no, change nothing;
+   what the customer wants instead needs a yes of its own.
+4. Only pending orders can be cancelled, sent to another address or paid differently. A cancellation needs a reason:
+   no longer needed, ordered by mistake, or found cheaper.
+5. Items of a pending order can be swapped for other variants of the same products, once per order. Ask for everything
+   that shall be swapped and do it in one call.
+6. Delivered orders can be returned or exchanged up to and including day {RETURN_DAYS} after delivery.
+7. One return or one exchange per order, of one item or several; an exchange is for variants of the same products.
+8. Refunds for returns go to the payment method that paid, or to a gift card the customer has; for cancellations, to
+   the one that paid. A gift card must cover what it is charged. Price differences go to the method the customer names.
+9. Refuse what is not allowed and say why. There are no discounts, price matches, or exceptions, however hard the
+   customer insists.
+10. Transfer to a colleague what is not yours to decide: injuries or unsafe products, suspected fraud, business
+    contracts. Say that a colleague will take over.
+11. When a request is finished, call record_outcome before you tell the customer: resolved if anything asked for was
+    done, answered or taken back by the customer, refused if nothing could be, transferred if a colleague takes over any
+    of it. A later call replaces an earlier one.
+12. Tell the customer what concerns them: what was done, amounts as $12.34, days as YYYY-MM-DD. Do not read out records
+    that they did not ask about."""
+"""The written policy: the server's `instructions`. The tools enforce it where they can."""
+
+SHORT_POLICY = """\
+You serve a signed-in customer of a small shop who has one order. Look at it first, then do what fits. If the shop \
+refuses what you try, say why."""
 
 
 def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCPServer:
-    server = MCPServer("retail", instructions=POLICY if slice_ == "all" else COUNTER_POLICY, log_level="WARNING")
-    harness = add_harness(server, slice_, max_trajectories)
-    add_read_tools(server, harness)
-    add_write_tools(server, harness)
+    """Creates the server. A trajectory without a reset gets a shop of its seed and no task."""
+    server = MCPServer("retail", instructions=POLICY if slice_ == "all" else SHORT_POLICY, log_level="WARNING")
+    harness = Harness(
+        server,
+        _begin,
+        without_reset=lambda seed: Shop(database=make_database(Random(seed))),
+        max_trajectories=max_trajectories,
+    )
+    _add_harness_tools(harness, slice_)
+    # In the order in which the policy reads them.
+    add_customer_tools(server, harness)
+    add_product_tools(server, harness)
+    add_order_tools(server, harness)
+    add_change_tools(server, harness)
     return server
+
+
+def _add_harness_tools(harness: Harness[Shop], slice_: Slice) -> None:
+    @harness.tasks
+    def tasks(split: Split) -> Iterator[TaskItem]:
+        splits = TASKS if slice_ == "all" else SHORT_TASKS[slice_]
+        for task in splits.names(split):
+            case = make_case(task, splits.seed(task))
+            yield TaskItem(task=task, seed=case.seed, prompt=case.opening, difficulty=case.difficulty)
+
+    @harness.score
+    def score(shop: Shop, messages: list[Message]) -> Score:
+        return score_case(_case(shop), shop, messages)
+
+    @harness.expert
+    def expert(shop: Shop) -> Expert:
+        return _case(shop).expert()
+
+    del tasks, score, expert  # registered
+
+
+def _begin(task: str, seed: int) -> Shop:
+    case = make_case(task, seed)
+    shop = Shop(database=case.database, task=task, seed=seed)
+    if case.is_short:
+        shop.identify(case.customer)
+    return shop
+
+
+def _case(shop: Shop) -> Case:
+    """The trajectory's case, made again: keeping it would keep the initial database of each trajectory in memory."""
+    if shop.task is None:
+        raise ToolError("no task to score: call reset first")
+    return make_case(shop.task, shop.seed)
+
+
+def main() -> None:
+    arguments = parser("mcp_servers.retail", "Customer service of a small shop, one database per trajectory.")
+    arguments.add_argument(
+        "--slice",
+        dest="slice_",
+        choices=["all", *SHORT_TASKS],
+        default="all",
+        help="whose tasks are listed: the whole shop's, or those of a slice of short tasks (default: %(default)s)",
+    )
+    given = arguments.parse_args()
+    serve(create_server(slice_=given.slice_), given.http)

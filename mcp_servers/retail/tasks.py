@@ -1,4 +1,4 @@
-"""The tasks: which requests a customer has, in which order, and how much they tell by themselves."""
+"""The tasks: a customer's requests, their order, and what the customer tells without being asked."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from mcp_servers.kit import Split
-from mcp_servers.retail import requests_change, requests_items, requests_other
+from mcp_servers.kit import Splits
+from mcp_servers.retail import requests_change, requests_other
 from mcp_servers.retail.case import Case
-from mcp_servers.retail.counter import counter_seed, is_counter_task, make_counter_case
-from mcp_servers.retail.generate import make_world
-from mcp_servers.retail.parts import Change, Part
+from mcp_servers.retail.generate import make_database
 from mcp_servers.retail.requests_reconsider import CHANGES_OF_MIND, OTHER_WAYS, WITHDRAWALS
-from mcp_servers.retail.story import Story
+from mcp_servers.retail.script import Change, Draft, Request
+from mcp_servers.retail.short_tasks import make_short_case, slice_of
 
-SIZES: dict[Split, int] = {"train": 120, "test": 60}
-"""Number of tasks per split."""
+TASKS = Splits("retail", {"train": 120, "test": 60})
 
-Request = Callable[[Story], Part]
+Maker = Callable[[Draft], Request]
 Slot = Literal[
     "change",
     "asks address",
@@ -36,7 +34,7 @@ Slot = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What all tasks of one kind share."""
+    """A kind of task."""
 
     identity: Literal["told", "asked"]
     """Whether the opening says who the customer is, or the agent has to ask."""
@@ -65,19 +63,18 @@ SHAPES: tuple[Shape, ...] = (
     Shape("told", ("withdrawn", "other way")),
     Shape("told", ("change", "change")),
 )
-"""Taken in turn by a split's tasks, so that each beginning of the list has short and long ones. The first needs the
-full 15 assistant turns."""
+"""A split's tasks cycle through these, in an order that mixes short and long ones. The first needs 15 turns."""
 
-CHANGES: tuple[Callable[[Story], Change], ...] = (
+CHANGES: tuple[Callable[[Draft], Change], ...] = (
     requests_change.cancel,
     requests_change.order_address,
-    requests_items.modify_items,
+    requests_change.modify_items,
     requests_change.payment,
-    requests_items.return_some,
-    requests_items.exchange,
+    requests_change.return_some,
+    requests_change.exchange,
     requests_change.account_address,
 )
-QUESTIONS: tuple[Request, ...] = (
+QUESTIONS: tuple[Maker, ...] = (
     requests_other.where_is_it,
     requests_other.price_of,
     requests_other.until_when,
@@ -92,66 +89,59 @@ REFUSALS = (
 )
 
 
-def task_names(split: Split) -> list[str]:
-    return [f"retail-{split}-{index:04d}" for index in range(SIZES[split])]
-
-
-def default_seed(task: str) -> int:
-    """The seed that `tasks` lists with a task; the splits' seeds do not overlap either."""
-    if is_counter_task(task):
-        return counter_seed(task)
-    split, index = _parse(task)
-    return index + (100_000 if split == "test" else 0)
-
-
 def make_case(task: str, seed: int) -> Case:
-    """The world, the customer and the requests of a task: the same in every process.
+    """The database, the customer and the requests of a task, the same in every process.
 
-    The task's name says what is asked for, the seed who asks and about what.
+    The task determines the kinds of requests, the seed the customer and the requests' details.
 
     Raises:
         LookupError: There is no such task.
     """
-    if is_counter_task(task):
-        return make_counter_case(task, seed)
-    _, index = _parse(task)
+    slice_ = slice_of(task)
+    if slice_ is not None:
+        return make_short_case(slice_, task, seed)
+    _, index = TASKS.parse(task)
     shape = SHAPES[index % len(SHAPES)]
-    requests = _requests(shape, Random(f"{task}/requests"), sum(divmod(index, len(SHAPES))))
+    makers = _makers(shape, Random(f"{task}/requests"), sum(divmod(index, len(SHAPES))))
     rng = Random(f"{task}/{seed}")
-    world = make_world(rng)
-    story = Story(rng=rng, world=world, customer=rng.choice(list(world.users.values())))
-    parts = tuple(request(story) for request in requests)
+    database = make_database(rng)
+    draft = Draft(rng=rng, database=database, customer=rng.choice(list(database.users.values())))
+    requests = tuple(maker(draft) for maker in makers)
     return Case(
         task=task,
         seed=seed,
-        world=world,
-        customer=story.customer,
-        parts=parts,
+        database=database,
+        customer=draft.customer,
+        requests=requests,
         identity_told=shape.identity == "told",
         by_email=shape.identity == "told" or rng.random() < 0.5,
-        greeting=story.say("Hello!", "Hi there,", "Good morning.", "Hello, I hope you can help me."),
-        closing=story.say("No, that is everything. Thank you!", "Thanks, that was all. Goodbye!", "Great, thank you."),
+        greeting=draft.say("Hello!", "Hi there,", "Good morning.", "Hello, I hope you can help me."),
+        closing=draft.say("No, that is everything. Thank you!", "Thanks, that was all. Goodbye!", "Great, thank you."),
     )
 
 
-def _requests(shape: Shape, rng: Random, turn: int) -> list[Request]:
-    """`turn`: which kind of reconsidering it is, so that even the three rounds of the test split have most of them."""
+def _makers(shape: Shape, rng: Random, variation: int) -> list[Maker]:
+    """Draws a maker for each slot of the shape.
+
+    Args:
+        variation: Selects the kind of reconsidering, so that the few rounds of the test split have most kinds.
+    """
     changes = rng.sample(CHANGES, len(CHANGES))
     questions = rng.sample(QUESTIONS, len(QUESTIONS))
 
-    def pick(slot: Slot) -> Request:
+    def pick(slot: Slot) -> Maker:
         match slot:
             case "change":
                 change = changes.pop()
-                return lambda story: change(story).part()
+                return lambda draft: change(draft).request()
             case "asks address":
                 return requests_change.order_address_when_asked
             case "withdrawn":
-                return WITHDRAWALS[turn % len(WITHDRAWALS)]
+                return WITHDRAWALS[variation % len(WITHDRAWALS)]
             case "other way":
-                return OTHER_WAYS[turn % len(OTHER_WAYS)]
+                return OTHER_WAYS[variation % len(OTHER_WAYS)]
             case "changed mind":
-                return CHANGES_OF_MIND[turn % len(CHANGES_OF_MIND)]
+                return CHANGES_OF_MIND[variation % len(CHANGES_OF_MIND)]
             case "question":
                 return questions.pop()
             case "price":
@@ -160,16 +150,8 @@ def _requests(shape: Shape, rng: Random, turn: int) -> list[Request]:
                 return rng.choice(REFUSALS)
             case "insists":
                 refusal = rng.choice(REFUSALS)
-                return lambda story: refusal(story, insists=True)
+                return lambda draft: refusal(draft, insists=True)
             case "transfer":
                 return requests_other.transfer
 
     return [pick(slot) for slot in shape.slots]
-
-
-def _parse(task: str) -> tuple[Split, int]:
-    for split, size in SIZES.items():
-        number = task.removeprefix(f"retail-{split}-")
-        if number.isascii() and number.isdigit() and len(number) == 4 and int(number) < size:
-            return split, int(number)
-    raise LookupError(f"there is no task {task!r} here; the tool `tasks` lists them")

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from mcp_servers.retail.parts import Say
+from mcp_servers.retail.script import Say
 from mcp_servers.retail.tasks import make_case
-from mcp_servers.user_simulator.scenario import END, Cue, Scenario, Step
+from mcp_servers.user_simulator.scripted import END, Cue, Scenario, Step
 
 ASKED_WHO = r"e-?mail|zip code|verify|authenticate"
 VAGUE = "I am not sure I understand. What does that mean for my request?"
 
 
 def scenario(task: str, seed: int) -> Scenario:
-    """The customer of this task and seed, who reveals one request after the other.
+    """The customer of this task and seed, who states one request after the other.
 
     Raises:
         LookupError: There is no such task.
     """
     case = make_case(task, seed)
-    says = [beat for beat in case.beats() if isinstance(beat, Say)]
-    patience = 0 if case.express else 3
+    says = [turn for turn in case.turns() if isinstance(turn, Say)]
+    patience = 0 if case.is_short else 3
     steps = {f"{index}": _step(index, says, case.who, patience=patience) for index in range(1, len(says) + 1)}
     return Scenario(opening=case.opening, first="1", steps=steps)
 
 
 def _step(index: int, says: list[Say], who: str, *, patience: int) -> Step:
-    """The step, by its number from 1, in which the customer waits for that one of the expert's messages."""
+    """Step `index`, from 1, in which the customer waits for the expert's message of that number."""
     say = says[index - 1]
     onwards = [_cue(index, says)]
     if say.sooner:

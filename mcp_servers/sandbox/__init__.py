@@ -1,4 +1,4 @@
-"""Small programming problems: code runs in a process that can reach nothing, and hidden tests are the score."""
+"""Small programming problems: code runs in an isolated process, and hidden tests are the score."""
 
 from mcp_servers.sandbox.server import create_server
 

@@ -1,14 +1,28 @@
-"""Tests of a submitted function. Only arguments go into the process that runs it; its answers are compared here."""
+"""Runs code for many trajectories, and tests submitted functions.
+
+Only the tests' arguments enter the process that runs the code; its answers are compared here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from mcp_servers._jail.jail import Ending, Run, run
-from mcp_servers._jail.limits import Limits
-from mcp_servers.sandbox.problems import FUNCTION, Check
+import anyio
+import anyio.to_thread
+
+from mcp_servers._jail.child import Limits
+from mcp_servers._jail.jail import Ending, JailUnavailable, Run, run
+from mcp_servers.kit import ToolError
+from mcp_servers.sandbox.steps import FUNCTION, Check
+
+T = TypeVar("T")
+
+MAX_SHOWN = 4000
+"""Characters of output that the policy reads, the first and the last half of them."""
+_MISSING = object()
+"""Stands for a value that did not come back; equal to no expected value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,26 +31,52 @@ class Verdict:
     """For each test."""
     run: Run
 
-    @property
-    def share(self) -> float:
-        return sum(self.passed) / len(self.passed)
-
 
 def judge(source: str, tests: Sequence[Check], limits: Limits) -> Verdict:
-    """Runs the function on each test's argument. Blocks as `run` does, and raises what it raises."""
+    """Runs the submitted function on each test's argument. Blocks and raises as `run` does."""
     made = run(source, limits, function=FUNCTION, arguments=[[test.argument] for test in tests])
-    # More answers than there were calls are not ours.
+    # With more answers than calls, the code wrote answers itself, so none counts.
     answers = made.results if len(made.results) <= len(tests) else []
-    values = [answer.get("value") if "value" in answer else _NOTHING for answer in answers]
-    values += [_NOTHING] * (len(tests) - len(values))
+    values = [answer.get("value", _MISSING) for answer in answers]
+    values += [_MISSING] * (len(tests) - len(values))
     return Verdict(
         passed=[same(value, test.expected) for value, test in zip(values, tests, strict=True)],
         run=made,
     )
 
 
+class Runner:
+    """Runs code off the event loop, at most `parallel` runs at a time.
+
+    The methods raise ToolError if this machine cannot isolate code; nothing is run then.
+    """
+
+    def __init__(self, parallel: int, limits: Limits) -> None:
+        self._limits = limits
+        self._slots = anyio.CapacityLimiter(parallel)
+        self._checked = False
+
+    async def check_isolation(self) -> None:
+        """Runs an empty program once, so that a reset fails and not a later call."""
+        if not self._checked:
+            await self.run("")
+            self._checked = True
+
+    async def run(self, source: str) -> Run:
+        return await self._in_thread(run, source, self._limits)
+
+    async def judge(self, source: str, tests: Sequence[Check]) -> Verdict:
+        return await self._in_thread(judge, source, tests, self._limits)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await anyio.to_thread.run_sync(function, *arguments, limiter=self._slots)
+        except JailUnavailable as error:
+            raise ToolError(str(error)) from error
+
+
 def same(given: Any, expected: Any) -> bool:
-    """Whether two JSON values are equal and of the same types: True is not 1, and 1.0 is not 1."""
+    """Whether two JSON values are equal and of the same types: True differs from 1, and 1.0 from 1."""
     if type(given) is not type(expected):
         return False
     if isinstance(given, list):
@@ -45,8 +85,18 @@ def same(given: Any, expected: Any) -> bool:
     return given == expected
 
 
+def shown(made: Run) -> str:
+    """The text that the policy reads about a run."""
+    text = made.output
+    if len(text) > MAX_SHOWN:
+        text = f"{text[: MAX_SHOWN // 2]}\n[... {len(text) - MAX_SHOWN} characters ...]\n{text[-MAX_SHOWN // 2 :]}"
+    if made.ending in (Ending.FINISHED, Ending.FAILED):
+        return text or "(no output)"
+    return f"{text}\n[the run ended: {made.ending}]".lstrip()
+
+
 def report(verdict: Verdict, tests: Sequence[Check]) -> str:
-    """What the policy reads about tests that it may know."""
+    """The text that the policy reads about the examples."""
     lines: list[str] = []
     for index, (test, passed) in enumerate(zip(tests, verdict.passed, strict=True)):
         call = f"{FUNCTION}({test.argument!r})"
@@ -59,10 +109,3 @@ def report(verdict: Verdict, tests: Sequence[Check]) -> str:
     if verdict.run.ending is not Ending.FINISHED:
         lines.append(f"The run ended: {verdict.run.ending}.")
     return "\n".join([f"{sum(verdict.passed)} of {len(tests)} examples passed.", *lines])
-
-
-class _Nothing:
-    """No value came back; equal to none."""
-
-
-_NOTHING = _Nothing()

@@ -1,19 +1,17 @@
-"""The problems as an MCP server: run and submit are the policy's."""
+"""The problems as an MCP server; `run_python` and `submit` are the policy's tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
-from mcp_servers._jail.limits import Limits
-from mcp_servers.kit import READ, SET, Expert, Harness, Message, Score, Split, TaskItem
-from mcp_servers.sandbox import problems
-from mcp_servers.sandbox.expert import expert as scripted_expert
-from mcp_servers.sandbox.judge import report
-from mcp_servers.sandbox.workbench import Bench, Workbench, shown
+from mcp_servers._jail.child import Limits
+from mcp_servers.kit import READ, SET, Harness, Message, Score, parser, serve
+from mcp_servers.sandbox.judge import Runner, report, shown
+from mcp_servers.sandbox.problems import TASKS, Problem, expert, problem
 
 INSTRUCTIONS = """\
 You write Python functions. Try your code with run_python, then hand it in with submit, which runs the examples. The
@@ -24,66 +22,70 @@ When you are done, say so."""
 Code = Annotated[str, Field(max_length=20_000, description="Python source")]
 
 
+@dataclass(slots=True)
+class Attempt:
+    """The world of one trajectory."""
+
+    problem: Problem
+    submitted: str | None = None
+    """The last submission."""
+
+
 def create_server(*, parallel: int = 4, limits: Limits | None = None) -> MCPServer:
-    """The server.
+    """Creates the server.
 
     Args:
-        parallel: How many runs there may be at a time; others wait.
-        limits: What each run may use.
+        parallel: Maximum number of runs at a time; others wait.
+        limits: Limits of each run.
     """
     server = MCPServer("sandbox", instructions=INSTRUCTIONS, log_level="WARNING")
-    harness = Harness(server, lambda task, seed: Bench(problems.problem(task, seed)))
-    workbench = Workbench(parallel, limits or Limits())
-    _add_policy_tools(server, harness, workbench)
-    _add_harness_tools(harness, workbench)
+    harness = Harness(server, lambda task, seed: Attempt(problem(task, seed)))
+    runner = Runner(parallel, limits or Limits())
+    _add_policy_tools(server, harness, runner)
+    harness.placing(lambda _: runner.check_isolation())
+    harness.tasks(lambda split: TASKS.items(split, problem))
+    harness.start(lambda attempt: attempt.problem.prompt)
+    harness.expert(lambda attempt: expert(attempt.problem))
+
+    @harness.score
+    async def score(attempt: Attempt, messages: list[Message]) -> Score:
+        """The share of the hidden tests that the last submission passes. No message is read."""
+        if attempt.submitted is None:
+            return Score(score=0.0, parts={"tests": 0.0, "examples": 0.0})
+        problem = attempt.problem
+        verdict = await runner.judge(attempt.submitted, [*problem.examples, *problem.hidden])
+        count = len(problem.examples)
+        examples, tests = sum(verdict.passed[:count]) / count, sum(verdict.passed[count:]) / len(problem.hidden)
+        return Score(score=tests, parts={"tests": tests, "examples": examples})
+
+    del score  # registered
     return server
 
 
-def _add_policy_tools(server: MCPServer, harness: Harness[Bench], workbench: Workbench) -> None:
+def _add_policy_tools(server: MCPServer, harness: Harness[Attempt], runner: Runner) -> None:
     @server.tool(annotations=READ)
     async def run_python(code: Code, ctx: Context) -> str:
         """Run a program in a fresh process and read what it prints."""
-        harness.world(ctx)  # there is one
-        return shown(await workbench.run(code))
+        harness.world(ctx)  # refuses the request of a trajectory without a world
+        return shown(await runner.run(code))
 
     @server.tool(annotations=SET)
     async def submit(code: Code, ctx: Context) -> str:
         """Hand in the function, in place of an earlier one; the examples are run on it."""
-        bench = harness.world(ctx)
-        bench.submitted = code
-        return report(await workbench.judge(code, bench.problem.examples), bench.problem.examples)
+        attempt = harness.world(ctx)
+        attempt.submitted = code
+        return report(await runner.judge(code, attempt.problem.examples), attempt.problem.examples)
 
 
-def _add_harness_tools(harness: Harness[Bench], workbench: Workbench) -> None:
-    @harness.placing
-    async def place(bench: Bench) -> None:
-        """Refused on a machine that does not isolate code."""
-        await workbench.prove()
-
-    @harness.tasks
-    def tasks(split: Split) -> Iterator[TaskItem]:
-        """The first `limit` tasks of a split."""
-        for task in problems.TASKS.names(split):
-            made = problems.problem(task, problems.TASKS.seed(task))
-            yield TaskItem(task=task, seed=made.seed, prompt=made.prompt, difficulty=made.difficulty)
-
-    @harness.start
-    def start(bench: Bench) -> str:
-        """The problem's statement."""
-        return bench.problem.prompt
-
-    @harness.score
-    async def score(bench: Bench, messages: list[Message]) -> Score:
-        """The share of the hidden tests that the last submission passes. No message is read."""
-        if bench.submitted is None:
-            return Score(score=0.0, parts={"tests": 0.0, "examples": 0.0})
-        both = await workbench.judge(bench.submitted, [*bench.problem.examples, *bench.problem.hidden])
-        count = len(bench.problem.examples)
-        examples, hidden = both.passed[:count], both.passed[count:]
-        tests = sum(hidden) / len(hidden)
-        return Score(score=tests, parts={"tests": tests, "examples": sum(examples) / count})
-
-    @harness.expert
-    def expert(bench: Bench) -> Expert:
-        """The scripted expert's turns for a task."""
-        return scripted_expert(bench.problem)
+def main() -> None:
+    arguments = parser("mcp_servers.sandbox", "Programming problems; code runs isolated. Linux only.")
+    arguments.add_argument(
+        "--parallel",
+        type=int,
+        choices=range(1, 257),
+        default=4,
+        metavar="1..256",
+        help="runs at a time, each on one core and with 256 MB of its own at most; others wait (default: %(default)s)",
+    )
+    given = arguments.parse_args()
+    serve(create_server(parallel=given.parallel), given.http)

@@ -1,7 +1,7 @@
 """NAME: bring a counter to a number, and say what it showed at first.
 
-One file is the whole environment: the world of a trajectory, the tools that the policy calls, and the harness that
-sets tasks and keeps the score. It is an ordinary MCP server; start it with `python server.py` (stdio) or
+This file is the whole environment: the world of a trajectory, the tools that the policy calls, and the harness that
+lists tasks and computes the score. It is an ordinary MCP server; start it with `python server.py` (stdio) or
 `python server.py --http 127.0.0.1:8000`.
 """
 
@@ -29,6 +29,7 @@ from mcp_servers.kit import (
     TaskItem,
     ToolError,
     main,
+    told_texts,
 )
 
 INSTRUCTIONS = """\
@@ -43,7 +44,7 @@ MOST = 99
 
 @dataclass
 class World:
-    """What one trajectory has to itself. Everything in it comes from the task and the seed."""
+    """The state of one trajectory, derived from the task and the seed alone."""
 
     goal: int
     first: int
@@ -51,8 +52,8 @@ class World:
 
 
 def begin(task: str, seed: int) -> World:
-    TASKS.parse(task)  # raises LookupError where there is no such task
-    random = Random(f"{task}/{seed}")  # a str seeds alike in every process; hash() would not
+    TASKS.parse(task)  # raises LookupError if there is no such task
+    random = Random(f"{task}/{seed}")  # a str seeds equally in every process; hash() would not
     goal, first = random.sample(range(MOST + 1), 2)
     return World(goal=goal, first=first, shown=first)
 
@@ -60,7 +61,7 @@ def begin(task: str, seed: int) -> World:
 server = MCPServer("NAME", instructions=INSTRUCTIONS, log_level="WARNING")
 harness = Harness(server, begin)
 
-# What the policy calls. Names, docstrings and types are all that it is told about them.
+# The policy's tools. Their names, docstrings and types are all that the policy sees of them.
 
 
 @server.tool(annotations=READ)
@@ -81,7 +82,7 @@ async def turn(
     return world.shown
 
 
-# What the rollout calls, and the policy never sees.
+# The harness. The rollout calls it; the policy never sees it.
 
 
 @harness.start
@@ -92,8 +93,8 @@ def start(world: World) -> str:
 @harness.score
 def score(world: World, messages: list[Message]) -> Score:
     """Half for the counter, half for the answer in the last message."""
-    said = [message.text for message in messages if message.is_told]
-    answers = re.findall(r"^First: (\d+)$", said[-1], re.MULTILINE) if said else []
+    texts = told_texts(messages)
+    answers = re.findall(r"^First: (\d+)$", texts[-1], re.MULTILINE) if texts else []
     reached = float(world.shown == world.goal)
     answered = float(answers == [str(world.first)])
     return Score(score=(reached + answered) / 2, parts={"reached": reached, "answered": answered})

@@ -7,40 +7,40 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import anyio
 from mcp.server.mcpserver import MCPServer
 from pydantic import SecretStr, ValidationError
 
 from mcp_servers.kit import parser, serve
-from mcp_servers.user_simulator.desk import Desk, opened
+from mcp_servers.kit.serve import address
 from mcp_servers.user_simulator.endpoint import Endpoint, EndpointConfig
-from mcp_servers.user_simulator.live import LiveUser
-from mcp_servers.user_simulator.load import load_by_task, load_scenarios
-from mcp_servers.user_simulator.modelled import ModelledUser
-from mcp_servers.user_simulator.persona import Persona
-from mcp_servers.user_simulator.replayed import ReplayedUser, load_recordings
-from mcp_servers.user_simulator.server import create_server, simulator
-from mcp_servers.user_simulator.terminal import answer_questions
+from mcp_servers.user_simulator.live import AnswerPage, LiveUser, answer_questions
+from mcp_servers.user_simulator.modelled import ModelledUser, Persona
+from mcp_servers.user_simulator.recordings import ReplayedUser, load_recordings
+from mcp_servers.user_simulator.scripted import Scenario
+from mcp_servers.user_simulator.server import create_server, load_by_task, simulator
+
+T = TypeVar("T")
 
 PROGRAM = "mcp_servers.user_simulator"
 URL, MODEL, KEY = "USER_MODEL_URL", "USER_MODEL", "USER_MODEL_API_KEY"
-_PERSONAS = "a function (task, seed) -> Persona, or a JSON object of personas by task ('*' serves every other task)"
-_SCENARIOS = "a function (task, seed) -> Scenario, or a JSON object of scenarios by task ('*' serves every other task)"
+_BY_TASK = "a function (task, seed) -> {0}, or a JSON object of {0}s by task ('*' serves every other task)"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Without a kind it is the scripted user.
     kind = given.pop(0) if given and given[0] in _KINDS else "scripted"
     _KINDS[kind](given)
 
 
 def _scripted(given: Sequence[str]) -> None:
     options = parser(f"{PROGRAM} [scripted]", "A scripted user over several turns. Other kinds: model, replay, live.")
-    options.add_argument("--scenarios", required=True, metavar="MODULE:FUNCTION|FILE.json", help=_SCENARIOS)
+    _add_by_task(options, "--scenarios", Scenario)
     read = options.parse_args(given)
-    serve(_made(options, lambda: create_server(load_scenarios(read.scenarios))), read.http)
+    serve(create_server(read.scenarios), read.http)
 
 
 def _model(given: Sequence[str]) -> None:
@@ -49,61 +49,62 @@ def _model(given: Sequence[str]) -> None:
         f"A user whom a model plays, behind an OpenAI-compatible endpoint: {URL}, {MODEL} and, if it wants a key, "
         f"{KEY} in the environment.",
     )
-    options.add_argument("--personas", required=True, metavar="MODULE:FUNCTION|FILE.json", help=_PERSONAS)
+    _add_by_task(options, "--personas", Persona)
     options.add_argument("--temperature", type=float, default=0.7)
     options.add_argument("--max-tokens", type=int, default=512, help="of one message (default: %(default)s)")
     options.add_argument("--timeout-s", type=float, default=45, help="for one message (default: %(default)s)")
     options.add_argument("--max-concurrent", type=int, default=64, help="requests at once (default: %(default)s)")
     read = options.parse_args(given)
+    endpoint = Endpoint(_endpoint_config(options, read))
 
-    def made() -> MCPServer:
-        personas = load_by_task(read.personas, Persona, option="--personas")
-        endpoint = Endpoint(_endpoint_config(read))
-        return simulator(lambda task, seed: ModelledUser(personas(task, seed), endpoint, task=task, seed=seed))
+    def begin(task: str, seed: int) -> ModelledUser:
+        return ModelledUser(read.personas(task, seed), endpoint, task=task, seed=seed)
 
-    serve(_made(options, made), read.http)
+    serve(simulator(begin), read.http)
 
 
 def _replay(given: Sequence[str]) -> None:
-    options = parser(f"{PROGRAM} replay", "A user who says again what a user said, by task and seed.")
-    options.add_argument("--recording", required=True, metavar="DIR|FILE.jsonl", help="traces, or recordings")
+    options = parser(f"{PROGRAM} replay", "A user who repeats recorded messages, by task and seed.")
+    options.add_argument(
+        "--recording",
+        required=True,
+        type=_reporting(load_recordings),
+        metavar="DIR|FILE.jsonl",
+        help="traces, or recordings",
+    )
     read = options.parse_args(given)
-
-    def made() -> MCPServer:
-        recorded = load_recordings(read.recording)
-        return simulator(lambda task, seed: ReplayedUser(recorded(task, seed)))
-
-    serve(_made(options, made), read.http)
+    serve(simulator(lambda task, seed: ReplayedUser(read.recording(task, seed))), read.http)
 
 
 def _live(given: Sequence[str]) -> None:
     options = parser(f"{PROGRAM} live", "A user whom a person plays: in a browser, or with the kind `answer`.")
-    options.add_argument("--personas", required=True, metavar="MODULE:FUNCTION|FILE.json", help=_PERSONAS)
-    options.add_argument("--desk", default="127.0.0.1:8020", metavar="HOST:PORT", help="default: %(default)s")
+    _add_by_task(options, "--personas", Persona)
+    options.add_argument(
+        "--page",
+        "--desk",
+        type=address,
+        default="127.0.0.1:8020",
+        metavar="HOST:PORT",
+        help="where the page for the person's answers is served (default: %(default)s)",
+    )
     options.add_argument("--wait-s", type=float, default=600, help="for one answer (default: %(default)s)")
     read = options.parse_args(given)
-    host, _, port = read.desk.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        options.error(f"--desk {read.desk!r} is not HOST:PORT, for example 127.0.0.1:8020")
     if not read.wait_s > 0:
         options.error("--wait-s: seconds, more than 0")
-    desk = Desk(wait_s=read.wait_s)
-
-    def made() -> MCPServer:
-        personas = load_by_task(read.personas, Persona, option="--personas")
-        return simulator(lambda task, seed: LiveUser(personas(task, seed), desk, task=task))
-
-    server = _made(options, made)
+    page = AnswerPage(wait_s=read.wait_s)
+    server = simulator(lambda task, seed: LiveUser(read.personas(task, seed), page, task=task))
     try:
-        listening = socket.create_server((host, int(port)))
+        listening = socket.create_server(read.page)
     except OSError as error:
-        options.error(f"--desk {read.desk}: {error.strerror}")
-    anyio.run(_serve_beside, server, read.http, desk, listening)
+        options.error(f"--page {read.page[0]}:{read.page[1]}: {error.strerror}")
+    anyio.run(_serve_with_page, server, read.http, page, listening)
 
 
-async def _serve_beside(server: MCPServer, http: tuple[str, int] | None, desk: Desk, listening: socket.socket) -> None:
-    async with opened(desk, listening) as address:
-        sys.stderr.write(f"the user's desk is at {address}\n")
+async def _serve_with_page(
+    server: MCPServer, http: tuple[str, int] | None, page: AnswerPage, listening: socket.socket
+) -> None:
+    async with page.served(listening) as url:
+        sys.stderr.write(f"the page for the user's answers is at {url}\n")
         if http is None:
             await server.run_stdio_async()
         else:
@@ -111,8 +112,8 @@ async def _serve_beside(server: MCPServer, http: tuple[str, int] | None, desk: D
 
 
 def _answer(given: Sequence[str]) -> None:
-    options = argparse.ArgumentParser(prog=f"python -m {PROGRAM} answer", description="The live user's desk, here.")
-    options.add_argument("url", help="where the desk is, for example http://127.0.0.1:8020")
+    options = argparse.ArgumentParser(prog=f"python -m {PROGRAM} answer", description="The live user's page, here.")
+    options.add_argument("url", help="where the page is, for example http://127.0.0.1:8020")
     options.add_argument("--wait-s", type=float, default=3600, help="for a question (default: %(default)s)")
     read = options.parse_args(given)
     sys.exit(answer_questions(read.url, wait_s=read.wait_s, given=sys.stdin, shown=sys.stdout))
@@ -127,10 +128,32 @@ _KINDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
-def _endpoint_config(read: argparse.Namespace) -> EndpointConfig:
+def _add_by_task(options: argparse.ArgumentParser, option: str, model: type[Scenario] | type[Persona]) -> None:
+    options.add_argument(
+        option,
+        required=True,
+        type=_reporting(partial(load_by_task, model=model)),
+        metavar="MODULE:FUNCTION|FILE.json",
+        help=_BY_TASK.format(model.__name__),
+    )
+
+
+def _reporting(load: Callable[[str], T]) -> Callable[[str], T]:
+    """An argparse type that reports the ValueError of `load` with its message."""
+
+    def read(source: str) -> T:
+        try:
+            return load(source)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def _endpoint_config(options: argparse.ArgumentParser, read: argparse.Namespace) -> EndpointConfig:
     for variable in (URL, MODEL):
         if not os.environ.get(variable):
-            raise ValueError(f"{variable} is not set in the environment")
+            options.error(f"{variable} is not set in the environment")
     key = os.environ.get(KEY)
     try:
         return EndpointConfig(
@@ -143,16 +166,9 @@ def _endpoint_config(read: argparse.Namespace) -> EndpointConfig:
             max_concurrent=read.max_concurrent,
         )
     except ValidationError as error:
+        # Not pydantic's own text, which would show the values and so the key.
         fault = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(f"{fault['loc'][0]}: {fault['msg']}") from None
-
-
-def _made(options: argparse.ArgumentParser, make: Callable[[], MCPServer]) -> MCPServer:
-    """The server, or one message and exit status 2."""
-    try:
-        return make()
-    except ValueError as error:
-        options.error(str(error))
+        options.error(f"{fault['loc'][0]}: {fault['msg']}")
 
 
 if __name__ == "__main__":

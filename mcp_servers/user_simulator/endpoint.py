@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible chat endpoint."""
+"""Client of a model behind an OpenAI-compatible chat endpoint."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MOST_BYTES = 4 << 20
 
 
 class EndpointConfig(BaseModel):
-    """Where the model is, and how it is asked."""
+    """Address of the model and sampling parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str
-    """The base, as in `https://api.example.com/v1`; `/chat/completions` is added."""
+    """Base URL, as in `https://api.example.com/v1`; `/chat/completions` is appended."""
     model: str = Field(min_length=1)
     api_key: SecretStr | None = None
     temperature: float = Field(default=0.7, ge=0, le=2)
     max_tokens: int = Field(default=512, ge=1)
     timeout_s: float = Field(default=45, gt=0, allow_inf_nan=False)
-    """For one answer, the wait for a turn among `max_concurrent` included."""
+    """For one response, including the wait for one of the `max_concurrent` slots."""
     max_concurrent: int = Field(default=64, ge=1)
 
     @field_validator("url")
@@ -51,18 +51,19 @@ class _Completion(BaseModel):
 
 
 class Endpoint:
-    """Asks the model, a bounded number of times at once. It is safe to use from all conversations of a process."""
+    """Sends requests to the model, at most `max_concurrent` at a time. Shared by all conversations of a process."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
-        self._tls = httpx2.create_ssl_context()  # once: it is most of what a client costs
-        self._places = anyio.CapacityLimiter(config.max_concurrent)
+        self._tls = httpx2.create_ssl_context()  # made once: it is most of the cost of a client
+        self._slots = anyio.CapacityLimiter(config.max_concurrent)
 
     async def complete(self, messages: Sequence[Mapping[str, str]], *, seed: int) -> str:
-        """The model's next message.
+        """Returns the model's next message.
 
         Raises:
-            ToolError: it was not to be had; the text never has the key or the url's query in it.
+            ToolError: The request failed, or the response is not a chat completion. The message never contains the key
+                or the URL.
         """
         config = self._config
         body = {
@@ -74,7 +75,7 @@ class Endpoint:
         }
         try:
             with anyio.fail_after(config.timeout_s):
-                async with self._places:
+                async with self._slots:
                     data = await self._post(body)
         except TimeoutError as error:
             raise ToolError(f"the user's model did not answer within {config.timeout_s:g} s") from error

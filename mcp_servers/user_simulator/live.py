@@ -1,18 +1,164 @@
-"""A user whom a person plays, at a desk."""
+"""The live user, whom a person plays on a small web page or at a terminal."""
 
 from __future__ import annotations
 
-from mcp_servers.kit import Elicited, Numbered, Reply
-from mcp_servers.user_simulator.conversation import answer_of
-from mcp_servers.user_simulator.desk import Desk, Line
-from mcp_servers.user_simulator.persona import Persona
+import itertools
+import socket
+import time
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Literal, TextIO
+
+import anyio
+import httpx2
+import uvicorn
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
+from mcp_servers.user_simulator.modelled import Persona
+from mcp_servers.user_simulator.scripted import answer_of
+
+LEAVE = "/leave"
+_POLL_S = 0.5
+_MAX_BYTES = 1 << 20
+
+
+class Line(BaseModel):
+    """A message of the conversation."""
+
+    by: Literal["user", "assistant"]
+    text: str
+
+
+class PersonsAnswer(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    message: str
+    done: bool = False
+    """Whether the user leaves with this message."""
+
+
+@dataclass(eq=False, slots=True)
+class _Question:
+    about: dict[str, str]
+    said: Sequence[Line]
+    answer: PersonsAnswer | None = None
+    answered: anyio.Event = field(default_factory=anyio.Event)
+
+
+class AnswerPage:
+    """Open questions to a person, and the web page and JSON interface for answering them.
+
+    Args:
+        wait_s: Maximum wait for an answer, in seconds.
+    """
+
+    def __init__(self, *, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._questions: dict[str, _Question] = {}
+        self._numbers = itertools.count(1)
+
+    async def ask(self, about: dict[str, str], said: Sequence[Line]) -> PersonsAnswer:
+        """Waits for the person's answer.
+
+        Args:
+            about: What the page shows besides the conversation, by title.
+            said: The conversation so far.
+
+        Raises:
+            ToolError: There was no answer in time.
+        """
+        number, question = str(next(self._numbers)), _Question(about, list(said))
+        self._questions[number] = question
+        try:
+            with anyio.fail_after(self._wait_s):
+                await question.answered.wait()
+        except TimeoutError as error:
+            raise ToolError(f"no person answered for the user within {self._wait_s:g} s") from error
+        finally:
+            del self._questions[number]
+        assert question.answer is not None
+        return question.answer
+
+    @asynccontextmanager
+    async def served(self, listening: socket.socket) -> AsyncGenerator[str]:
+        """Serves the page on a bound socket until the block ends; yields its URL."""
+        host, port = listening.getsockname()[:2]
+        # No access log: standard output may carry the protocol.
+        config = uvicorn.Config(self.app([host, "localhost"]), log_config=None, ws="none", timeout_graceful_shutdown=1)
+        server = _PageServer(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listening])
+            try:
+                yield f"http://{host}:{port}"
+            finally:
+                server.should_exit = True
+
+    def app(self, hosts: Sequence[str]) -> Starlette:
+        """The web application, for requests that name one of these hosts.
+
+        Another site's page cannot answer: its requests have another host, or a content type for which browsers send
+        a preflight request first.
+        """
+        routes = [
+            Route("/", self._page),
+            Route("/questions", self._list),
+            Route("/questions/{number}", self._answer, methods=["POST"]),
+        ]
+        return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
+
+    async def _page(self, _: Request) -> Response:
+        return HTMLResponse((files("mcp_servers.user_simulator") / "live.html").read_text(encoding="utf-8"))
+
+    async def _list(self, _: Request) -> Response:
+        return JSONResponse(
+            [
+                {"id": number, "about": question.about, "said": [line.model_dump() for line in question.said]}
+                for number, question in self._questions.items()
+                if question.answer is None
+            ]
+        )
+
+    async def _answer(self, request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return JSONResponse({"error": "content-type is not application/json"}, status_code=415)
+        question = self._questions.get(request.path_params["number"])
+        if question is None or question.answer is not None:
+            return JSONResponse({"error": "this question is no longer open"}, status_code=404)
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MAX_BYTES:
+                return JSONResponse({"error": f"more than {_MAX_BYTES} bytes"}, status_code=413)
+        try:
+            question.answer = PersonsAnswer.model_validate_json(bytes(body))
+        except ValidationError as error:
+            return JSONResponse({"error": error.errors(include_url=False)[0]["msg"]}, status_code=422)
+        question.answered.set()
+        return JSONResponse({})
+
+
+class _PageServer(uvicorn.Server):
+    """Installs no signal handlers: the program's main server handles signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
 
 
 class LiveUser:
-    """A `SimulatedUser`. The person is told who they are, what they want, and all that was said."""
+    """A `SimulatedUser` that a person plays. The page shows the person the persona and the conversation."""
 
-    def __init__(self, persona: Persona, desk: Desk, *, task: str) -> None:
-        self._persona, self._desk, self._task = persona, desk, task
+    def __init__(self, persona: Persona, page: AnswerPage, *, task: str) -> None:
+        self._persona, self._page, self._task = persona, page, task
         self._said: list[Line] = []
         self._openings = Numbered[str]("opening")
         self._replies = 0
@@ -23,7 +169,7 @@ class LiveUser:
     async def reply(self, message: str) -> Reply:
         await self.opening()
         heard = Line(by="assistant", text=message)
-        answer = await self._desk.ask(self._about("answer the assistant"), [*self._said, heard])
+        answer = await self._page.ask(self._about("answer the assistant"), [*self._said, heard])
         self._said += [heard, Line(by="user", text=answer.message)]
         self._replies += 1
         return Reply(message=answer.message, done=answer.done or self._replies >= self._persona.max_replies)
@@ -34,7 +180,7 @@ class LiveUser:
     async def _open(self) -> str:
         opening = self._persona.opening
         if opening is None:
-            opening = (await self._desk.ask(self._about("begin the conversation"), [])).message
+            opening = (await self._page.ask(self._about("begin the conversation"), [])).message
         self._said.append(Line(by="user", text=opening))
         return opening
 
@@ -45,3 +191,44 @@ class LiveUser:
             "What you want": self._persona.goal,
             "When you leave": self._persona.stop,
         }
+
+
+def answer_questions(url: str, *, wait_s: float, given: TextIO, shown: TextIO) -> int:
+    """Answers the questions of an `AnswerPage` at a terminal: shows the oldest one, reads a line, sends it.
+
+    Ends with `given`, or after `wait_s` seconds without a question. With a line that ends in `/leave` the user leaves.
+
+    Returns:
+        An exit status: 0, or 1 if there is no page at the URL.
+    """
+    with httpx2.Client(base_url=url, timeout=10) as page:
+        asked = time.monotonic()
+        try:
+            while time.monotonic() - asked < wait_s:
+                questions: list[dict[str, Any]] = page.get("/questions").raise_for_status().json()
+                if not questions:
+                    time.sleep(_POLL_S)
+                    continue
+                _show(questions[0], shown)
+                line = given.readline()
+                if not line:
+                    return 0
+                text = line.strip()
+                body = {"message": text.removesuffix(LEAVE).strip(), "done": text.endswith(LEAVE)}
+                sent = page.post(f"/questions/{questions[0]['id']}", json=body)
+                if sent.status_code != 200:
+                    shown.write(f"not sent: {sent.json().get('error')}\n")
+                asked = time.monotonic()
+        except httpx2.HTTPError as error:
+            shown.write(f"no page for answers at {url}: {error}\n")
+            return 1
+    return 0
+
+
+def _show(question: dict[str, Any], shown: TextIO) -> None:
+    for title, text in question["about"].items():
+        shown.write(f"{title}: {text}\n")
+    for line in question["said"]:
+        shown.write(f"{'you' if line['by'] == 'user' else 'assistant'}> {line['text']}\n")
+    shown.write(f"you ({LEAVE} at the end to leave)> ")
+    shown.flush()

@@ -1,4 +1,4 @@
-"""A user whom a model plays: persona, hidden goal, patience, and a rule for when to leave."""
+"""Personas, and the user whom a model plays: persona, hidden goal, patience, and a rule for leaving."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
-from mcp_servers.user_simulator.conversation import answer_of
-from mcp_servers.user_simulator.persona import Persona
+from mcp_servers.user_simulator.scripted import Answer, answer_of
 
 DONE, STUCK = "[DONE]", "[STUCK]"
 _BEGIN = "(The conversation begins. Say what you would say first.)"
@@ -31,16 +32,41 @@ What you want: {goal}
 """
 
 
+class Persona(BaseModel):
+    """A user that a model or a person plays."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    persona: str
+    """Who the user is, and how the user talks."""
+    goal: str
+    """What the user wants, which the agent has to find out."""
+    opening: str | None = None
+    """The first message; if None, the model or the person writes it."""
+    stop: str = "what you want has been done, or the assistant has made clear that it cannot be done"
+    """When the user leaves."""
+    patience: int = Field(default=3, ge=0)
+    """How many messages in a row may be unhelpful; at the next one the user leaves."""
+    gives_up: str = "This is not getting me anywhere. Goodbye."
+    at_a_loss: str = "I do not see how that helps me."
+    """The reply to an unhelpful message if the model writes no text."""
+    farewell: str = "Thank you. Goodbye."
+    """The last message if the model writes no text."""
+    max_replies: int = Field(default=15, ge=1)
+    answers: tuple[Answer, ...] = ()
+    """To questions that servers ask during tool calls: the first that fits is given, others are declined."""
+
+
 class Model(Protocol):
-    """What answers for the user."""
+    """A chat model."""
 
     async def complete(self, messages: Sequence[Mapping[str, str]], *, seed: int) -> str:
-        """The next message. Raises `ToolError` where there is none to be had."""
+        """Returns the next message. Raises `ToolError` if the model cannot be reached or its response is invalid."""
         ...
 
 
 class ModelledUser:
-    """A `SimulatedUser`. A turn whose model fails has not been taken: the same number may be asked for again."""
+    """A `SimulatedUser` that a model plays. A turn fails with its model request, and can be asked for again."""
 
     def __init__(self, persona: Persona, model: Model, *, task: str, seed: int) -> None:
         self._persona, self._model, self._key = persona, model, f"{task}/{seed}"
@@ -58,9 +84,9 @@ class ModelledUser:
         said = await self._said(heard)
         stuck = self._stuck + 1 if STUCK in said else 0
         text = _without_marks(said)
-        if not text and DONE not in said:  # the mark alone: a turn like any other, in which the user is at a loss
+        if not text and DONE not in said:  # the mark alone: an unhelpful message, answered with the persona's words
             text, said = self._persona.at_a_loss, f"{self._persona.at_a_loss} {STUCK}"
-        # Nothing fails from here on: the turn is taken.
+        # From here on the turn counts: nothing below raises.
         self._remember(heard, said)
         self._stuck, self._replies = stuck, self._replies + 1
         if DONE in said:
@@ -82,8 +108,8 @@ class ModelledUser:
         return opening
 
     async def _said(self, message: str) -> str:
-        """What the model says to this. Raises `ToolError` where it says nothing."""
-        asked = {"role": "user", "content": message}  # to the model, the agent is the user
+        """The model's response to a message. Raises `ToolError` if it is empty."""
+        asked = {"role": "user", "content": message}  # to the model, the agent has the role of the user
         digest = hashlib.sha256(f"{self._key}/{len(self._messages)}".encode()).digest()
         text = await self._model.complete([*self._messages, asked], seed=int.from_bytes(digest[:4]) >> 1)
         said = _THOUGHT.sub("", text).strip()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers.calculator.arithmetic import ArithmeticRefused, evaluate
-from mcp_servers.calculator.problems import SIZES, TASKS, problem
+from mcp_servers.calculator.problems import TASKS, problem
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -101,7 +101,7 @@ async def test_the_expert_scores_one_on_every_problem(calculator_players: Seats,
     async with calculator_players() as player:
         lister = player("lister")
         listed = (await lister.harness(lister.world, "tasks", split=split, limit=1000))["tasks"]
-        assert len(listed) == SIZES[split]
+        assert len(listed) == TASKS.sizes[split]
         for item in listed:
             one = player(item["task"])
             await one.play_expert(item["task"], item["seed"])
@@ -155,7 +155,7 @@ def test_any_seed_makes_a_problem_whose_stages_lead_to_the_answer(task: str, see
 
 
 def test_the_splits_share_no_problem():
-    prompts = [{problem(task, TASKS.seed(task)).prompt for task in TASKS.names(split)} for split in SIZES]
+    prompts = [{problem(task, TASKS.seed(task)).prompt for task in TASKS.names(split)} for split in TASKS.sizes]
     assert not prompts[0] & prompts[1]
 
 

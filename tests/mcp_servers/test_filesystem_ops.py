@@ -20,11 +20,9 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers import filesystem_ops
-from mcp_servers.filesystem_ops.expert import expert
 from mcp_servers.filesystem_ops.jobs import KINDS
-from mcp_servers.filesystem_ops.score import score
-from mcp_servers.filesystem_ops.tasks import TASKS, make_assignment
-from mcp_servers.filesystem_ops.tree import Tree, lay_out, look, same
+from mcp_servers.filesystem_ops.tasks import TASKS, expert, make_assignment, score
+from mcp_servers.filesystem_ops.tree import Tree, lay_out, read, same
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -45,7 +43,7 @@ async def test_the_score_is_of_the_directory_as_it_is(players_of: Seats, place: 
     async with players_of(filesystem_ops.create_server(place)) as player:
         one = player("a")
         await one.begin(TASK, SEED)
-        assert look(place) == ASSIGNMENT.before
+        assert read(place) == ASSIGNMENT.before
         assert await one.score() == {"score": 0.0, "parts": {"done": 0.0, "intact": 1.0}}
         lay_out(place, ASSIGNMENT.goal)
         assert await one.score() == {"score": 1.0, "parts": {"done": 1.0, "intact": 1.0}}
@@ -128,9 +126,9 @@ def test_links_are_neither_followed_nor_files(place: Path, tmp_path: Path):
     (tmp_path / "outside" / "kept.txt").write_text("kept")
     (place / "link").symlink_to(tmp_path / "outside")
     (place / "file").symlink_to(tmp_path / "outside" / "kept.txt")
-    assert look(place) == {"file": "\0"}
+    assert read(place) == {"file": "\0"}
     lay_out(place, {"a/b.txt": "x"})
-    assert look(place) == {"a/b.txt": "x"} and (tmp_path / "outside" / "kept.txt").read_text() == "kept"
+    assert read(place) == {"a/b.txt": "x"} and (tmp_path / "outside" / "kept.txt").read_text() == "kept"
 
 
 async def test_a_directory_with_something_in_it_is_never_overwritten(players_of: Seats, error_of: ErrorOf, place: Path):
@@ -139,7 +137,7 @@ async def test_a_directory_with_something_in_it_is_never_overwritten(players_of:
         one = player("a")
         assert "is not empty" in error_of(await one.ask(one.world, "reset", task=TASK, seed=SEED))
         await one.harness(one.world, "release")
-    assert look(place) == {"thesis.txt": "two years of work"}
+    assert read(place) == {"thesis.txt": "two years of work"}
 
 
 async def test_a_release_empties_the_directory_and_another_reset_fills_it(players_of: Seats, place: Path):
@@ -157,7 +155,7 @@ async def test_two_trajectories_cannot_share_the_directory(players_of: Seats, er
         await player("a").begin(TASK, SEED)
         other = player("b")
         assert "already holds 1 trajectories" in error_of(await other.ask(other.world, "reset", task=TASK, seed=1))
-        assert look(place) == ASSIGNMENT.before
+        assert read(place) == ASSIGNMENT.before
 
 
 @pytest.mark.parametrize("rounds", [50, pytest.param(1000, marks=pytest.mark.full)])
@@ -166,10 +164,10 @@ async def test_resets_leave_what_the_last_one_laid_out(players_of: Seats, place:
         one = player("a")
         for seed in range(rounds):
             await one.begin(TASK, seed)
-        assert look(place) == make_assignment(TASK, rounds - 1).before
+        assert read(place) == make_assignment(TASK, rounds - 1).before
         shutil.rmtree(place / "reports")
         await one.begin(TASK, SEED)
-        assert look(place) == ASSIGNMENT.before
+        assert read(place) == ASSIGNMENT.before
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers import gsm8k_tools
-from mcp_servers.calculator.answer import answer_in
-from mcp_servers.calculator.arithmetic import evaluate
-from mcp_servers.gsm8k_tools.attempts import Attempts
-from mcp_servers.gsm8k_tools.problems import TASKS, problem
+from mcp_servers.calculator.arithmetic import answer_in, evaluate, results_within
+from mcp_servers.gsm8k_tools.problems import TASKS, Attempts, problem
 from mcp_servers.gsm8k_tools.templates import TEMPLATES
-from mcp_servers.gsm8k_tools.work import results_within
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

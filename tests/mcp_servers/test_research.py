@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers import research
-from mcp_servers.kit.messages import Message
+from mcp_servers.kit import Message
 from mcp_servers.research.inquiry import Inquiry, answer_in, normalised
 from mcp_servers.research.library import Library, make_library
 from mcp_servers.research.questions import TASKS, library_of, make_question

@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 
 from mcp_servers.retail.case import Case
-from mcp_servers.retail.counter import CounterSlice, counter_seed, counter_task_names
-from mcp_servers.retail.expert import expert
-from mcp_servers.retail.parts import Look
-from mcp_servers.retail.tasks import default_seed, make_case, task_names
-from mcp_servers.retail.world import TODAY
+from mcp_servers.retail.database import TODAY
+from mcp_servers.retail.script import Look
+from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
+from mcp_servers.retail.tasks import TASKS, make_case
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 
-CASES = [make_case(task, default_seed(task)) for task in task_names("test")]
+CASES = [make_case(task, TASKS.seed(task)) for task in TASKS.names("test")]
 DAYS = [f"{TODAY + timedelta(days=number)}" for number in range(1, 31)]
 EVERYTHING = """Unfortunately I cannot do it. A colleague will take over about order {orders}. It stays as it is.
 Shall I cancel, return, exchange, change, pay or send it to the address {numbers}? It is done. {values}"""
@@ -44,15 +43,15 @@ async def test_saying_everything_at_once_earns_little(retail_players: Seats, loo
 @pytest.mark.parametrize("looks", [False, True], ids=["blind", "after all other look-ups"])
 async def test_a_day_or_an_amount_among_all_of_them_answers_no_question(retail_players: Seats, looks: bool):
     """Where nothing is to be changed, the right outcome is worth no more than what was told."""
-    cases = [case for case in CASES if {part.kind for part in case.parts} == {"question"}]
+    cases = [case for case in CASES if {request.kind for request in case.requests} == {"question"}]
     assert len(cases) >= 6
     async with retail_players() as player:
         for case in cases:
-            one, prices = player(case.task), re.findall(VALUE, f"{case.world.model_dump(mode='json')}")
+            one, prices = player(case.task), re.findall(VALUE, f"{case.database.model_dump(mode='json')}")
             await one.begin(case.task, case.seed)
             await one.call("find_user_by_email", email=case.customer.email)
-            for beat in case.beats() if looks else ():
-                for call in beat.calls if isinstance(beat, Look) else ():
+            for turn in case.turns() if looks else ():
+                for call in turn.calls if isinstance(turn, Look) else ():
                     await one.call(call.name, **call.arguments)
             await one.call("record_outcome", outcome="resolved", summary="Answered.")
             for start in range(0, 60, 15):
@@ -64,12 +63,12 @@ async def test_a_day_or_an_amount_among_all_of_them_answers_no_question(retail_p
 async def test_the_right_answer_that_was_not_looked_up_is_a_guess(retail_players: Seats):
     async with retail_players() as player:
         for case in CASES:
-            if {part.kind for part in case.parts} == {"question"}:
+            if {request.kind for request in case.requests} == {"question"}:
                 one = player(case.task)
                 await one.begin(case.task, case.seed)
                 await one.call("find_user_by_email", email=case.customer.email)
                 await one.call("record_outcome", outcome="resolved", summary="Answered.")
-                await one.say(expert(case).turns[-1].content or "")
+                await one.say(case.expert().turns[-1].content or "")
                 assert (await one.score())["score"] == 0.0, case.task
 
 
@@ -78,9 +77,9 @@ async def test_the_prices_of_all_variants_do_not_answer_a_question_about_one(ret
     assert len(cases) >= 3
     async with retail_players() as player:
         for case in cases:
-            answer = expert(case).turns[-1].content or ""
+            answer = case.expert().turns[-1].content or ""
             price = re.findall(VALUE, answer)[0]
-            product = next(p for p in case.world.products.values() if price in {f"{v.price}" for v in p.variants})
+            product = next(p for p in case.database.products.values() if price in {f"{v.price}" for v in p.variants})
             others = [f"{variant.price}" for variant in product.variants if f"{variant.price}" != price]
             for number, score in ((0, 1.0), (1, 1.0), (2, 0.0)):
                 one = player(f"{case.task} {number}")
@@ -94,30 +93,30 @@ async def test_the_prices_of_all_variants_do_not_answer_a_question_about_one(ret
 
 async def test_one_of_two_requests_served_earns_half(retail_players: Seats):
     """The first one is refused as it must be, and the question after it is ignored."""
-    cases = [case for case in CASES if [part.kind for part in case.parts] == ["refusal", "question"]]
+    cases = [case for case in CASES if [request.kind for request in case.requests] == ["refusal", "question"]]
     assert cases
     async with retail_players() as player:
         for case in cases:
             one = player(case.task)
             await one.begin(case.task, case.seed)
             await one.call("find_user_by_email", email=case.customer.email)
-            for call in case.parts[0].beats[0].calls:  # type: ignore[union-attr]
+            for call in case.requests[0].turns[0].calls:  # type: ignore[union-attr]
                 await one.call(call.name, **call.arguments)
-            for turn in expert(case).turns:
+            for turn in case.expert().turns:
                 if turn.content and "sorry" in turn.content:
                     await one.say(turn.content)
             await one.call("record_outcome", outcome="resolved", summary="Refused.")
-            told = len(case.tellings)
+            told = len(case.statements)
             assert (await one.score())["score"] == pytest.approx((told - 1) / told), case.task
 
 
 @pytest.mark.parametrize("slice_", ["any", "fitting"])
-async def test_trying_every_step_at_the_counter_earns_nothing(retail_players: Seats, slice_: CounterSlice):
+async def test_trying_every_step_of_a_short_task_earns_nothing(retail_players: Seats, slice_: ShortSlice):
     async with retail_players(slice_=slice_) as player:
         scores: list[float] = []
-        for task in counter_task_names(slice_, "test"):
+        for task in SHORT_TASKS[slice_].names("test"):
             one = player(task)
-            await one.begin(task, counter_seed(task))
+            await one.begin(task, SHORT_TASKS[slice_].seed(task))
             await one.call("list_orders")
             await one.call("cancel_order", order_id="W1", reason="no_longer_needed")
             results = [await one.call(name, order_id="W1") for name in ("track_shipment", "check_return_window")]

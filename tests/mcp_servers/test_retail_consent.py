@@ -11,38 +11,37 @@ import pytest
 
 from mcp_servers.kit import Message
 from mcp_servers.retail.case import Case
-from mcp_servers.retail.consent import all_agreed, is_no, is_yes
-from mcp_servers.retail.expert import expert
-from mcp_servers.retail.parts import CONFIRM, Part, Say, Write
-from mcp_servers.retail.tasks import default_seed, make_case, task_names
+from mcp_servers.retail.score import all_agreed, is_no, is_yes
+from mcp_servers.retail.script import CONFIRM, Request, Say, Write
+from mcp_servers.retail.tasks import TASKS, make_case
 from mcp_servers.retail.users import scenario
-from mcp_servers.user_simulator.conversation import Conversation
+from mcp_servers.user_simulator.scripted import ScriptedUser
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
-CASES = {split: [make_case(task, default_seed(task)) for task in task_names(split)] for split in ("train", "test")}
+CASES = {split: [make_case(task, TASKS.seed(task)) for task in TASKS.names(split)] for split in ("train", "test")}
 
 
-def says(part: Part) -> list[Say]:
-    return [beat for beat in part.beats if isinstance(beat, Say)]
+def says(request: Request) -> list[Say]:
+    return [turn for turn in request.turns if isinstance(turn, Say)]
 
 
-def refused(part: Part) -> list[Say]:
-    return [say for say in says(part) if CONFIRM in say.cues and is_no(say.answer)]
+def refused(request: Request) -> list[Say]:
+    return [say for say in says(request) if CONFIRM in say.cues and is_no(say.answer)]
 
 
 def has_changed_mind(case: Case) -> bool:
-    return any(part.kind == "change" and refused(part) for part in case.parts)
+    return any(request.kind == "change" and refused(request) for request in case.requests)
 
 
 def is_withdrawn(case: Case) -> bool:
-    return [part.kind for part in case.parts] == ["withdrawn"]
+    return [request.kind for request in case.requests] == ["withdrawn"]
 
 
 CANCELLED_AFTER_ALL = [
     case
     for case in [*CASES["train"], *CASES["test"]]
-    if len(case.parts) == 1 and refused(case.parts[0]) and "cancel" in refused(case.parts[0])[0].cues
+    if len(case.requests) == 1 and refused(case.requests[0]) and "cancel" in refused(case.requests[0])[0].cues
 ]
 """The customer asks for a cancellation, and says no when asked to confirm it."""
 
@@ -50,22 +49,28 @@ CANCELLED_AFTER_ALL = [
 @pytest.mark.parametrize("split", CASES)
 def test_a_quarter_of_the_customers_refuse_or_change_their_minds(split: str):
     cases = CASES[split]
-    withdrawn = [case for case in cases if any(part.kind == "withdrawn" for part in case.parts)]
+    withdrawn = [case for case in cases if any(request.kind == "withdrawn" for request in case.requests)]
     changed = [case for case in cases if has_changed_mind(case)]
     assert len(withdrawn) >= len(cases) / 10 and len(changed) >= len(cases) / 5
-    instead = {write.call.name for case in changed for part in case.parts if refused(part) for write in writes(part)}
+    instead = {
+        write.call.name
+        for case in changed
+        for request in case.requests
+        if refused(request)
+        for write in writes(request)
+    }
     assert instead >= {"modify_order_address", "modify_order_items", "return_items", "exchange_items"}
 
 
-def writes(part: Part) -> list[Write]:
-    return [beat for beat in part.beats if isinstance(beat, Write)]
+def writes(request: Request) -> list[Write]:
+    return [turn for turn in request.turns if isinstance(turn, Write)]
 
 
 async def test_a_change_that_the_customer_refused_costs_what_the_database_earns(retail_players: Seats):
     assert any(is_withdrawn(case) for case in CANCELLED_AFTER_ALL) and any(map(has_changed_mind, CANCELLED_AFTER_ALL))
     async with retail_players() as player:
         for case in CANCELLED_AFTER_ALL:
-            one, said = player(case.task), refused(case.parts[0])[0]
+            one, said = player(case.task), refused(case.requests[0])[0]
             number = re.findall(r"W\d{5}", said.text)[0]
             await play(one, case, until=said)
             assert is_no(one.messages[-1]["content"])
@@ -77,22 +82,22 @@ async def test_a_change_that_the_customer_refused_costs_what_the_database_earns(
 
 
 async def test_what_the_customer_wants_instead_needs_a_yes_of_its_own(retail_players: Seats):
-    cases = [case for case in CASES["test"] if has_changed_mind(case) and len(case.parts) == 1]
+    cases = [case for case in CASES["test"] if has_changed_mind(case) and len(case.requests) == 1]
     async with retail_players() as player:
         for case in cases:
             one = player(case.task)
-            await play(one, case, without=says(case.parts[0])[1])
+            await play(one, case, without=says(case.requests[0])[1])
             parts = (await one.score())["parts"]
-            items = len(case.tellings) + 2
+            items = len(case.statements) + 2
             assert parts == {"database": 1.0, "communication": pytest.approx((items - 1) / items)}, case.task
 
 
 async def test_an_agent_that_takes_the_no_for_the_end_has_not_done_what_was_wanted_instead(retail_players: Seats):
-    cases = [case for case in CASES["test"] if has_changed_mind(case) and len(case.parts) == 1]
+    cases = [case for case in CASES["test"] if has_changed_mind(case) and len(case.requests) == 1]
     async with retail_players() as player:
         for case in cases:
             one = player(case.task)
-            await play(one, case, until=refused(case.parts[0])[0])
+            await play(one, case, until=refused(case.requests[0])[0])
             await one.call("record_outcome", outcome="resolved", summary="Nothing done.")
             await one.say("Very well, I have changed nothing.")
             assert (await one.score())["score"] == 0.0
@@ -102,18 +107,18 @@ async def test_leaving_alone_what_the_customer_was_never_asked_about_earns_nothi
     async with retail_players() as player:
         for case in filter(is_withdrawn, CASES["test"]):
             one = player(case.task)
-            left = says(case.parts[0])[-1]
-            await play(one, case, without=refused(case.parts[0])[0])
+            left = says(case.requests[0])[-1]
+            await play(one, case, without=refused(case.requests[0])[0])
             assert left.text in one.messages[-2]["content"]
             assert (await one.score())["score"] == 0.0
 
 
 def test_a_proposal_that_is_right_at_once_is_agreed_to_at_once():
-    cases = [case for case in CASES["train"] if any(say.sooner for part in case.parts for say in says(part))]
+    cases = [case for case in CASES["train"] if any(say.sooner for request in case.requests for say in says(request))]
     assert cases
     for case in cases:
-        lines = [beat for beat in case.beats() if isinstance(beat, Say)]
-        user = Conversation(scenario(case.task, case.seed))
+        lines = [turn for turn in case.turns() if isinstance(turn, Say)]
+        user = ScriptedUser(scenario(case.task, case.seed))
         for before, say in zip([None, *lines], lines, strict=False):
             if not say.sooner:
                 reply = user.reply(say.text)
@@ -123,8 +128,8 @@ def test_a_proposal_that_is_right_at_once_is_agreed_to_at_once():
 
 def test_no_customer_agrees_to_something_else_than_they_asked_for():
     for case in CASES["test"]:
-        user = Conversation(scenario(case.task, case.seed))
-        for say in [beat for beat in case.beats() if isinstance(beat, Say)]:
+        user = ScriptedUser(scenario(case.task, case.seed))
+        for say in [turn for turn in case.turns() if isinstance(turn, Say)]:
             if CONFIRM in say.cues:
                 subject = (re.findall(r"W\d{5}", say.text) or re.findall(r"\d{5}", say.text))[-1]
                 assert not is_yes(user.reply(f"Shall I throw {subject} away?").message)
@@ -164,7 +169,7 @@ def test_a_change_is_agreed_to_by_a_clear_yes_to_it_and_by_nothing_else(agreed: 
 async def play(one: Any, case: Case, *, until: Say | None = None, without: Say | None = None) -> None:
     """The expert's script up to that line, or without it."""
     await one.begin(case.task, case.seed)
-    for turn in expert(case).turns:
+    for turn in case.expert().turns:
         for call in turn.calls or []:
             await one.call(call.name, **call.arguments)
         if turn.content and (without is None or turn.content != without.text):

@@ -14,20 +14,25 @@ from typing import Any
 import pytest
 
 from mcp_servers.retail.case import Case
-from mcp_servers.retail.parts import Say
-from mcp_servers.retail.tasks import default_seed, make_case, task_names
+from mcp_servers.retail.script import Say
+from mcp_servers.retail.tasks import TASKS, make_case
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 
 
 def _is_one_plain_change(case: Case) -> bool:
-    return len(case.parts) == 1 and len(case.parts[0].beats) == 4 and case.outcome == "resolved" and bool(case.tellings)
+    return (
+        len(case.requests) == 1
+        and len(case.requests[0].turns) == 4
+        and case.outcome == "resolved"
+        and bool(case.statements)
+    )
 
 
-CHANGE = next(task for task in task_names("train") if _is_one_plain_change(make_case(task, default_seed(task))))
+CHANGE = next(task for task in TASKS.names("train") if _is_one_plain_change(make_case(task, TASKS.seed(task))))
 """A task with one change, asked for once and agreed to, and an amount to be told."""
-TEST_TASKS = task_names("test")
+TEST_TASKS = TASKS.names("test")
 NOT_TOLD = pytest.approx((0 + 1 / 2 + 1) / 3)
 """Of that task's communication: nothing told, the outcome for half of what was to be achieved, and asked before."""
 
@@ -36,7 +41,7 @@ async def test_doing_nothing_scores_zero_on_every_task(retail_players: Seats):
     async with retail_players() as player:
         for task in TEST_TASKS:
             one = player(task)
-            await one.begin(task, default_seed(task))
+            await one.begin(task, TASKS.seed(task))
             assert (await one.score())["score"] == 0.0
 
 
@@ -50,7 +55,7 @@ async def test_random_calls_score_little(retail_players: Seats, informed: bool):
 async def test_recording_an_outcome_and_nothing_else_is_worth_nothing(retail_players: Seats):
     async with retail_players() as player:
         for task in TEST_TASKS:
-            one, case = player(task), make_case(task, default_seed(task))
+            one, case = player(task), make_case(task, TASKS.seed(task))
             await one.begin(task, case.seed)
             await one.call("find_user_by_email", email=case.customer.email)
             await one.call("record_outcome", outcome=case.outcome, summary="All is well.")
@@ -60,7 +65,7 @@ async def test_recording_an_outcome_and_nothing_else_is_worth_nothing(retail_pla
 
 async def test_part_of_the_required_changes_earns_part_of_the_database_score(retail_players: Seats):
     async with retail_players() as player:
-        one, case = player("a"), make_case(TEST_TASKS[0], default_seed(TEST_TASKS[0]))
+        one, case = player("a"), make_case(TEST_TASKS[0], TASKS.seed(TEST_TASKS[0]))
         await one.begin(case.task, case.seed)
         await one.call("find_user_by_email", email=case.customer.email)
         first = case.required()[0].call
@@ -71,7 +76,7 @@ async def test_part_of_the_required_changes_earns_part_of_the_database_score(ret
 
 async def test_one_change_too_many_voids_the_database_score(retail_players: Seats):
     async with retail_players() as player:
-        one, case = player("a"), make_case(CHANGE, default_seed(CHANGE))
+        one, case = player("a"), make_case(CHANGE, TASKS.seed(CHANGE))
         await one.play_expert(case.task, case.seed)
         address = {"street": "1 Other Street", "city": "Elsewhere", "state": "OR", "zip_code": "97100"}
         await one.call("update_user_address", address=address)
@@ -82,7 +87,7 @@ async def test_one_change_too_many_voids_the_database_score(retail_players: Seat
 async def test_a_fact_that_only_a_tool_result_has_was_not_told(retail_players: Seats):
     async with retail_players() as player:
         one = player("a")
-        await one.play_expert(CHANGE, default_seed(CHANGE))
+        await one.play_expert(CHANGE, TASKS.seed(CHANGE))
         one.messages = [
             m for m in one.messages if m["role"] != "assistant" or m.get("tool_calls") or "?" in m["content"]
         ]
@@ -93,7 +98,7 @@ async def test_a_fact_that_only_a_tool_result_has_was_not_told(retail_players: S
 async def test_text_beside_tool_calls_was_not_told(retail_players: Seats):
     async with retail_players() as player:
         one = player("a")
-        await one.play_expert(CHANGE, default_seed(CHANGE))
+        await one.play_expert(CHANGE, TASKS.seed(CHANGE))
         *_, told, _goodbye = one.messages
         told["tool_calls"] = [{"type": "function", "function": {"name": "list_orders", "arguments": "{}"}}]
         assert (await one.score())["parts"]["communication"] == NOT_TOLD
@@ -101,7 +106,7 @@ async def test_text_beside_tool_calls_was_not_told(retail_players: Seats):
 
 async def test_a_record_read_out_as_it_came_tells_nothing(retail_players: Seats):
     async with retail_players() as player:
-        one, case = player("a"), make_case(CHANGE, default_seed(CHANGE))
+        one, case = player("a"), make_case(CHANGE, TASKS.seed(CHANGE))
         await one.play_expert(CHANGE, case.seed)
         number = case.required()[0].call.arguments["order_id"]
         records = [m["content"] for m in one.messages if m["role"] == "tool" and f'"{number}"' in m["content"]]
@@ -112,7 +117,7 @@ async def test_a_record_read_out_as_it_came_tells_nothing(retail_players: Seats)
 async def test_telling_every_amount_there_is_counts_little(retail_players: Seats):
     async with retail_players() as player:
         one = player("a")
-        await one.play_expert(CHANGE, default_seed(CHANGE))
+        await one.play_expert(CHANGE, TASKS.seed(CHANGE))
         honest = (await one.score())["parts"]["communication"]
         dump = " ".join(f"{cents / 100:.2f}" for cents in range(100, 20000, 100))
         one.messages.append({"role": "assistant", "content": dump[:1400]})
@@ -122,10 +127,10 @@ async def test_telling_every_amount_there_is_counts_little(retail_players: Seats
 
 async def test_changing_before_asking_costs_communication(retail_players: Seats):
     async with retail_players() as player:
-        one, case = player("a"), make_case(CHANGE, default_seed(CHANGE))
+        one, case = player("a"), make_case(CHANGE, TASKS.seed(CHANGE))
         await one.begin(CHANGE, case.seed)
         await one.call("find_user_by_email", email=case.customer.email)
-        write, report = case.required()[0].call, case.beats()[-1]
+        write, report = case.required()[0].call, case.turns()[-1]
         await one.call(write.name, **write.arguments)
         await one.call("record_outcome", outcome="resolved", summary="Done.")
         assert isinstance(report, Say)
@@ -136,7 +141,7 @@ async def test_changing_before_asking_costs_communication(retail_players: Seats)
 async def test_tool_calls_may_carry_prefixed_names_and_arguments_as_text(retail_players: Seats):
     async with retail_players() as player:
         one = player("a")
-        await one.play_expert(CHANGE, default_seed(CHANGE))
+        await one.play_expert(CHANGE, TASKS.seed(CHANGE))
         for message in one.messages:
             for call in message.get("tool_calls", []):
                 function = call["function"]
@@ -165,7 +170,7 @@ async def _random_score(player: Any, task: str, *, informed: bool) -> float:
     The informed player is signed in, uses ids that it has read where ids belong, and now and then reads to the user
     what it saw last.
     """
-    rng, case = Random(task), make_case(task, default_seed(task))
+    rng, case = Random(task), make_case(task, TASKS.seed(task))
     await player.begin(task, case.seed)
     if informed:
         await player.call("find_user_by_email", email=case.customer.email)

@@ -13,17 +13,16 @@ import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult
 
-from mcp_servers.retail import changes
-from mcp_servers.retail.desk import Desk
-from mcp_servers.retail.tasks import default_seed, make_case
-from mcp_servers.retail.world import TODAY, Order, PaymentMethod
+from mcp_servers.retail.database import TODAY, Order, PaymentMethod
+from mcp_servers.retail.shop import Shop, set_payment
+from mcp_servers.retail.tasks import TASKS, make_case
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 ErrorOf = Callable[[CallToolResult], str]
 
 TASK = "retail-train-0006"
-SEED = default_seed(TASK)
+SEED = TASKS.seed(TASK)
 CASE = make_case(TASK, SEED)
 ADDRESS = {"street": "1 Other Street", "city": "Elsewhere", "state": "OR", "zip_code": "97100"}
 
@@ -35,7 +34,7 @@ async def signed_in(player: Any) -> Any:
 
 
 def order(status: str) -> Order:
-    return next(order for order in CASE.world.orders_of(CASE.customer) if order.status == status)
+    return next(order for order in CASE.database.orders_of(CASE.customer) if order.status == status)
 
 
 async def test_eighteen_tools_for_the_policy_five_for_the_harness(retail_players: Seats):
@@ -65,7 +64,7 @@ async def test_every_policy_tool_has_a_real_schema_a_description_and_annotations
 async def test_read_only_tools_change_no_score_and_no_record(retail_players: Seats):
     pending, shipped, delivered = order("pending"), order("shipped"), order("delivered")
     line = delivered.lines[0]
-    variants = CASE.world.products[line.product_id].variants
+    variants = CASE.database.products[line.product_id].variants
     new = next(v.sku for v in variants if v.stock and v.sku != line.sku)
     reads: dict[str, dict[str, Any]] = {
         "get_user": {"user_id": CASE.customer.user_id},
@@ -128,8 +127,8 @@ async def test_nothing_about_accounts_or_orders_without_authentication(retail_pl
 
 
 async def test_one_customer_per_conversation_and_no_orders_of_others(retail_players: Seats, error_of: ErrorOf):
-    other = next(user for user in CASE.world.users.values() if user.user_id != CASE.customer.user_id)
-    foreign = CASE.world.orders_of(other)[0].order_id
+    other = next(user for user in CASE.database.users.values() if user.user_id != CASE.customer.user_id)
+    foreign = CASE.database.orders_of(other)[0].order_id
     async with retail_players() as player:
         one = await signed_in(player("a"))
         assert "another customer already" in error_of(await one.call("find_user_by_email", email=other.email))
@@ -156,7 +155,7 @@ async def test_only_pending_orders_can_be_changed(retail_players: Seats, error_o
 async def test_one_return_or_exchange_per_order(retail_players: Seats, error_of: ErrorOf):
     delivered = order("delivered")
     line = delivered.lines[0]
-    variants = CASE.world.products[line.product_id].variants
+    variants = CASE.database.products[line.product_id].variants
     new = [v.sku for v in variants if v.stock and v.sku != line.sku]
     paid = delivered.payment_method_id
     async with retail_players() as player:
@@ -194,28 +193,28 @@ async def test_refunds_go_back_to_what_paid_or_to_a_gift_card(retail_players: Se
 
 
 def test_the_last_day_for_a_return_is_in_and_the_next_is_not():
-    world = CASE.world.copy_to_change()
-    delivered = next(o for o in world.orders_of(CASE.customer) if o.status == "delivered")
-    desk = Desk(world=world)
+    database = CASE.database.copy_to_change()
+    delivered = next(o for o in database.orders_of(CASE.customer) if o.status == "delivered")
+    shop = Shop(database=database)
     delivered.delivered_on = TODAY - timedelta(days=30)
-    assert desk.return_window(delivered).returnable
+    assert shop.return_window(delivered).returnable
     delivered.delivered_on = TODAY - timedelta(days=31)
-    assert not desk.return_window(delivered).returnable
+    assert not shop.return_window(delivered).returnable
 
 
 def test_a_gift_card_pays_no_more_than_is_left_on_it():
-    world = CASE.world.copy_to_change()
-    customer = world.users[CASE.customer.user_id]
-    pending = next(o for o in world.orders_of(customer) if o.status == "pending")
+    database = CASE.database.copy_to_change()
+    customer = database.users[CASE.customer.user_id]
+    pending = next(o for o in database.orders_of(customer) if o.status == "pending")
     card = PaymentMethod(payment_method_id="gift_1", kind="gift_card", label="gift card", balance=pending.total)
     customer.payment_methods.append(card)
-    desk = Desk(world=world)
-    desk.identify(customer)
-    changes.set_payment(desk, pending.order_id, "gift_1")
+    shop = Shop(database=database)
+    shop.identify(customer)
+    set_payment(shop, pending.order_id, "gift_1")
     card.balance = pending.total - Decimal("0.01")
     pending.payment_method_id = customer.payment_methods[0].payment_method_id
     with pytest.raises(ToolError, match="rule 8"):
-        changes.set_payment(desk, pending.order_id, "gift_1")
+        set_payment(shop, pending.order_id, "gift_1")
 
 
 async def test_two_trajectories_of_one_task_have_a_world_each(retail_players: Seats):

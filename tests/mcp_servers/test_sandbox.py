@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers import sandbox
-from mcp_servers._jail.limits import Limits
+from mcp_servers._jail.child import Limits
 from mcp_servers.sandbox.judge import judge, same
-from mcp_servers.sandbox.problems import EXAMPLES, HIDDEN, MAX_ALIKE, TASKS, Check, problem
+from mcp_servers.sandbox.problems import TASKS, problem
+from mcp_servers.sandbox.steps import EXAMPLES, HIDDEN, MAX_ALIKE, Check
 
 pytestmark = [pytest.mark.anyio]
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

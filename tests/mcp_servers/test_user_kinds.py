@@ -26,13 +26,11 @@ from serving import Model, listening
 
 from mcp_servers.kit import Reply
 from mcp_servers.user_simulator import Persona, create_server, simulator
-from mcp_servers.user_simulator.desk import Desk, opened
 from mcp_servers.user_simulator.endpoint import Endpoint, EndpointConfig
-from mcp_servers.user_simulator.live import LiveUser
+from mcp_servers.user_simulator.live import AnswerPage, LiveUser, answer_questions
 from mcp_servers.user_simulator.modelled import ModelledUser
-from mcp_servers.user_simulator.replayed import Recording, ReplayedUser, load_recordings
-from mcp_servers.user_simulator.scenario import Cue, Scenario, Step
-from mcp_servers.user_simulator.terminal import answer_questions
+from mcp_servers.user_simulator.recordings import Recording, ReplayedUser, load_recordings
+from mcp_servers.user_simulator.scripted import Cue, Scenario, Step
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +84,7 @@ async def replayed() -> AsyncIterator[MCPServer]:
 
 @dataclass
 class Person:
-    """Answers whatever lies on a desk, over HTTP, with the number of the turn; leaves with the fourth."""
+    """Answers every open question of an answer page over HTTP, with the number of the turn; leaves with the fourth."""
 
     url: str
     answered: list[str] = field(default_factory=list)
@@ -103,25 +101,25 @@ class Person:
 
 
 @asynccontextmanager
-async def at_desk(desk: Desk) -> AsyncIterator[str]:
-    async with opened(desk, socket.create_server(("127.0.0.1", 0))) as url:
+async def served(page: AnswerPage) -> AsyncIterator[str]:
+    async with page.served(socket.create_server(("127.0.0.1", 0))) as url:
         yield url
 
 
-def live_server(desk: Desk, persona: Persona = PERSONA) -> MCPServer:
+def live_server(page: AnswerPage, persona: Persona = PERSONA) -> MCPServer:
     def begin(task: str, seed: int) -> LiveUser:
         known(task)
-        return LiveUser(persona, desk, task=task)
+        return LiveUser(persona, page, task=task)
 
     return simulator(begin)
 
 
 @asynccontextmanager
 async def live() -> AsyncIterator[MCPServer]:
-    desk = Desk(wait_s=20)
-    async with at_desk(desk) as url, anyio.create_task_group() as tasks:
+    page = AnswerPage(wait_s=20)
+    async with served(page) as url, anyio.create_task_group() as tasks:
         tasks.start_soon(Person(url).work)
-        yield live_server(desk)
+        yield live_server(page)
         tasks.cancel_scope.cancel()
 
 
@@ -352,17 +350,17 @@ def test_a_line_that_is_no_recording_is_named(text: str, tmp_path: Path) -> None
 
 
 async def with_question(check: Callable[[httpx2.AsyncClient, Client], Awaitable[None]], **options: Any) -> None:
-    desk = Desk(wait_s=options.pop("wait_s", 20))
-    async with at_desk(desk) as url, httpx2.AsyncClient(base_url=url) as person:
-        async with Client(live_server(desk, **options)) as client:
+    page = AnswerPage(wait_s=options.pop("wait_s", 20))
+    async with served(page) as url, httpx2.AsyncClient(base_url=url) as person:
+        async with Client(live_server(page, **options)) as client:
             await answer(client, "reset", task="x", seed=1)
             await check(person, client)
 
 
-async def test_nobody_at_the_desk_costs_a_bounded_wait() -> None:
+async def test_a_person_who_does_not_answer_costs_a_bounded_wait() -> None:
     async def check(person: httpx2.AsyncClient, client: Client) -> None:
         with anyio.fail_after(10):
-            assert "nobody answered for the user within 0.2 s" in refusal(
+            assert "no person answered for the user within 0.2 s" in refusal(
                 await ask(client, "reply", seq=1, message="?")
             )
         assert (await person.get("/questions")).json() == []
@@ -386,7 +384,7 @@ async def test_the_person_is_told_who_they_are_and_may_say_the_first_word_too() 
     await with_question(check, persona=PERSONA.model_copy(update={"opening": None}))
 
 
-async def test_answers_come_from_the_desk_s_own_page_only() -> None:
+async def test_answers_come_from_the_served_page_only() -> None:
     async def check(person: httpx2.AsyncClient, client: Client) -> None:
         body = b'{"message": "Mine."}'
         assert (await person.post("/questions/1", content=body)).status_code == 415
@@ -415,11 +413,11 @@ async def test_a_person_at_a_terminal_reads_the_conversation_and_leaves_with_a_w
     assert "What you want: Tea." in shown.getvalue() and "assistant> Question 2?" in shown.getvalue()
 
 
-async def test_a_live_user_is_served_over_stdio_beside_the_desk(tmp_path: Path) -> None:
+async def test_a_live_user_is_served_over_stdio_beside_the_page(tmp_path: Path) -> None:
     (tmp_path / "personas.json").write_text(json.dumps({"*": PERSONA.model_dump()}))
     with socket.create_server(("127.0.0.1", 0)) as free:
         place = f"127.0.0.1:{free.getsockname()[1]}"
-    live = ["live", "--personas", str(tmp_path / "personas.json"), "--desk", place]
+    live = ["live", "--personas", str(tmp_path / "personas.json"), "--page", place]
     program = StdioServerParameters(command=sys.executable, args=["-m", "mcp_servers.user_simulator", *live])
     with anyio.fail_after(90):
         async with Client(program) as client, anyio.create_task_group() as tasks:

@@ -14,8 +14,8 @@ from mcp_types import CallToolResult
 from pydantic import ValidationError
 
 from mcp_servers.user_simulator import Answer, Cue, Scenario, Step, create_server
-from mcp_servers.user_simulator.conversation import Conversation
-from mcp_servers.user_simulator.load import load_scenarios
+from mcp_servers.user_simulator.scripted import ScriptedUser
+from mcp_servers.user_simulator.server import load_by_task
 
 pytestmark = pytest.mark.anyio
 ErrorOf = Callable[[CallToolResult], str]
@@ -125,7 +125,7 @@ async def test_nobody_is_there_before_reset_and_for_unknown_tasks(error_of: Erro
 
 
 def test_an_unhelpful_agent_is_left_when_patience_ends():
-    user = Conversation(TEA)
+    user = ScriptedUser(TEA)
     said = [user.reply(message) for message in ("Hello", "Coffee?", "Hm")]
     assert [(reply.message, reply.done) for reply in said] == [
         ("Hm?", False),
@@ -139,7 +139,7 @@ def test_a_scenario_that_goes_in_circles_ends_at_max_replies():
         "a": Step(cues=(Cue(when=("x",), says="b", to="b"),), otherwise=("?",)),
         "b": Step(cues=(Cue(when=("x",), says="a", to="a"),), otherwise=("?",)),
     }
-    user = Conversation(Scenario(opening="Round!", first="a", steps=circle, max_replies=6))
+    user = ScriptedUser(Scenario(opening="Round!", first="a", steps=circle, max_replies=6))
     assert [user.reply("x").done for _ in range(6)] == [False] * 5 + [True]
 
 
@@ -160,17 +160,17 @@ def test_a_scenario_that_cannot_work_is_refused(change: dict[str, Any], complain
 def test_scenarios_come_from_a_json_file_by_task_or_for_any(tmp_path: Path):
     path = tmp_path / "scenarios.json"
     path.write_text(json.dumps({"tea": TEA.model_dump()}))
-    assert load_scenarios(str(path))("tea", 0) == TEA
+    assert load_by_task(str(path), Scenario)("tea", 0) == TEA
     with pytest.raises(LookupError, match="soup"):
-        load_scenarios(str(path))("soup", 0)
+        load_by_task(str(path), Scenario)("soup", 0)
     path.write_text(json.dumps({"*": TEA.model_dump()}))
-    assert load_scenarios(str(path))("soup", 0) == TEA
+    assert load_by_task(str(path), Scenario)("soup", 0) == TEA
 
 
 @pytest.mark.parametrize("source", ["nonsense", "no.such.module:f", "json:nothing", "json:__name__", "missing.json"])
 def test_a_wrong_source_of_scenarios_is_named(source: str):
     with pytest.raises(ValueError, match=source.split(":")[0]):
-        load_scenarios(source)
+        load_by_task(source, Scenario)
 
 
 async def test_the_user_answers_what_servers_ask_by_the_question_and_declines_the_rest():

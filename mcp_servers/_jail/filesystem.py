@@ -1,4 +1,4 @@
-"""The file system that the code sees: Python's standard library, read-only, and a small directory in memory."""
+"""The child's file system: Python's standard library, read-only, and a small directory in memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _KEPT = {
     os.ST_NODIRATIME: kernel.MS_NODIRATIME,
     os.ST_RELATIME: kernel.MS_RELATIME,
 }
-"""Flags of a mount that whoever has fewer privileges than its owner must not drop."""
+"""Flags of a mount that an unprivileged process must keep when it remounts."""
 _FOREIGN = ("site-packages", "dist-packages")
-"""Directories within the standard library's where other packages lie; this one perhaps, with every task in it."""
+"""Directories inside the standard library's that hold other packages, possibly this one with all its tasks."""
 
 
 def library_directories() -> list[str]:
-    """Where the modules of the standard library are, as `sys.path` names them."""
+    """Directories of the standard library's modules, as in `sys.path`."""
     import math
 
     found = [os.path.dirname(os.__file__)]
@@ -31,13 +31,17 @@ def library_directories() -> list[str]:
 
 
 def enter(libraries: list[str], disk_mb: int) -> None:
-    """Leave the host's file system for good. For a process alone in new mount and user namespaces.
+    """Leaves the host's file system for good. The process must be alone in new mount and user namespaces.
+
+    Args:
+        libraries: Directories to show, read-only, at their own paths.
+        disk_mb: Size of the writable directory.
 
     Raises:
-        OSError: The kernel refused a step; nothing may be run then.
+        OSError: The kernel refused a step; the caller must not run the code then.
     """
     kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
-    # Mounted over a directory that every system has; once it is the root, what it covered is to be seen again.
+    # Mounted over a directory that every system has. It becomes the root, which uncovers that directory again.
     kernel.mount("jail", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,nr_inodes=200,mode=0755")
     os.chdir("/tmp")
     os.mkdir("." + _OLD)
@@ -55,7 +59,7 @@ def enter(libraries: list[str], disk_mb: int) -> None:
 
 
 def _show(library: str) -> None:
-    """The directory, at the same path as outside."""
+    """Mounts the directory at its path outside, without other packages."""
     os.makedirs(library)
     source = _OLD + os.path.realpath(_OLD + library).removeprefix(_OLD)
     kernel.mount(source, library, "", kernel.MS_BIND | kernel.MS_REC)

@@ -1,4 +1,4 @@
-"""A user who says again what a user said: from traces, or from recordings written by hand."""
+"""The replayed user: repeats the user's messages of a trace or of a recording written by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_servers.kit import Elicited, Reply
-from mcp_servers.user_simulator.sealed import SUFFIX, sealed_records
+
+ARCHIVE_SUFFIX = ".traces.parquet"
+"""Of Parquet files that large trace journals are archived in."""
 
 
 class Recording(BaseModel):
@@ -23,43 +25,43 @@ class Recording(BaseModel):
     replies: tuple[Reply, ...]
 
 
-class _Open(BaseModel):
+class _Read(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class _UserTurn(_Open):
+class _UserTurn(_Read):
     message: str
     done: bool
     reward: float | None = None
 
 
-class _Turn(_Open):
+class _Turn(_Read):
     user: _UserTurn | None = None
     tools: list[object] = []
 
 
-class _Task(_Open):
+class _Task(_Read):
     task: str
     seed: int
 
 
-class _Trace(_Open):
-    """What is read of a line that `mcp-rollout run` or training wrote."""
+class _Trace(_Read):
+    """The fields that are read of a trace, a line that `mcp-rollout run` or training wrote."""
 
     task: _Task
     messages: list[dict[str, Any]]
     turns: list[_Turn]
 
     def recording(self) -> Recording:
-        told = [turn.user for turn in self.turns if turn.user is not None]
+        users = [turn.user for turn in self.turns if turn.user is not None]
         before = len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)
         opening = next((m["content"] for m in reversed(self.messages[:before]) if m["role"] == "user"), "")
-        replies = tuple(Reply(message=turn.message, done=turn.done, reward=turn.reward) for turn in told)
+        replies = tuple(Reply(message=turn.message, done=turn.done, reward=turn.reward) for turn in users)
         return Recording(task=self.task.task, seed=self.task.seed, opening=str(opening), replies=replies)
 
 
 class ReplayedUser:
-    """A `SimulatedUser` who says the recorded replies in their order, whatever the agent says, and then leaves."""
+    """A `SimulatedUser` that gives the recorded replies in order, whatever the agent says, and then leaves."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -76,12 +78,14 @@ class ReplayedUser:
 
 
 def load_recordings(source: str) -> Callable[[str, int], Recording]:
-    """Recordings by task and seed, from a `.jsonl` file or a directory of them, traces as well as recordings.
+    """Reads recordings or traces from a `.jsonl` file or a directory of such files and of trace archives.
 
-    Where there are several of the same task and seed, the first counts.
+    Returns:
+        A function (task, seed) -> recording, the first one of that task and seed. It raises LookupError if there is
+        none.
 
     Raises:
-        ValueError: there is no file, or a line of it is neither; the message names file and line.
+        ValueError: There is no file, or a line is neither a recording nor a trace; the message names file and line.
     """
     found: dict[tuple[str, int], Recording] = {}
     for recording in _recordings(Path(source)):
@@ -89,23 +93,31 @@ def load_recordings(source: str) -> Callable[[str, int], Recording]:
 
     def recorded(task: str, seed: int) -> Recording:
         if (task, seed) not in found:
-            raise LookupError(f"nobody recorded task {task!r} with seed {seed}")
+            raise LookupError(f"there is no recording of task {task!r} with seed {seed}")
         return found[task, seed]
 
     return recorded
 
 
 def _recordings(source: Path) -> Iterator[Recording]:
-    files = sorted([*source.glob("*.jsonl"), *source.glob(f"*{SUFFIX}")]) if source.is_dir() else [source]
+    files = sorted([*source.glob("*.jsonl"), *source.glob(f"*{ARCHIVE_SUFFIX}")]) if source.is_dir() else [source]
     if not files:
-        raise ValueError(f"--recording {source}: no .jsonl file in it")
+        raise ValueError(f"{source}: no .jsonl file in it")
     for file in files:
         try:
-            lines = sealed_records(file) if file.name.endswith(SUFFIX) else file.read_bytes().splitlines()
+            lines = _archived(file) if file.name.endswith(ARCHIVE_SUFFIX) else file.read_bytes().splitlines()
         except OSError as error:
-            raise ValueError(f"--recording {file}: {error.strerror or error}") from error
+            raise ValueError(f"{file}: {error.strerror or error}") from error
         for number, line in enumerate(lines, 1):
             yield _recording(line, where=f"{file}:{number}")
+
+
+def _archived(file: Path) -> list[str]:
+    """Each trace's line of JSON. Raises OSError if the file cannot be read."""
+    from pyarrow import parquet  # pyright: ignore  # here, because the import takes half a second
+
+    read: Any = parquet.read_table  # pyright: ignore  # pyarrow has no types
+    return read(file, columns=["record"]).column("record").to_pylist()
 
 
 def _recording(line: bytes | str, *, where: str) -> Recording:
@@ -117,4 +129,4 @@ def _recording(line: bytes | str, *, where: str) -> Recording:
             problems.append(str(error.errors()[0]["msg"]))
             continue
         return read.recording() if isinstance(read, _Trace) else read
-    raise ValueError(f"--recording {where}: neither a recording ({problems[0]}) nor a trace ({problems[1]})")
+    raise ValueError(f"{where}: neither a recording ({problems[0]}) nor a trace ({problems[1]})")

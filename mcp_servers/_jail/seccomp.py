@@ -1,7 +1,7 @@
-"""Which system calls the code may make: a list of what Python needs to compute and to use files, and nothing else.
+"""The seccomp filter: allows the system calls that Python needs to compute and to use files.
 
-Not on it, and so refused with EPERM: processes and threads, programs, sockets, signals to others, tracing, mounts,
-namespaces, shared memory, io_uring, ioctl, keys, clocks and limits that can be set.
+Every other call fails with EPERM: processes and threads, programs, sockets, signals to other processes, tracing,
+mounts, namespaces, shared memory, io_uring, ioctl, keys, setting clocks and limits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AARCH64 = {
     "rseq": 293, "close_range": 436, "faccessat2": 439,
 }  # fmt: skip
 _MACHINES = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
-"""By machine, the kernel's number for it (AUDIT_ARCH_*) and the calls."""
+"""By machine: the kernel's number for it (AUDIT_ARCH_*), and the allowed calls."""
 
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -46,14 +46,14 @@ _X32 = 0x40000000
 
 
 class UnknownMachine(OSError):
-    """There is no list for this processor."""
+    """There is no list of system calls for this processor."""
 
 
 def program() -> list[tuple[int, int, int, int]]:
-    """The filter, as instructions (code, jump if true, jump if false, operand).
+    """The filter as BPF instructions (code, jump if true, jump if false, operand).
 
     Raises:
-        UnknownMachine: See there.
+        UnknownMachine: There is no list of system calls for this processor.
     """
     machine = os.uname().machine
     if machine not in _MACHINES:
@@ -62,7 +62,7 @@ def program() -> list[tuple[int, int, int, int]]:
     numbers = sorted(calls.values())
     refuse = [(_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     allow = [(_RETURN, 0, 0, _ALLOW)]
-    # Each comparison that holds jumps over the comparisons after it and over `refuse`.
+    # A comparison that is true jumps over the remaining comparisons and `refuse`, to `allow`.
     compared = [(_JUMP_IF_EQUAL, len(numbers) - index, 0, number) for index, number in enumerate(numbers)]
     return [
         (_LOAD, 0, 0, _MACHINE_AT),

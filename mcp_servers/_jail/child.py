@@ -1,8 +1,8 @@
-"""What the child does: shuts itself in, step by step, and then runs the code. A step that fails ends it before that.
+"""The child process: isolates itself step by step and then runs the code. A failed step ends it before that.
 
-Three processes, each gone with the one before: the first makes the namespaces; the second is the init of its own
-process namespace, builds the file system and waits; the third gives up what is left and runs the code. When the init
-ends, the kernel kills whatever is in its namespace.
+There are three processes, and each dies with its parent. The first makes the namespaces. The second is the init of its
+own process namespace: it builds the file system and waits. The third drops its remaining privileges and runs the code.
+When the init ends, the kernel kills every process in its namespace.
 """
 
 from __future__ import annotations
@@ -14,51 +14,68 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
-from mcp_servers._jail import calls, kernel, root
-from mcp_servers._jail.limits import Limits
+from mcp_servers._jail import filesystem, kernel, seccomp
 
 READY = b"."
-"""Written to `status` once everything is shut, and before the first line of the code."""
-NOBODY = 65534
+"""Written to `status` after all isolation steps, before the first line of the code."""
+UNPRIVILEGED_ID = 65534
 
 _LINKED = ("bz2", "hashlib", "lzma", "zlib")
-"""Modules that need a shared library of the system, which is not to be seen from inside: imported before."""
+"""Modules that need a shared library of the system. They are imported first: the new root does not have it."""
+
+
+class Limits(NamedTuple):
+    """What a run may use. A named tuple, because `dataclasses` would slow down the start of every child."""
+
+    memory_mb: int = 256
+    """Address space of the process, including about 60 MB for the interpreter."""
+    cpu_s: int = 3
+    wall_s: float = 20.0
+    """Time from the start of the code. Well above `cpu_s`, so that a busy machine does not cut code that computes."""
+    start_s: float = 30.0
+    """Time for starting the interpreter before that, on a busy machine."""
+    disk_mb: int = 8
+    """Size of the writable directory, which is in memory too."""
+    output_bytes: int = 1 << 20
+    """Of standard output and error together, and of results; more ends the run."""
+    files: int = 32
+    """Number of open files."""
 
 
 def main(given: dict[str, Any]) -> NoReturn:
-    """Shuts itself in and runs the code.
+    """Isolates the process and runs the code.
 
     Args:
-        given: `limits`; `source`; `parent`, its process id; `results` and `status`, descriptors to write to; and for
-            calls `function` and `arguments`.
+        given: `limits`; `source`; `parent`, the parent's process id; `results` and `status`, file descriptors to write
+            to; `function` and `arguments`, for calls.
     """
     limits = Limits(**given["limits"])
     for name in _LINKED:
         __import__(name)
-    libraries, filters = root.library_directories(), calls.program()
-    _outlive_nobody(given["parent"])
+    libraries, filters = filesystem.library_directories(), seccomp.program()
+    _die_with_parent(given["parent"])
     kernel.no_new_privileges()
     _separate()
     _in_child(lambda: _as_init(given, limits, libraries, filters), given)
 
 
 def _as_init(given: dict[str, Any], limits: Limits, libraries: list[str], filters: list[Any]) -> NoReturn:
-    _outlive_nobody(0)
-    root.enter(libraries, limits.disk_mb)
+    _die_with_parent(0)
+    filesystem.enter(libraries, limits.disk_mb)
     _in_child(lambda: _as_code(given, limits, libraries, filters), given)
 
 
 def _as_code(given: dict[str, Any], limits: Limits, libraries: list[str], filters: list[Any]) -> NoReturn:
-    _outlive_nobody(1)
+    _die_with_parent(1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _empty_standard_input()
     _limit(limits)
     kernel.drop_capabilities()
     sys.path[:] = [*libraries, *(os.path.join(library, "lib-dynload") for library in libraries)]
     kernel.filter_calls(filters)
-    _see_that_it_is_shut(libraries)
+    _verify_isolation(libraries)
     os.write(given["status"], READY)
     os.close(given["status"])
     _run(given)
@@ -75,7 +92,11 @@ def _separate() -> None:
         | kernel.CLONE_NEWUTS
         | kernel.CLONE_NEWCGROUP
     )
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{UNPRIVILEGED_ID} {user} 1"),
+        ("gid_map", f"{UNPRIVILEGED_ID} {group} 1"),
+    ):
         try:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
@@ -84,7 +105,7 @@ def _separate() -> None:
 
 
 def _in_child(then: Callable[[], NoReturn], given: dict[str, Any]) -> NoReturn:
-    """Ends as a new process does that does this. SIGTERM kills that one, so that it is reaped here and nowhere else."""
+    """Runs `then` in a new process and exits with its status. SIGTERM kills that process, so that it is reaped here."""
     child = os.fork()
     if child == 0:
         then()
@@ -94,15 +115,15 @@ def _in_child(then: Callable[[], NoReturn], given: dict[str, Any]) -> NoReturn:
 
     signal.signal(signal.SIGTERM, kill)
     for descriptor in (0, 1, 2, given["results"], given["status"]):
-        os.close(descriptor)  # the parent reads until nobody holds the other end
+        os.close(descriptor)  # the parent reads until all other ends are closed
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _outlive_nobody(parent: int) -> None:
+def _die_with_parent(parent: int) -> None:
     kernel.die_with_parent()
-    if os.getppid() != parent:  # it had ended before that was asked for
+    if os.getppid() != parent:  # it had ended before the request
         os._exit(1)
 
 
@@ -128,10 +149,10 @@ def _limit(limits: Limits) -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def _see_that_it_is_shut(libraries: list[str]) -> None:
-    """Tries what must not work. Raises RuntimeError where it does."""
+def _verify_isolation(libraries: list[str]) -> None:
+    """Tries operations that must fail. Raises RuntimeError if one succeeds."""
     seen = {f"/{name}" for name in os.listdir("/")}
-    if extra := seen - {root.WORK, *("/" + library.split("/")[1] for library in libraries)}:
+    if extra := seen - {filesystem.WORK, *("/" + library.split("/")[1] for library in libraries)}:
         raise RuntimeError(f"isolation is not complete: {', '.join(sorted(extra))} can be seen")
     attempts: list[tuple[str, Callable[[], object]]] = [
         ("a socket", lambda: _socket.socket(_socket.AF_INET)),
@@ -144,13 +165,13 @@ def _see_that_it_is_shut(libraries: list[str]) -> None:
             attempt()
         except OSError:
             continue
-        raise RuntimeError(f"isolation is not complete: {what} can be had")
+        raise RuntimeError(f"isolation is not complete: {what} can be accessed")
     if os.getpid() != 2:
         raise RuntimeError("isolation is not complete: no process namespace of its own")
 
 
 def _run(given: dict[str, Any]) -> NoReturn:
-    """Runs the source, and calls its function with each of the arguments; from here on nothing is trusted."""
+    """Runs the source, and calls its function with each of the arguments. Nothing is trusted from here on."""
     namespace: dict[str, Any] = {"__name__": "__main__" if given.get("function") is None else "solution"}
     code = 0
     try:
@@ -161,9 +182,9 @@ def _run(given: dict[str, Any]) -> NoReturn:
         code = left.code if isinstance(left.code, int) else 0 if left.code is None else 1
         if code == 1 and left.code is not None:
             sys.stderr.write(f"{left.code}\n")
-    except BaseException as error:  # the boundary to code that nobody here wrote
+    except BaseException as error:  # the boundary to untrusted code
         code = 1
-        import traceback  # only now: most runs need none, and it takes a third of the time to start
+        import traceback  # here, because most runs need none and the import takes a third of the start-up time
 
         shown = traceback.TracebackException.from_exception(error)
         while shown.stack and shown.stack[0].filename != "<program>":
@@ -180,16 +201,16 @@ def _call_each(function: Callable[..., object], arguments: list[list[Any]], resu
     for given in arguments:
         try:
             answer = json.dumps({"value": function(*given)})
-        except Exception as error:  # one failed call is no reason to skip the others
+        except Exception as error:  # untrusted code: a failed call must not stop the others
             answer = json.dumps({"error": f"{type(error).__name__}: {error}"[:300]})
         os.write(results, answer.encode() + b"\n")
 
 
 def start() -> NoReturn:
-    """Reads the order from standard input. What is wrong before the code runs is said on standard error."""
+    """Reads `main`'s argument as JSON from standard input. Errors before the code runs go to standard error."""
     try:
         main(cast("dict[str, Any]", json.load(sys.stdin)))
-    except BaseException as error:  # the boundary of the process: nothing may be run after this
+    except BaseException as error:  # the boundary of the process: no code may run after this
         sys.stderr.write(f"{type(error).__name__}: {error}")
         sys.stderr.flush()
         os._exit(1)

@@ -1,10 +1,13 @@
-"""The shop's database: records, and how two databases are compared."""
+"""The shop's database: its records, and the difference of two databases.
+
+Tools take and return the records, so the docstrings of some are part of the tools' schemas.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from datetime import date
 from decimal import Decimal
@@ -13,7 +16,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 TODAY = date(2026, 3, 16)
-"""The day on which everything happens; the policy names it, so it is the same in every world."""
+"""The present day in every database; the written policy names it."""
 RETURN_DAYS = 30
 
 OrderStatus = Literal["pending", "shipped", "delivered", "cancelled", "return requested", "exchange requested"]
@@ -35,9 +38,9 @@ class PaymentMethod(Record):
     payment_method_id: str
     kind: Literal["card", "paypal", "gift_card"]
     label: str
-    """How a customer would call it."""
+    """What a customer calls it."""
     balance: Decimal | None = None
-    """Of a gift card, in dollars, before the charges in the orders' ledgers."""
+    """Of a gift card, in dollars, before the entries in the orders' ledgers."""
 
 
 class User(Record):
@@ -102,7 +105,7 @@ class Order(Record):
     placed_on: date
     lines: list[Line]
     total: Decimal
-    """The lines' prices together, in dollars."""
+    """Sum of the lines' prices, in dollars."""
     address: Address
     payment_method_id: str
     shipment: Shipment | None = None
@@ -117,7 +120,7 @@ class Order(Record):
         return next((line for line in self.lines if line.sku == sku), None)
 
 
-class World(Record):
+class Database(Record):
     users: dict[str, User]
     products: dict[str, Product]
     orders: dict[str, Order]
@@ -125,37 +128,33 @@ class World(Record):
     def orders_of(self, user: User) -> list[Order]:
         return [order for order in self.orders.values() if order.user_id == user.user_id]
 
-    def copy_to_change(self) -> World:
-        """A world of its own for everything that tools can change; the products are the same objects."""
+    def copy_to_change(self) -> Database:
+        """A copy in which tools can change users and orders; the products are the same objects."""
         return self.model_copy(update={"users": deepcopy(self.users), "orders": deepcopy(self.orders)})
 
     def digest(self) -> str:
-        """SHA-256 over the whole content: equal digests are equal worlds."""
+        """SHA-256 over the whole content: equal digests mean equal databases."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-Facts = frozenset[tuple[str, str]]
-"""Paths into a world and the values that are there; what was taken away has no value."""
+Diff = frozenset[tuple[str, str]]
+"""(path, value) pairs in which a database differs from an earlier one; a removed path has the value ""."""
 
 
-def changes(before: World, after: World) -> Facts:
-    """Every value that `after` has and `before` had not, and every path that is gone."""
+def diff(before: Database, after: Database) -> Diff:
+    """Every value of `after` that `before` does not have at its path, and every path that was removed."""
     old, new = dict[str, str](), dict[str, str]()
-    for table, was, now in _tables(before, after):
-        # Most records never change, and comparing two is much cheaper than walking through them.
+    for table in ("users", "products", "orders"):
+        was: dict[str, Record] = getattr(before, table)
+        now: dict[str, Record] = getattr(after, table)
         for key in was.keys() | now.keys():
+            # Most records are equal, and comparing two is much cheaper than walking through them.
             if was.get(key) != now.get(key):
                 old.update(_leaves(was.get(key), f"/{table}/{key}"))
                 new.update(_leaves(now.get(key), f"/{table}/{key}"))
     changed = {(path, value) for path, value in new.items() if old.get(path) != value}
     return frozenset(changed | {(path, "") for path in old.keys() - new.keys()})
-
-
-def _tables(before: World, after: World) -> Iterator[tuple[str, Mapping[str, Record], Mapping[str, Record]]]:
-    yield "users", before.users, after.users
-    yield "products", before.products, after.products
-    yield "orders", before.orders, after.orders
 
 
 def _leaves(record: Record | None, path: str) -> Iterator[tuple[str, str]]:

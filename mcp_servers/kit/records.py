@@ -1,0 +1,145 @@
+"""The harness contract's records: the messages that `score` receives, and what each harness tool returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+Split = Literal["train", "test"]
+Difficulty = Literal["easy", "medium", "hard"]
+
+
+class _Received(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class FunctionCall(_Received):
+    name: str
+    arguments: str | dict[str, Any] = {}
+
+
+class ToolCall(_Received):
+    function: FunctionCall
+
+    @property
+    def name(self) -> str:
+        """The server's own name for the tool: the gateway's `server__name` without the server."""
+        return self.function.name.rpartition("__")[2]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments; empty if they are not a JSON object, because such a call was never sent."""
+        if isinstance(self.function.arguments, dict):
+            return self.function.arguments
+        try:
+            parsed: Any = json.loads(self.function.arguments)
+        except ValueError:
+            return {}
+        return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+
+
+class TextPart(_Received):
+    text: str = ""
+
+
+class Message(_Received):
+    """A chat message in OpenAI's format."""
+
+    role: str
+    content: str | list[TextPart] | None = None
+    tool_calls: list[ToolCall] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the user reads this message: an assistant message with text and without tool calls."""
+        return self.role == "assistant" and not self.tool_calls and bool(self.text.strip())
+
+
+def told_texts(messages: Sequence[Message]) -> list[str]:
+    """Texts of the messages that the user reads, in order."""
+    return [message.text for message in messages if message.is_told]
+
+
+class HarnessResult(BaseModel):
+    """Base of the returned records. Fields that are None are left out of the JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in handler(self).items() if value is not None}
+
+
+class Done(HarnessResult):
+    """An empty result."""
+
+
+class TaskItem(HarnessResult):
+    task: str
+    seed: int
+    prompt: str | None = None
+    """The user's opening message, equal to what `start` returns."""
+    answer: str | None = None
+    """The row's ground truth, for rewards that compare with it."""
+    difficulty: Difficulty | None = None
+
+
+class TaskList(HarnessResult):
+    tasks: list[TaskItem]
+
+
+class Call(HarnessResult):
+    """A tool call of the scripted expert."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class ExpertTurn(HarnessResult):
+    """One assistant turn: tool calls, or content for the user."""
+
+    thinking: str | None = None
+    content: str | None = None
+    calls: list[Call] | None = None
+
+
+class Expert(HarnessResult):
+    turns: list[ExpertTurn]
+
+
+class Score(HarnessResult):
+    score: float
+    """0 to 1."""
+    parts: dict[str, float]
+
+
+class Opening(HarnessResult):
+    message: str
+
+
+class Reply(HarnessResult):
+    message: str
+    done: bool
+    reward: float | None = None
+
+
+class Elicited(HarnessResult):
+    """The user's answer to a question that a server asks during a tool call."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None
+    """With `accept`: data that fits the question's schema."""
+
+
+class Snapshot(HarnessResult):
+    state: dict[str, Any]
+    """JSON from which `restore` makes the same world again."""
