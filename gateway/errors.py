@@ -10,8 +10,9 @@ Three kinds of failure reach a rollout, and only the second and third are except
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 
 class ConfigError(ValueError):
@@ -66,7 +67,13 @@ class GatewayError(Exception):
     def __init__(self, message: str, *, server: str | None = None, tool: str | None = None) -> None:
         self.server, self.tool = server, tool
         where = "/".join(part for part in (server, tool) if part)
-        super().__init__(f"{where}: {message}" if where else message)
+        self._prefix = f"{where}: " if where else ""
+        super().__init__(self._prefix + message)
+
+    @property
+    def problem(self) -> str:
+        """The message without the server and the tool in front of it."""
+        return str(self).removeprefix(self._prefix)
 
     @property
     def kind(self) -> str:
@@ -75,8 +82,19 @@ class GatewayError(Exception):
         return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
+class StartFault(StrEnum):
+    """Why a server did not start, where the transport can tell."""
+
+    NO_PROGRAM = "no_program"
+    UNREACHABLE = "unreachable"
+    UNAUTHORIZED = "unauthorized"
+    NOT_MCP = "not_mcp"
+
+
 class ServerUnavailable(GatewayError):
     """The server could not be started or reached, or its connection was down before the request was sent."""
+
+    fault: StartFault | None = None
 
 
 class ConnectTimeout(ServerUnavailable):
@@ -123,12 +141,27 @@ class HarnessError(GatewayError):
     """A harness tool (reset, start, reply, score, release, ...) is missing, refused, or answered off contract."""
 
     def __init__(
-        self, message: str, *, server: str | None = None, tool: str | None = None, role: str | None = None
+        self,
+        message: str,
+        *,
+        server: str | None = None,
+        tool: str | None = None,
+        role: str | None = None,
+        refused: bool = False,
     ) -> None:
         self.role = role
         """A `gateway.types.Role`."""
+        self.refused = refused
+        """Whether the tool answered with an error result."""
         super().__init__(message, server=server, tool=tool)
 
 
 class RequestRefused(GatewayError):
     """A server asked for something within a call, a user's answer or a model's, that nobody here could give."""
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The first exception that is no group, of an error that task groups may have wrapped."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

@@ -14,7 +14,7 @@ secrets: dict[str, int] = {}
 
 
 def trajectory(ctx: Context) -> str:
-    return (ctx.request_context.meta or {}).get("mcp-rollout/loop/trajectory", "")
+    return (ctx.request_context.meta or {}).get("mcp-rollout/trajectory", "")
 
 
 def secret_for(task: str, seed: int) -> int:

@@ -151,7 +151,7 @@ function listed() {
 }
 
 function call({ name, arguments: given = {}, _meta = {} }) {
-  const id = _meta["mcp-rollout/loop/trajectory"] ?? "";
+  const id = _meta["mcp-rollout/trajectory"] ?? "";
   const made = policy[name] ?? harness[name];
   try {
     if (!made) throw new Refused(`unknown tool ${name}`);

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import mcp_types as mcp
@@ -25,7 +25,7 @@ from gateway.connection.calls import Calls
 from gateway.connection.cleaning import Cleaning
 from gateway.connection.listing import list_tools
 from gateway.connection.requests import Exchanges
-from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
+from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable, StartFault, innermost
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
 from gateway.transport.listening import hear_tool_changes
@@ -230,11 +230,11 @@ class Connection:
         return None
 
     def _too_late(self) -> ConnectTimeout:
-        bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
+        seconds = self.config.start_timeout_s
+        bound = f"{self.config.label!r} did not finish its handshake in {seconds:g} s, its start_timeout_s"
         if exhausted := self._link.exhausted or self._link.out_of_memory():
             return ConnectTimeout(self._link.describe(f"{bound}: {exhausted}, {_LIMIT}"), server=self.server)
-        remedy = "; check the command by hand, or raise start_timeout_s"
-        return ConnectTimeout(self._link.describe(bound) + remedy, server=self.server)
+        return ConnectTimeout(self._link.describe(bound), server=self.server)
 
     def _given_up(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
@@ -244,12 +244,14 @@ class Connection:
         if self._link.exhausted:
             problem = f"{problem}: {self._link.exhausted}, {_LIMIT}"
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
+        cause, fault = innermost(error), self._link.fault
+        if isinstance(cause, MCPError) and cause.code == mcp.METHOD_NOT_FOUND and self.config.command is not None:
+            fault = StartFault.NOT_MCP
         unavailable = ServerUnavailable(message, server=self.server)
-        unavailable.__cause__ = error
+        unavailable.fault, unavailable.__cause__ = fault, error
         return self._cleaning.error(unavailable)
 
 
 def _innermost(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    error = innermost(error)
     return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -157,7 +157,8 @@ class Session:
         result = await self._send(tool, _known_arguments(tool, arguments), timeout_s=self._bound(role, server))
         if result.is_error:
             self._unhealthy.add(server)
-            raise HarnessError(f"{role} was refused: {result.text[:500]}", server=server, tool=tool.name, role=role)
+            problem = f"{role} was refused: {result.text[:500]}"
+            raise HarnessError(problem, server=server, tool=tool.name, role=role, refused=True)
         structured = _answer(result)
         if structured is None and role not in _SILENT:
             self._unhealthy.add(server)

@@ -12,6 +12,7 @@ from functools import partial
 import anyio
 import httpx2
 
+from gateway.errors import StartFault
 from gateway.transport.background import IS_BACKGROUND, BackgroundPosts
 from gateway.transport.delivery import DELIVERY, Delivery, Pace
 from gateway.transport.discarded_bodies import drain, header, is_plain
@@ -101,6 +102,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
             self._link.trouble = reason = _worded(error)
+            self._link.fault = StartFault.UNREACHABLE if isinstance(error, httpx2.ConnectError) else None
             if isinstance(error, NOT_SENT):
                 delivery.refused = reason
             else:
@@ -114,6 +116,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
             return
         reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
         self._link.trouble = reason
+        self._link.fault = StartFault.UNAUTHORIZED if response.status_code in (401, 403) else None
         if _is_document(response):
             return  # a JSON-RPC error travels in it, which says more
         if response.status_code >= 500:

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import anyio
 
+from gateway.errors import StartFault
+
 FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
 """Notifications that mcp itself waits for; all others go to whoever hears for the connection."""
 
@@ -43,6 +45,8 @@ class Link:
         """The server's process, where it is one of ours."""
         self.trouble = ""
         """The last fault on a line that still stands, for a start that fails without a better reason."""
+        self.fault: StartFault | None = None
+        """What `trouble` is, for a remedy."""
         self.stderr_tail: Callable[[], str] = str
         """The server's last words, clean."""
         self.out_of_memory: Callable[[], str] = str

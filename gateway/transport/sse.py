@@ -18,7 +18,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
 
 from gateway.config.models import ServerConfig
-from gateway.errors import ServerUnavailable
+from gateway.errors import ServerUnavailable, StartFault
 from gateway.transport.address import Address
 from gateway.transport.call_guard import NOT_SENT
 from gateway.transport.delivery import DELIVERY, Delivery
@@ -77,6 +77,7 @@ class SseTransport:
             reason = await self._read_stream(task_status)
         except (httpx2.TransportError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            self._link.fault = StartFault.UNREACHABLE if isinstance(error, httpx2.ConnectError) else None
         self._link.end(reason)
         await self._messages.aclose()
 
@@ -86,6 +87,7 @@ class SseTransport:
         started = False
         async with stream_within_origin(self._client, "GET", self._address.url, headers=headers) as response:
             if response.status_code != 200:
+                self._link.fault = StartFault.UNAUTHORIZED if response.status_code in (401, 403) else None
                 return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             event = ""
             async for chunk in response.aiter_bytes():

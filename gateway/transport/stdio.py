@@ -22,7 +22,7 @@ import structlog
 from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification
 
 from gateway.config.models import ServerConfig, child_env
-from gateway.errors import ServerUnavailable
+from gateway.errors import ServerUnavailable, StartFault
 from gateway.transport.lines import LineSplitter, Oversize, parse_line
 from gateway.transport.link import FOR_MCP, Link
 from gateway.transport.process_limits import exhausted, out_of_memory, rlimits
@@ -90,7 +90,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
             raise ServerUnavailable(f"cannot start {label!r}: no such directory {cwd!r}", server=self._name)
         lookup = str(Path(cwd or ".") / command) if os.sep in command else command
         if shutil.which(lookup, path=env.get("PATH", os.defpath)) is None:
-            raise ServerUnavailable(f"cannot start {label!r}: no such program", server=self._name)
+            missing = ServerUnavailable(f"cannot start {label!r}: no such program", server=self._name)
+            missing.fault = StartFault.NO_PROGRAM
+            raise missing
         argv = [command, *self._config.args]
         if sys.platform == "linux":
             argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), rlimits(self._config), *argv]

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
-TRAJECTORY_META = "mcp-rollout/loop/trajectory"
+TRAJECTORY_META = "mcp-rollout/trajectory"
 SEED_META = "mcp-rollout/seed"
 
 NO_TRAJECTORY = "no-trajectory"

@@ -45,7 +45,7 @@ def test_the_counter_turns_and_says_no() -> None:
         async with Client(program) as client:
 
             async def call(tool: str, **arguments: Any) -> CallToolResult:
-                meta: Any = {"mcp-rollout/loop/trajectory": "test", "mcp-rollout/seed": 0}
+                meta: Any = {"mcp-rollout/trajectory": "test", "mcp-rollout/seed": 0}
                 return await client.call_tool(tool, arguments, meta=meta)
 
             await call("reset", task="NAME-train-0000", seed=0)

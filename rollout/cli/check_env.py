@@ -14,8 +14,8 @@ from rich.text import Text
 
 from gateway.errors import ConfigError
 from rollout.contract import Options, Outcome, Report, check_environment
-from rollout.contract.answers import TaskItem
 from rollout.environment.config import load_environment
+from rollout.environment.harness import ListedTask
 
 _COLOURS = {Outcome.HOLDS: "green", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
 
@@ -35,7 +35,7 @@ def check_env(name: str, environments_dir: Path, options: CheckOptions, *, as_js
     if options.seed is not None and options.task is None:
         raise ConfigError("a seed without a task", key="--seed", remedy="add --task, or leave both out")
     environment = load_environment(name, environments_dir)
-    item = None if options.task is None else TaskItem(task=options.task, seed=options.seed or 0)
+    item = None if options.task is None else ListedTask(task=options.task, seed=options.seed or 0)
     given = Options(tasks=options.tasks, task=item, user_varies=options.user_varies)
     report = anyio.run(check_environment, environment, given)
     if as_json:

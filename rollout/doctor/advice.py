@@ -75,7 +75,7 @@ def _how_to_part(config: ServerConfig) -> str:
     if config.url is not None:
         return (
             "its sessions share state: start it with a command under scope: process, or let it key its state by the "
-            'trajectory in _meta["mcp-rollout/loop/trajectory"]'
+            'trajectory in _meta["mcp-rollout/trajectory"]'
         )
     if names_lease_dir(config):
         return f"its processes share state in spite of {LEASE_DIR}: find what else it writes to"

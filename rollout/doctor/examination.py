@@ -26,7 +26,7 @@ from rollout.doctor.isolation import Observation, observe, slow_tools
 from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls, suggested
 from rollout.doctor.report import Isolation, IsolationVerdict, Latency, ServerReport
 from rollout.doctor.verdict import judge, unhelpful
-from rollout.environment.harness import ask as ask_harness
+from rollout.environment.harness import call_harness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +178,7 @@ class Examination:
         elif self._task is None and Role.TASKS in roles:
             async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=None, seed=0) as session:
                 wanted = {"split": "train", "limit": 1}
-                found, _ = await ask_harness(session, Role.TASKS, wanted, _Tasks, server=self._server)
+                found, _ = await call_harness(session, Role.TASKS, wanted, _Tasks, server=self._server)
             if found.tasks:
                 self._task = (found.tasks[0].task, found.tasks[0].seed)
         elif self._task is None:

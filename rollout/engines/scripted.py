@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.engines.random_arguments import random_arguments
-from rollout.environment.harness import ask
+from rollout.environment.harness import call_harness
 from rollout.environment.task import Task
 from rollout.errors import EngineError
 from rollout.formats import hermes
@@ -77,7 +77,7 @@ async def expert_script(session: Session, task: Task, server: str) -> list[str]:
         HarnessError: the server has no `expert`, refused, or answered off contract.
         GatewayError: the world broke.
     """
-    script, _ = await ask(session, Role.EXPERT, {"task": task.task, "seed": task.seed}, _Script, server=server)
+    script, _ = await call_harness(session, Role.EXPERT, {"task": task.task, "seed": task.seed}, _Script, server=server)
     return [
         hermes.write(
             thinking=turn.thinking,

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from gateway.leases.session import Session
 from gateway.types import Role
-from rollout.environment.harness import ask
+from rollout.environment.harness import call_harness
 from rollout.trace.record import UserEvent
 
 
@@ -35,7 +35,7 @@ class User:
             HarnessError: the server has no `start`, refused, or answered off contract.
             GatewayError: the world broke.
         """
-        opening, _ = await ask(self._session, Role.START, {}, _Opening, server=self._server)
+        opening, _ = await call_harness(self._session, Role.START, {}, _Opening, server=self._server)
         return opening.message
 
     async def reply(self, message: str) -> UserEvent:
@@ -43,7 +43,7 @@ class User:
         self._seq += 1
         began = time.monotonic()
         arguments = {"seq": self._seq, "message": message}
-        reply, result = await ask(self._session, Role.REPLY, arguments, _Reply, server=self._server)
+        reply, result = await call_harness(self._session, Role.REPLY, arguments, _Reply, server=self._server)
         return UserEvent(
             seq=self._seq,
             message=reply.message,

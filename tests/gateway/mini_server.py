@@ -82,7 +82,7 @@ def text(value, **more):
 
 
 def call(name, arguments, meta, request_id):
-    trajectory = meta.get("mcp-rollout/loop/trajectory")
+    trajectory = meta.get("mcp-rollout/trajectory")
     match name:
         case "echo":
             return text(arguments["text"])
@@ -159,7 +159,7 @@ def call(name, arguments, meta, request_id):
         case "refuse":
             return text("no", isError=True)
         case "reward":
-            return text("done", _meta={"mcp-rollout/loop/reward": 0.5})
+            return text("done", _meta={"mcp-rollout/reward": 0.5})
         case "turn_coat":
             if arguments["text"] == "add":
                 sys.argv.append("extra")

@@ -108,7 +108,7 @@ async def test_every_request_carries_trajectory_and_seed() -> None:
 
     async with gateway(server) as gate, gate.lease(trajectory="t-7", task="", seed=41) as session:
         result = await session.call("who", {})
-    assert result.structured == {"mcp-rollout/loop/trajectory": "t-7", "mcp-rollout/seed": 41}
+    assert result.structured == {"mcp-rollout/trajectory": "t-7", "mcp-rollout/seed": 41}
 
 
 async def test_two_calls_of_one_session_are_in_flight_together() -> None:
@@ -200,7 +200,7 @@ async def test_rewards_count_from_trusted_servers_only() -> None:
     @server.tool()
     def act() -> CallToolResult:
         """Act."""
-        return CallToolResult(content=[], _meta={"mcp-rollout/loop/reward": 0.5})
+        return CallToolResult(content=[], _meta={"mcp-rollout/reward": 0.5})
 
     async def reward(**entry: Any) -> float | None:
         async with gateway(server, **entry) as gate, gate.lease(trajectory="t", task="", seed=1) as session:

@@ -129,7 +129,7 @@ async def test_calls_work_in_both_eras_and_carry_the_configured_headers(handshak
     @server.tool()
     def who(ctx: Context) -> str:
         """Who."""
-        return (ctx.request_context.meta or {})["mcp-rollout/loop/trajectory"]
+        return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
 
     async with served(server) as (url, weather):
         weather.handshake_only = handshake_only

@@ -24,7 +24,7 @@ def keyed_world() -> tuple[MCPServer, dict[str, str]]:
     server, states = MCPServer("world"), dict[str, str]()
 
     def trajectory(ctx: Context) -> str:
-        return (ctx.request_context.meta or {})["mcp-rollout/loop/trajectory"]
+        return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
 
     @server.tool(meta={"mcp-rollout/role": "reset"})
     def reset(task: str, seed: int, ctx: Context) -> dict[str, Any]:

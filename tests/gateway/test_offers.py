@@ -123,7 +123,7 @@ async def test_offered_tools_carry_the_trajectory(config: Config) -> None:
 
     @server.resource("world://{name}")
     def state(name: str, ctx: Context) -> str:
-        return (ctx.request_context.meta or {})["mcp-rollout/loop/trajectory"]
+        return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
 
     gate = Gateway(config(world={"factory": "x:x", "tools": {"offer": ["resources"]}}), connect=lambda _, __: server)
     async with gate, gate.lease(trajectory="t9", task=None, seed=1) as session:

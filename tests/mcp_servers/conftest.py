@@ -28,7 +28,7 @@ class Player:
     replies: int = 0
 
     async def ask(self, client: Client, tool: str, /, **arguments: Any) -> CallToolResult:
-        meta = {"mcp-rollout/loop/trajectory": self.trajectory, "mcp-rollout/seed": self.seed}
+        meta = {"mcp-rollout/trajectory": self.trajectory, "mcp-rollout/seed": self.seed}
         return await client.call_tool(tool, arguments, meta=meta)
 
     async def harness(self, client: Client, tool: str, /, **arguments: Any) -> dict[str, Any]:

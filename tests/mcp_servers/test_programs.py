@@ -21,7 +21,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("arguments", PROGRAMS, ids=[program[0] for program in PROGRAMS])
 async def test_each_server_resets_and_releases_over_stdio(arguments: list[str]):
     task = "calculator-test-0000" if "calculator" in arguments[0] else "retail-test-0000"
-    meta: Any = {"mcp-rollout/loop/trajectory": "t1", "mcp-rollout/seed": 5}
+    meta: Any = {"mcp-rollout/trajectory": "t1", "mcp-rollout/seed": 5}
     server = StdioServerParameters(command=sys.executable, args=["-m", *arguments])
     with anyio.fail_after(60):
         async with Client(server) as client:

@@ -40,7 +40,7 @@ async def ask(
 ) -> CallToolResult:
     meta: Any = {}
     if trajectory is not None:
-        meta["mcp-rollout/loop/trajectory"] = trajectory
+        meta["mcp-rollout/trajectory"] = trajectory
     if seed is not None:
         meta["mcp-rollout/seed"] = seed
     return await client.call_tool(tool, arguments, meta=meta)

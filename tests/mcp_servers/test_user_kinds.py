@@ -131,7 +131,7 @@ everyone = pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in
 
 
 async def ask(client: Client, tool: str, trajectory: str = "a", /, **arguments: Any) -> CallToolResult:
-    return await client.call_tool(tool, arguments, meta={"mcp-rollout/loop/trajectory": trajectory})  # type: ignore[arg-type]
+    return await client.call_tool(tool, arguments, meta={"mcp-rollout/trajectory": trajectory})  # type: ignore[arg-type]
 
 
 async def answer(client: Client, tool: str, trajectory: str = "a", /, **arguments: Any) -> dict[str, Any]:

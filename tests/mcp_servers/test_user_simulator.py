@@ -55,7 +55,7 @@ def tea(task: str, seed: int) -> Scenario:
 
 
 async def ask(client: Client, tool: str, trajectory: str = "a", /, **arguments: Any) -> CallToolResult:
-    return await client.call_tool(tool, arguments, meta={"mcp-rollout/loop/trajectory": trajectory})  # type: ignore[arg-type]
+    return await client.call_tool(tool, arguments, meta={"mcp-rollout/trajectory": trajectory})  # type: ignore[arg-type]
 
 
 async def reply(client: Client, seq: int, message: str, trajectory: str = "a") -> dict[str, Any]:

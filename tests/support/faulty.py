@@ -23,7 +23,7 @@ def create(fault: str) -> MCPServer:
     read = ToolAnnotations(read_only_hint=True)
 
     def of(ctx: Context) -> str:
-        return "everybody" if fault == "leaks" else (ctx.request_context.meta or {})["mcp-rollout/loop/trajectory"]
+        return "everybody" if fault == "leaks" else (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
 
     def world(ctx: Context) -> Json:
         if of(ctx) not in worlds:

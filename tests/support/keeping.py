@@ -15,7 +15,7 @@ def keeper() -> MCPServer:
     server = MCPServer("keeper", log_level="ERROR")
 
     def key(ctx: Context) -> str:
-        return (ctx.request_context.meta or {})["mcp-rollout/loop/trajectory"]
+        return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
 
     @server.tool(meta={"mcp-rollout/role": "reset"})
     def reset(task: str, seed: int, ctx: Context) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def call(name, arguments, meta):
             schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
             params = {"message": "How many?", "requestedSchema": schema}
             if arguments.get("marked"):
-                params["_meta"] = {"mcp-rollout/loop/trajectory": meta["mcp-rollout/loop/trajectory"]}
+                params["_meta"] = {"mcp-rollout/trajectory": meta["mcp-rollout/trajectory"]}
             answer = ask("elicitation/create", params)
             if "error" in answer:
                 return text(answer["error"]["message"], isError=True)

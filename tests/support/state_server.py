@@ -95,7 +95,7 @@ def respond(message, session):
         ]
         return answer | {"result": {"tools": tools}}
     if method == "tools/call":
-        trajectory = (params.get("_meta") or {}).get("mcp-rollout/loop/trajectory", "")
+        trajectory = (params.get("_meta") or {}).get("mcp-rollout/trajectory", "")
         text = call(params["name"], params.get("arguments") or {}, State(sys.argv[1], session, trajectory))
         return answer | {"result": {"content": [{"type": "text", "text": text}]}}
     return answer | {"error": {"code": -32601, "message": "no such method"}}

@@ -23,7 +23,7 @@ from rollout.trace.store import TraceStore
 from rollout.types import Policy
 
 ROLE = "mcp-rollout/role"
-REWARD = "mcp-rollout/loop/reward"
+REWARD = "mcp-rollout/reward"
 
 
 def environment(servers: Mapping[str, MCPServer], **fields: Any) -> Environment:

@@ -33,7 +33,7 @@ def counter_server() -> MCPServer:
     counts: dict[str, int] = {}
 
     def key(ctx: Context) -> str:
-        return (ctx.request_context.meta or {})["mcp-rollout/loop/trajectory"]
+        return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
 
     @server.tool(name="reset", meta={ROLE: "reset"}, structured_output=False)
     async def reset(task: str, seed: int, ctx: Context) -> str:
