@@ -13,7 +13,7 @@ from rollout.contract.play import CheckSetup
 from rollout.contract.report import Clause, ClauseResult, Outcome, Report, complete
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask, list_tasks
-from rollout.environment.startup import opened
+from rollout.environment.startup import opened_environment
 
 Examine = Callable[[CheckSetup], Awaitable[str]]
 _WITHOUT_TASKS: dict[Clause, Examine] = {
@@ -77,8 +77,8 @@ async def check_environment(environment: Environment, options: Options = Options
 
     try:
         async with (
-            opened(environment.gateway_config(), name=environment.name, source=environment.file) as gateway,
-            opened(environment.gateway_config(), name=environment.name, source=environment.file) as elsewhere,
+            opened_environment(environment) as gateway,
+            opened_environment(environment) as elsewhere,
         ):
             setup = CheckSetup(
                 environment=environment, gateway=gateway, elsewhere=elsewhere, user_varies=options.user_varies

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, raise_all
 from gateway.gateway import Gateway
+from rollout.environment.config import Environment
 from rollout.environment.diagnosis import diagnose
 
 
@@ -35,6 +36,11 @@ async def opened(
         yield gateway
     finally:
         await gateway.__aexit__(None, None, None)
+
+
+def opened_environment(environment: Environment) -> AbstractAsyncContextManager[Gateway]:
+    """The gateway of an environment with all its servers running. Raises as `opened` does."""
+    return opened(environment.gateway_config(), name=environment.name, source=environment.file)
 
 
 @asynccontextmanager

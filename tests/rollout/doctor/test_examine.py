@@ -13,9 +13,9 @@ import pytest
 
 from gateway import GatewayConfig
 from gateway.types import ToolDefinition
+from rollout.doctor.call_option import CallOption
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
-from rollout.doctor.plan import NamedCall
 from rollout.doctor.report import IsolationVerdict, Latency, ServerReport
 
 pytestmark = pytest.mark.anyio
@@ -105,12 +105,12 @@ async def test_an_http_servers_state_is_found_where_it_is(
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_an_annotation_is_no_evidence_against_what_the_answers_show(named: bool) -> None:
-    calls = (NamedCall(server=None, tool="tally", arguments={}),) if named else ()
-    report = await report_on(stdio("process", "tally"), named=calls)
+    calls = (CallOption(server=None, tool="tally", arguments={}),) if named else ()
+    report = await report_on(stdio("process", "tally"), call_options=calls)
     assert (findings(report), scope(report)) == ({"shared": "leaks", "process": "apart"}, "process"), report
     assert report.fit and "tally counts on from one lease to the next" in report.isolation[0].evidence
-    pure = NamedCall(server=None, tool="tally", arguments={})
-    told = await report_on(stdio("nowhere", "tally"), named=(pure,) if named else ())
+    pure = CallOption(server=None, tool="tally", arguments={})
+    told = await report_on(stdio("nowhere", "tally"), call_options=(pure,) if named else ())
     assert (scope(told), told.fit) == ("shared", True), told
 
 
@@ -148,15 +148,16 @@ async def test_without_leave_nothing_is_called_that_may_write(tmp_path: Path) ->
 async def test_a_named_call_may_be_made_with_the_arguments_given(tmp_path: Path) -> None:
     state = tmp_path / "state"
     report = await report_on(
-        stdio(str(state), "cell"), named=(NamedCall(server=None, tool="put", arguments={"text": "by name {word}"}),)
+        stdio(str(state), "cell"),
+        call_options=(CallOption(server=None, tool="put", arguments={"text": "by name {word}"}),),
     )
     assert state.read_text().startswith("by name probe")
     assert findings(report) == {"shared": "leaks", "process": "leaks"}
 
 
 async def test_arguments_that_the_schema_refuses_are_no_evidence() -> None:
-    wrong = NamedCall(server=None, tool="put", arguments={"text": 7})
-    report = await report_on(stdio("process", "cell"), named=(wrong,))
+    wrong = CallOption(server=None, tool="put", arguments={"text": 7})
+    report = await report_on(stdio("process", "cell"), call_options=(wrong,))
     assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
     assert [note for note in report.notes if note.startswith("not called, put: text")] and len(report.to_know) == 1
 
