@@ -72,7 +72,7 @@ def quiet_logs(context: typer.Context) -> None:
 
 
 def _listed() -> None:
-    """Stands for a command in the listing."""
+    """The body of a listed command, which is never run."""
 
 
 for _name, _summary in COMMANDS.items():

@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from gateway.catalogue.hidden_text import find_hidden_in_tool
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, faults_of
 from gateway.gateway import Gateway
@@ -73,7 +72,6 @@ def doctor(
         call_options=tuple(CallOption.parse(text, chosen) for text in call or ()),
         allow_writes=allow_writes,
         counter=load_counter(tokenizer),
-        find_hidden=lambda tool: [str(found) for found in find_hidden_in_tool(tool)],
         at_a_time=at_a_time,
         key=target.key,
     )

@@ -33,19 +33,8 @@ _WITH_TASKS: dict[Clause, Examine] = {
     Clause.SNAPSHOT: world_clauses.snapshot,
 }
 """Clauses that play tasks, in the order in which they are examined."""
-_OWNERS: dict[str | None, Clause] = {
-    Role.RESET: Clause.RESET,
-    Role.START: Clause.OPENING,
-    Role.REPLY: Clause.REPLY,
-    Role.ELICIT: Clause.ELICIT,
-    Role.SCORE: Clause.SCORE,
-    Role.TASKS: Clause.TASKS,
-    Role.EXPERT: Clause.EXPERT,
-    Role.RELEASE: Clause.RELEASE,
-    Role.SNAPSHOT: Clause.SNAPSHOT,
-    Role.RESTORE: Clause.SNAPSHOT,
-}
-"""The clause that examines a role's tool."""
+_OWNERS = {Role.START: Clause.OPENING, Role.RESTORE: Clause.SNAPSHOT}
+"""The clauses of roles that have none of the same name."""
 _UNLISTED = ListedTask(task="check", seed=1)
 """What is played where the environment lists no task."""
 
@@ -116,7 +105,9 @@ def _owner(problem: Exception) -> Clause | None:
     """Return the clause that promises the harness tool which failed."""
     if not isinstance(problem, HarnessError):
         return None
-    return _OWNERS.get(problem.role) if problem.tool is not None else Clause.ROLES
+    if problem.tool is None:
+        return Clause.ROLES
+    return _OWNERS.get(Role(problem.role)) or Clause(problem.role) if problem.role else None
 
 
 async def _items(setup: CheckSetup, options: Options) -> list[ListedTask]:

@@ -115,7 +115,7 @@ class CheckSetup:
     @asynccontextmanager
     async def lease(self, item: ListedTask | None, gateway: Gateway | None = None) -> AsyncGenerator[Session]:
         """A session whose servers are reset to the task; no reset where it is None."""
-        # The reset is made here and not by the lease, so that a failed reset is told apart from a failed lease.
+        # The reset is made here and not by the lease, so that a failed reset is not taken for a failed lease.
         chosen, seed = gateway or self.gateway, item.seed if item else 0
         async with chosen.lease(trajectory=f"check-{uuid4().hex}", task=None, seed=seed) as session:
             if item is not None:

@@ -38,7 +38,7 @@ PROMISES: dict[Clause, str] = {
     Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again",
     Clause.EXPERT: "the expert's turns can be played and score 1",
     Clause.ISOLATION: "trajectories that take turns come out as if they had been alone",
-    Clause.RELEASE: "release may be repeated, and a reset after it begins anew",
+    Clause.RELEASE: "release may be repeated, and a reset after it gives a fresh world",
     Clause.SNAPSHOT: "restore brings back the world of the snapshot, and replies are counted on",
 }
 REMEDIES: dict[Clause, str] = {
@@ -51,7 +51,7 @@ REMEDIES: dict[Clause, str] = {
     Clause.REPLY: "remember the answer to each seq per trajectory; refuse any other than the next with an error result",
     Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
     Clause.SCORE: "return {score, parts}, 0 <= score <= 1, and the same part names always: those of reward.parts",
-    Clause.EXPERT: "play the expert by `mcp-rollout run ENV --engine expert` and read the trace; mend expert or score",
+    Clause.EXPERT: "play it with `mcp-rollout run ENV --engine expert` and read the trace; correct expert or score",
     Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
     Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
     Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; keep the replies given, and their numbers",

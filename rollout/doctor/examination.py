@@ -19,7 +19,7 @@ from gateway.types import Audience, Role, Scope, ToolDefinition
 from rollout.doctor import fault_injection
 from rollout.doctor.advice import advise, finding_under, own_scope, unproven
 from rollout.doctor.call_option import CallOption
-from rollout.doctor.fidelity import FindHidden, TokenCounter, examine_tools, schema_problems
+from rollout.doctor.fidelity import TokenCounter, examine_tools, schema_problems
 from rollout.doctor.isolation import Observation, observe, probe_call, slow_tools
 from rollout.doctor.plan import Plan, new_word, plan_calls, suggested
 from rollout.doctor.report import Isolation, IsolationVerdict, Latency, ServerReport
@@ -34,7 +34,6 @@ class Options:
     call_options: tuple[CallOption, ...] = ()
     allow_writes: bool = False
     counter: TokenCounter | None = None
-    find_hidden: FindHidden | None = None
     task: tuple[str, int] | None = None
     """Task and seed that servers with a reset are reset to; None takes the server's first task."""
     calls: int = 20
@@ -156,7 +155,6 @@ class Examination:
                 connection.tools,
                 shown,
                 counter=self._options.counter,
-                find_hidden=self._options.find_hidden,
             )
             if self._options.counter is not None:
                 report.tokens = self._options.counter.tools([tool.openai_schema() for tool in shown.values()])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from gateway.catalogue.hidden_text import find_hidden_in_tool
 from gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
 from gateway.schemas.check import schema_fault
 from gateway.types import Audience, ToolDefinition, canonical_json
@@ -25,17 +26,12 @@ class TokenCounter(Protocol):
         ...
 
 
-FindHidden = Callable[[ToolDefinition], Sequence[str]]
-"""Finds characters of a definition that people do not see; returns one message for each finding."""
-
-
 def examine_tools(
     raw: Sequence[Any],
     tools: Sequence[ToolDefinition],
     exposed: Mapping[str, ToolDefinition],
     *,
     counter: TokenCounter | None,
-    find_hidden: FindHidden | None,
 ) -> tuple[ToolReport, ...]:
     """Compare the tools as the server sent them with the tools as the policy is shown them.
 
@@ -62,7 +58,7 @@ def examine_tools(
                 difference=difference,
                 tokens=counter.text(canonical_json(final.openai_schema())) if counter and not tool.role else None,
                 described=bool(final.description.strip()),
-                hidden=tuple(find_hidden(tool)) if find_hidden is not None else (),
+                hidden=tuple(map(str, find_hidden_in_tool(tool))),
             )
         )
     return tuple(reports)

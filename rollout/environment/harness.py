@@ -15,7 +15,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 SPLITS = ("train", "test")
 _ALL = 1_000_000
-"""The limit that stands for all tasks of a split."""
+"""The limit where all tasks of a split are wanted."""
 
 
 class ListedTask(BaseModel):

@@ -1,4 +1,4 @@
-"""Servers started for a user, who is told which key of which file to mend where one does not come up."""
+"""Starting the servers of a user's file; errors name the file and the key to correct."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ async def opened(
 
     Args:
         source: The file that names the servers.
-        key: Under what the file has them.
+        key: The key under which the file holds them.
 
     Raises:
-        ConfigError: servers did not start; a message names `source` and the server's key in it. All of them are told.
+        ConfigError: servers did not start; one error for each, with `source` and the server's key in it.
     """
     gateway = Gateway(_not_required(config), name=name)
     try:
@@ -47,10 +47,10 @@ def opened_environment(environment: Environment) -> AbstractAsyncContextManager[
 async def opened_where_possible(
     config: GatewayConfig, *, name: str, source: str | Path, key: str = "servers"
 ) -> AsyncGenerator[tuple[Gateway, list[ConfigError]]]:
-    """The gateway with those servers that run, whatever is required, and what is wrong with each of the others.
+    """The gateway with the servers that start, required or not, and the errors of the others.
 
     Raises:
-        ConfigError: something is wrong that is no single server's.
+        ConfigError: an error that concerns no single server.
     """
     config = _not_required(config)
     servers = dict(config.servers)
@@ -61,7 +61,7 @@ async def opened_where_possible(
             await gateway.__aenter__()
             break
         except ConfigError as error:
-            # An entry that contradicts itself, or what its server offers: the others start without it.
+            # An entry that contradicts itself or what its server offers: start the others without it.
             wrong = max((each for each in servers if _is_about(each, error)), key=len, default=None)
             if wrong is None:
                 raise placed(error, source, key) from error
@@ -74,19 +74,19 @@ async def opened_where_possible(
 
 
 def _not_required(config: GatewayConfig) -> GatewayConfig:
-    """So that one failure does not hide the others."""
+    """Make every server optional, so that one failure does not hide the others."""
     servers = {server: entry.model_copy(update={"required": False}) for server, entry in config.servers.items()}
     return config.model_copy(update={"servers": servers})
 
 
 def _failures(gateway: Gateway, config: GatewayConfig, source: str | Path, key: str) -> list[ConfigError]:
-    """In the file's order."""
+    """The errors of servers that did not start, in the order of the file."""
     failed = [gateway.failures[server] for server in config.servers if server in gateway.failures]
     return [_unavailable(error, config, source, key) for error in failed]
 
 
 def placed(error: ConfigError, source: str | Path, key: str) -> ConfigError:
-    """The error with the file, and with the key as that file spells it."""
+    """Return the error with the file, and with the key as that file spells it."""
     return ConfigError(error.problem, file=error.file or source, key=_spelled(error.key, key), remedy=error.remedy)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from gateway import GatewayConfig
-from gateway.types import ToolDefinition
 from rollout.doctor.call_option import CallOption
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
@@ -227,13 +226,20 @@ async def test_servers_that_fail_are_reports_among_the_others() -> None:
     assert "malformed" in reports[-1].malformed[0]
 
 
-async def test_hidden_characters_are_reported_where_somebody_looks_for_them() -> None:
-    def find(tool: ToolDefinition) -> list[str]:
-        return ["a tag character"] if tool.name == "echo" else []
+HIDES = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("sly", log_level="ERROR")
+server.add_tool(lambda: "x", name="echo", description="Echo.\\u200b")
+server.add_tool(lambda: "x", name="get", description="Get.")
+server.run("stdio")
+"""
 
-    report = await report_on(mini("echo", "get"), find_hidden=find)
-    assert [tool.hidden for tool in report.tools] == [("a tag character",), ()]
-    assert "echo: a tag character" in report.notes
+
+async def test_hidden_characters_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "sly.py").write_text(HIDES)
+    report = await report_on({"command": sys.executable, "args": [str(tmp_path / "sly.py")]})
+    assert [bool(tool.hidden) for tool in report.tools] == [True, False]
+    assert any(note.startswith("echo: ") and "U+200B" in note for note in report.notes), report.notes
 
 
 async def test_tools_that_do_not_say_what_they_are_for_are_named() -> None:
