@@ -100,6 +100,15 @@ class ServerUnavailable(GatewayError):
 class ConnectTimeout(ServerUnavailable):
     """The server did not finish its handshake and tool listing within `start_timeout_s`."""
 
+    def __init__(self, message: str, *, server: str | None = None, tool: str | None = None, remedy: str = "") -> None:
+        self._suffix = f"; {remedy}" if remedy else ""
+        super().__init__(message + self._suffix, server=server, tool=tool)
+
+    @property
+    def problem(self) -> str:
+        """The message without server, tool and remedy."""
+        return super().problem.removesuffix(self._suffix)
+
 
 class LeaseTimeout(GatewayError):
     """No place for another session became free within `lease_timeout_s`."""

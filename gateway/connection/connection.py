@@ -230,11 +230,11 @@ class Connection:
         return None
 
     def _too_late(self) -> ConnectTimeout:
-        seconds = self.config.start_timeout_s
-        bound = f"{self.config.label!r} did not finish its handshake in {seconds:g} s, its start_timeout_s"
+        bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
         if exhausted := self._link.exhausted or self._link.out_of_memory():
             return ConnectTimeout(self._link.describe(f"{bound}: {exhausted}, {_LIMIT}"), server=self.server)
-        return ConnectTimeout(self._link.describe(bound), server=self.server)
+        remedy = "check the command by hand, or raise start_timeout_s"
+        return ConnectTimeout(self._link.describe(bound), server=self.server, remedy=remedy)
 
     def _given_up(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
