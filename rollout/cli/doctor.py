@@ -29,7 +29,7 @@ from rollout.cli.options import (
     load_target,
     print_json,
 )
-from rollout.doctor.call_option import CallOption, check_call_options
+from rollout.doctor.call_option import check_call_options, parse_call_option
 from rollout.doctor.examination import OnProgress, Options
 from rollout.doctor.examine import examine
 from rollout.doctor.report import ServerReport
@@ -69,7 +69,7 @@ def doctor(
         update={"servers": {name: entry for name, entry in target.config.servers.items() if name in chosen}}
     )
     options = Options(
-        call_options=tuple(CallOption.parse(text, chosen) for text in call or ()),
+        call_options=tuple(parse_call_option(text, chosen) for text in call or ()),
         allow_writes=allow_writes,
         counter=load_counter(tokenizer),
         at_a_time=at_a_time,

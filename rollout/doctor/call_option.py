@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, raise_all
-from gateway.schemas.check import check_arguments
-from gateway.schemas.coerce import coerce
 from gateway.types import ToolDefinition
+from rollout.doctor.plan import CallOption, argument_faults
 from rollout.environment.startup import opened_where_possible
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CallOption:
-    """A call that the user allows by naming it: `--call [SERVER/]TOOL=JSON`."""
-
-    server: str | None
-    tool: str
-    arguments: dict[str, Any]
-
-    @classmethod
-    def parse(cls, text: str, servers: Sequence[str]) -> CallOption:
-        """Raises ConfigError: the arguments are no JSON object."""
-        name, given, arguments = text.partition("=")
-        known = addressed_server(name, servers)
-        server, tool = (known, name.removeprefix(f"{known}/")) if known else name.rpartition("/")[::2]
-        parsed = parse_arguments(arguments if given else "{}", key=f"--call {name}", example='TOOL={"x": 1}')
-        return cls(server=server or None, tool=tool, arguments=parsed)
+def parse_call_option(text: str, servers: Sequence[str]) -> CallOption:
+    """Parse the value of `--call`. Raises ConfigError: the arguments are no JSON object."""
+    name, given, arguments = text.partition("=")
+    known = addressed_server(name, servers)
+    server, tool = (known, name.removeprefix(f"{known}/")) if known else name.rpartition("/")[::2]
+    parsed = parse_arguments(arguments if given else "{}", key=f"--call {name}", example='TOOL={"x": 1}')
+    return CallOption(server=server or None, tool=tool, arguments=parsed)
 
 
 def addressed_server(name: str, servers: Sequence[str]) -> str | None:
@@ -68,12 +57,6 @@ async def check_call_options(config: GatewayConfig, options: Sequence[CallOption
         catalogue = dict(gateway.catalogue)
     complete = len(catalogue) == len(servers)
     raise_all([fault for call in options for fault in _faults(call, catalogue, complete=complete)])
-
-
-def argument_faults(tool: ToolDefinition, arguments: dict[str, Any]) -> list[str]:
-    """Reasons why the gateway would not send these arguments; empty where it would."""
-    faults = check_arguments(tool, arguments)
-    return faults if faults and coerce(tool, arguments) is None else []
 
 
 def _faults(

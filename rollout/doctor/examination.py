@@ -18,10 +18,9 @@ from gateway.leases.session import Session
 from gateway.types import Audience, Role, Scope, ToolDefinition
 from rollout.doctor import fault_injection
 from rollout.doctor.advice import advise, finding_under, own_scope, unproven
-from rollout.doctor.call_option import CallOption
 from rollout.doctor.fidelity import TokenCounter, examine_tools, schema_problems
 from rollout.doctor.isolation import Observation, observe, probe_call, slow_tools
-from rollout.doctor.plan import Plan, new_word, plan_calls, suggested
+from rollout.doctor.plan import CallOption, Plan, new_word, plan_calls, suggested
 from rollout.doctor.report import Isolation, IsolationVerdict, Latency, ServerReport
 from rollout.doctor.verdict import ScopeProbe, determinism, own_verdict, scope_verdict, shared_verdict, uninformative
 from rollout.environment.harness import list_tasks

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from gateway.schemas.check import check_arguments
+from gateway.schemas.coerce import coerce
 from gateway.types import ToolDefinition
-from rollout.doctor.call_option import CallOption, argument_faults
 from rollout.engines.random_arguments import plain_arguments
 
 _MOST = 12
@@ -21,6 +22,15 @@ _READING = frozenset(
     "peek print query read recall retrieve search select show stat status summary tail tree view what which who".split()
 )
 """First words of the names of tools that mostly read. They decide the order of calls of unannotated tools only."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallOption:
+    """A call that the user allows by naming it: `--call [SERVER/]TOOL=JSON`."""
+
+    server: str | None
+    tool: str
+    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +107,12 @@ def plan_calls(
         only_reads=all(tool.read_only for tool in tools),
         word=word,
     )
+
+
+def argument_faults(tool: ToolDefinition, arguments: dict[str, Any]) -> list[str]:
+    """Reasons why the gateway would not send these arguments; empty where it would."""
+    faults = check_arguments(tool, arguments)
+    return faults if faults and coerce(tool, arguments) is None else []
 
 
 def suggested(server: str, tools: Iterable[ToolDefinition]) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gateway import GatewayConfig
-from rollout.doctor.call_option import CallOption
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
+from rollout.doctor.plan import CallOption
 from rollout.doctor.report import IsolationVerdict, Latency, ServerReport
 
 pytestmark = pytest.mark.anyio
