@@ -177,10 +177,16 @@ class HarnessError(GatewayError):
     """A harness tool (reset, start, reply, score, release, ...) is missing, refused, or broke its contract."""
 
     def __init__(
-        self, message: str, *, server: str | None = None, tool: str | None = None, role: str | None = None
+        self,
+        message: str,
+        *,
+        server: str | None = None,
+        tool: str | None = None,
+        role: str | None = None,
+        refused: bool = False,
     ) -> None:
-        self.role = role
-        """A `gateway.types.Role`."""
+        self.role, self.refused = role, refused
+        """The `gateway.types.Role`, and whether the tool answered with an error result."""
         super().__init__(message, server=server, tool=tool)
 
 

@@ -141,7 +141,8 @@ class Session:
         result = await self._send(tool, known, timeout_s=self._timeout_s(role, server))
         if result.is_error:
             self._sending.mark_failed(server)
-            raise HarnessError(f"{role} was refused: {result.text[:500]}", server=server, tool=tool.name, role=role)
+            problem = f"{role} was refused: {result.text[:500]}"
+            raise HarnessError(problem, server=server, tool=tool.name, role=role, refused=True)
         structured = _structured_answer(result)
         if structured is None and role not in _WITHOUT_ANSWER:
             self._sending.mark_failed(server)

@@ -1,47 +1,60 @@
-"""`bench`: what a call and a lease cost on this machine."""
+"""`bench`: what a call and a lease cost on this machine.
+
+A call through the gateway is measured beside the SDK's own client, and beside connecting for each call, in one run with
+both sides alternating, so that other load of the machine affects both alike. The ratios are what can be relied on.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from pathlib import Path
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import anyio
 import typer
+from mcp import Client, StdioServerParameters
 from rich.console import Console
 from rich.table import Table
 
-from rollout.cli.bench_call import CallCost, measure_calls
-from rollout.cli.bench_lease import measure_leases
-from rollout.cli.target import load_target
+from gateway.config.models import GatewayConfig
+from gateway.gateway import Gateway
+from gateway.types import SEED_META, TRAJECTORY_META, Role
+from rollout.cli.bench_server import STDIO_ARGUMENTS, create_server, http_server
+from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, File, load_target, print_json
+from rollout.environment.harness import list_tasks
+
+Call = Callable[[], Awaitable[Any]]
+
+WARM_UP = 20
+CONCURRENT = 16
+"""Calls in flight where calls per second are measured."""
+_TEXT = "x" * 100
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure what the gateway costs on this machine.")
 
 
-def bench_calls(calls: int, connects: int, *, as_json: bool) -> int:
+@app.command("call")
+def bench_call(
+    calls: Annotated[int, typer.Option(min=10, help="Calls per transport, of each side.")] = 400,
+    connects: Annotated[int, typer.Option(min=1, help="Calls with a connection of their own, per transport.")] = 16,
+    as_json: AsJson = False,
+) -> int:
+    """Compare a call through the gateway with the SDK's own client, and with connecting for each call."""
     costs = anyio.run(measure_calls, calls, connects)
     if as_json:
-        typer.echo(json.dumps(_report(costs, calls, connects)))
-    else:
-        Console().print(_table(costs))
-    return 0
 
+        def by_transport(field: str, digits: int) -> dict[str, float]:
+            return {transport: round(getattr(cost, field), digits) for transport, cost in costs.items()}
 
-def _report(costs: dict[str, CallCost], calls: int, connects: int) -> dict[str, object]:
-    def by_transport(field: str, digits: int) -> dict[str, float]:
-        return {transport: round(getattr(cost, field), digits) for transport, cost in costs.items()}
-
-    return {
-        "calls": calls,
-        "connects": connects,
-        "ratio_to_sdk": by_transport("ratio_to_sdk", 3),
-        "sdk_ms": by_transport("sdk_ms", 4),
-        "session_ms": by_transport("session_ms", 4),
-        "calls_per_s": by_transport("calls_per_s", 1),
-        "connecting_calls_per_s": by_transport("connecting_calls_per_s", 2),
-        "ratio_to_connecting": by_transport("ratio_to_connecting", 1),
-    }
-
-
-def _table(costs: dict[str, CallCost]) -> Table:
+        digits = {"ratio_to_sdk": 3, "sdk_ms": 4, "session_ms": 4, "calls_per_s": 1, "connecting_calls_per_s": 2}
+        digits["ratio_to_connecting"] = 1
+        fields = {field: by_transport(field, places) for field, places in digits.items()}
+        print_json({"calls": calls, "connects": connects, **fields})
+        return 0
     table = Table("transport", "SDK, ms", "gateway, ms", "ratio", "calls/s", "connecting, calls/s", "ratio")
     for transport, cost in costs.items():
         table.add_row(
@@ -53,15 +66,156 @@ def _table(costs: dict[str, CallCost]) -> Table:
             f"{cost.connecting_calls_per_s:.1f}",
             f"{cost.ratio_to_connecting:.0f}",
         )
-    return table
+    Console().print(table)
+    return 0
 
 
-def bench_leases(file: str, environments_dir: Path, count: int, *, as_json: bool) -> int:
-    cost = anyio.run(measure_leases, load_target(file, environments_dir).config, count)
-    found = {name: round(value, 3) for name, value in asdict(cost).items()}
+@app.command("lease")
+def bench_lease(
+    file: File,
+    leases: Annotated[int, typer.Option("-n", min=2, help="How many leases.")] = 50,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> int:
+    """Measure a lease of these servers, reset included: the first, and those after it."""
+    costs = anyio.run(measure_leases, load_target(file, environments_dir).config, leases)
     if as_json:
-        typer.echo(json.dumps(found))
+        print_json(costs)
     else:
-        for name, value in found.items():
+        for name, value in costs.items():
             Console().print(f"{name:>16}  {value}", highlight=False)
     return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallCost:
+    """The cost on one transport. Milliseconds are medians of sequential calls."""
+
+    sdk_ms: float
+    session_ms: float
+    calls_per_s: float
+    """With `CONCURRENT` calls in flight over the gateway's one connection."""
+    connecting_calls_per_s: float
+    """The same, where each call opens and closes a client of the SDK."""
+
+    @property
+    def ratio_to_sdk(self) -> float:
+        return self.session_ms / self.sdk_ms
+
+    @property
+    def ratio_to_connecting(self) -> float:
+        return self.calls_per_s / self.connecting_calls_per_s
+
+
+async def measure_calls(calls: int, connects: int) -> dict[str, CallCost]:
+    """Measure calls of a small tool; returns the costs by transport.
+
+    Args:
+        calls: Sequential calls of each side, and as many concurrent ones.
+        connects: Calls for which a client connects.
+    """
+    own = create_server()
+    stdio = StdioServerParameters(command=sys.executable, args=STDIO_ARGUMENTS)
+    entry = {"command": sys.executable, "args": STDIO_ARGUMENTS}
+    costs: dict[str, CallCost] = {}
+    costs["in_process"] = await _measure(own, {"factory": "unused:unused"}, calls, connects, connect=lambda _, __: own)
+    costs["stdio"] = await _measure(stdio, entry, calls, connects)
+    async with http_server() as url:
+        costs["http"] = await _measure(url, {"url": url}, calls, connects)
+    return costs
+
+
+async def _measure(
+    target: Any, entry: dict[str, Any], calls: int, connects: int, *, connect: Callable[[Any, str], Any] | None = None
+) -> CallCost:
+    config = GatewayConfig.model_validate({"servers": {"bench": {"required": True, **entry}}})
+    arguments = {"text": _TEXT}
+    meta: Any = {TRAJECTORY_META: "t", SEED_META: 1}
+
+    async def connecting() -> None:
+        async with Client(target) as client:
+            await client.call_tool("echo", arguments, meta=meta)
+
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(target))
+        gateway = await stack.enter_async_context(Gateway(config, connect=connect))
+        session = await stack.enter_async_context(gateway.lease(trajectory="t", task=None, seed=1))
+
+        async def by_sdk() -> None:
+            await client.call_tool("echo", arguments, meta=meta)
+
+        async def by_session() -> None:
+            await session.call("echo", arguments)
+
+        sdk_ms, session_ms = await _alternating(by_sdk, by_session, calls)
+        return CallCost(
+            sdk_ms=sdk_ms,
+            session_ms=session_ms,
+            calls_per_s=await _throughput(by_session, calls),
+            connecting_calls_per_s=await _throughput(connecting, connects),
+        )
+
+
+async def _alternating(one: Call, other: Call, calls: int) -> tuple[float, float]:
+    """Medians in milliseconds over `calls` calls of each, in pairs that begin with either side in turn."""
+    pairs: list[tuple[Call, list[float]]] = [(one, []), (other, [])]
+    for number in range(WARM_UP + calls):
+        for call, samples in pairs if number % 2 else reversed(pairs):
+            began = time.perf_counter()
+            await call()
+            if number >= WARM_UP:
+                samples.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(pairs[0][1]), statistics.median(pairs[1][1])
+
+
+async def _throughput(call: Call, calls: int) -> float:
+    """Calls per second with `CONCURRENT` calls in flight."""
+    left = iter(range(calls))
+
+    async def caller() -> None:
+        for _ in left:
+            await call()
+
+    began = time.perf_counter()
+    async with anyio.create_task_group() as callers:
+        for _ in range(CONCURRENT):
+            callers.start_soon(caller)
+    return calls / (time.perf_counter() - began)
+
+
+async def measure_leases(config: GatewayConfig, count: int) -> dict[str, float]:
+    """Lease `config`'s servers `count` times, one after the other.
+
+    Returns:
+        `cold_s` from the start of the gateway to the first lease, `gateway_start_s` as its part, and median and maximum
+        of the later leases in milliseconds.
+
+    Raises:
+        ConfigError, GatewayError: the servers cannot be leased.
+    """
+    began = time.perf_counter()
+    async with Gateway(config) as gateway:
+        started = time.perf_counter() - began
+        task = await _first_task(gateway)
+        waits: list[float] = []
+        for number in range(count):
+            began = time.perf_counter()
+            async with gateway.lease(trajectory=f"bench-{number}", task=task, seed=number):
+                waits.append(time.perf_counter() - began)
+    costs = {
+        "cold_s": started + waits[0],
+        "gateway_start_s": started,
+        "warm_ms_p50": 1e3 * statistics.median(waits[1:]),
+        "warm_ms_max": 1e3 * max(waits[1:]),
+    }
+    return {name: round(value, 3) for name, value in costs.items()}
+
+
+async def _first_task(gateway: Gateway) -> str:
+    """A task to reset the servers to; empty where none lists any."""
+    async with gateway.lease(trajectory="bench", task=None, seed=0) as session:
+        for server in gateway.catalogue:
+            if session.has(Role.TASKS, server):
+                listed = await list_tasks(session, server, "train", limit=1)
+                return listed[0].task if listed else ""
+    return ""

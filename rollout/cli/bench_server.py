@@ -1,20 +1,26 @@
-"""The server that `bench call` calls: `python -m rollout.cli.bench_server stdio|http`.
+"""The server that `bench call` calls, on each transport: `python -m rollout.cli.bench_server stdio|http`.
 
-Over HTTP it prints its port.
+It imports little, since its start is part of what is measured.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 
+STDIO_ARGUMENTS = ["-m", "rollout.cli.bench_server", "stdio"]
+"""Arguments of the interpreter that start the server on stdio."""
+_START_S = 30.0
+
 
 def create_server() -> MCPServer:
-    """One tool, `echo`, that does as little as a tool can."""
+    """Create a server with one tool, `echo`, which does as little as a tool can."""
     server = MCPServer("bench", log_level="ERROR")
 
     @server.tool()
@@ -25,8 +31,22 @@ def create_server() -> MCPServer:
     return server
 
 
+@asynccontextmanager
+async def http_server() -> AsyncGenerator[str]:
+    """The URL of a server over HTTP, in its own process so that it shares no event loop with the clients."""
+    argv = [sys.executable, "-m", "rollout.cli.bench_server", "http"]
+    async with await anyio.open_process(argv, stderr=None) as process:
+        assert process.stdout is not None
+        with anyio.fail_after(_START_S):
+            port = int(await process.stdout.receive())
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.terminate()
+
+
 async def serve_http() -> None:
-    """Serve on a free port of the loopback interface, which is printed on a line of its own."""
+    """Serve on a free port of the loopback interface, and print the port."""
     running = uvicorn.Server(uvicorn.Config(create_server().streamable_http_app(), port=0, log_level="critical"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(running.serve)

@@ -1,12 +1,10 @@
-"""`call`: one tool, once, without a trainer."""
+"""`call`: one call of one tool, without a trainer."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any
 from uuid import uuid4
 
 import anyio
@@ -17,46 +15,52 @@ from gateway.config.models import GatewayConfig
 from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, one_error
 from gateway.gateway import Gateway
-from rollout.cli.target import Target, load_target
+from gateway.types import ToolResult
+from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, File, Target, load_target, print_result
+from rollout.doctor.call_option import addressed_server, parse_arguments
 from rollout.environment.startup import opened_where_possible
 
+app = typer.Typer(add_completion=False)
 
-def call_tool(
-    file: str, environments_dir: Path, tool: str, arguments: str, *, task: str | None, seed: int, as_json: bool
+
+@app.command()
+def call(
+    file: File,
+    tool: Annotated[str, typer.Argument(metavar="[SERVER/]TOOL", help="With SERVER, only that server is started.")],
+    arguments: Annotated[str, typer.Argument(help="The arguments, a JSON object.")] = "{}",
+    task: Annotated[
+        str | None, typer.Option(help="Task to reset the started servers to; by default nothing is reset.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the reset and of the call.")] = 0,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
 ) -> int:
-    try:
-        parsed: Any = json.loads(arguments)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"the arguments are not JSON: {error}", key=tool, remedy="give a JSON object") from error
-    if not isinstance(parsed, dict):
-        raise ConfigError("the arguments are not a JSON object", key=tool, remedy='for example {"x": 1}')
+    """Call one tool: start servers, lease a session, call, release, stop. Exit status 1 where the tool refuses."""
+    parsed = parse_arguments(arguments, key=tool, example='for example {"x": 1}')
     target = load_target(file, environments_dir, all_valid=False)
-    server, name = _addressed(tool, target)
+    server = addressed_server(tool, target.servers)
+    name = tool if server is None else tool.removeprefix(f"{server}/")
     if server is not None:
-        target = replace(target, config=_only(server, target.config), faults={})
-    return anyio.run(_call, target, server, name, cast("dict[str, Any]", parsed), task, seed, as_json)
+        target = replace(target, config=_config_of(server, target), faults={})
+    result = anyio.run(_call, target, server, name, parsed, task, seed)
+    structured = dict(result.structured) if result.structured is not None else None
+    record = {"text": result.text, "structured": structured, "is_error": result.is_error, "reward": result.reward}
+    print_result(record | {"elapsed_s": result.elapsed_s}, result.text, as_json=as_json)
+    return int(result.is_error)
 
 
-def _addressed(tool: str, target: Target) -> tuple[str | None, str]:
-    """`SERVER/TOOL` apart, where it begins with the name of a server; those may have slashes, too.
+def _config_of(server: str, target: Target) -> GatewayConfig:
+    """The configuration with the servers that a call to this one needs: itself, and the one that answers elicitations.
 
     Raises:
-        ConfigError: that server's entry is wrong, or disabled.
+        ConfigError: the server's entry is invalid or disabled.
     """
-    named = [*target.config.servers, *target.faults, *target.disabled]
-    server = max((each for each in named if tool.startswith(f"{each}/")), key=len, default=None)
-    if server is None:
-        return None, tool
     if server in target.faults:
         raise target.faults[server]
     if server in target.disabled:
         at = f"{target.key}.{server}"
         raise ConfigError("the server is disabled", file=target.source, key=at, remedy="enable it to call its tools")
-    return server, tool.removeprefix(f"{server}/")
-
-
-def _only(server: str, config: GatewayConfig) -> GatewayConfig:
-    """What a call to this server needs: it, and who answers for the user."""
+    config = target.config
     needed = {server, config.elicitation.server if config.elicitation else server}
     return config.model_copy(
         update={"servers": {name: config.servers[name] for name in config.servers if name in needed}}
@@ -64,42 +68,26 @@ def _only(server: str, config: GatewayConfig) -> GatewayConfig:
 
 
 async def _call(
-    target: Target,
-    server: str | None,
-    name: str,
-    arguments: dict[str, Any],
-    task: str | None,
-    seed: int,
-    as_json: bool,
-) -> int:
-    async with opened_where_possible(target.config, name="cli", source=target.source, key=target.key) as opened_now:
-        gateway, problems = opened_now
-        servers = [*target.config.servers, *target.faults, *target.disabled]
-        tool = _find(gateway, server, name, servers, [*target.faults.values(), *problems])
+    target: Target, server: str | None, name: str, arguments: dict[str, Any], task: str | None, seed: int
+) -> ToolResult:
+    async with opened_where_possible(target.config, name="cli", source=target.source, key=target.key) as started:
+        gateway, problems = started
+        tool = _find(gateway, server, name, target.servers, [*target.faults.values(), *problems])
         async with gateway.lease(trajectory=uuid4().hex, task=task, seed=seed, tools=[tool]) as session:
-            result = await session.call(tool, arguments)
-    if as_json:
-        structured = dict(result.structured) if result.structured is not None else None
-        record = {"text": result.text, "structured": structured, "is_error": result.is_error, "reward": result.reward}
-        typer.echo(json.dumps(record | {"elapsed_s": result.elapsed_s}, ensure_ascii=False))
-    else:
-        typer.echo(result.text)
-    return int(result.is_error)
+            return await session.call(tool, arguments)
 
 
 def _find(gateway: Gateway, server: str | None, name: str, servers: list[str], problems: list[ConfigError]) -> str:
-    """The exposed name of the tool that is meant. Raises ConfigError, with what is wrong with who may have it."""
-    tools = policy_tools(gateway.catalogue)
-    mine = [tool for tool in tools if server in (None, tool.server)]
-    for tool in mine:
+    """Return the exposed name of the tool. Raises ConfigError with the problems of the servers that may have it."""
+    tools = [tool for tool in policy_tools(gateway.catalogue) if server in (None, tool.server)]
+    for tool in tools:
         if tool.exposed_name == name or (server is not None and tool.name == name):
             return tool.exposed_name
     prefix, slash, _ = name.partition("/")
     if server is None and slash:
         raise ConfigError(f"no server {prefix!r}", key=name, remedy=near(prefix, servers, "servers"))
-    known = sorted(tool.exposed_name for tool in mine)
+    known = sorted(tool.exposed_name for tool in tools)
     nearest = get_close_matches(name, known, n=1)
-    meant = f"did you mean {nearest[0]!r}? " if nearest else ""
-    unknown = ConfigError("no such tool", key=name, remedy=f"{meant}tools: {', '.join(known) or 'none'}")
-    said = problems if server is not None and problems else [unknown, *problems]
-    raise one_error(said)
+    suggestion = f"did you mean {nearest[0]!r}? " if nearest else ""
+    unknown = ConfigError("no such tool", key=name, remedy=f"{suggestion}tools: {', '.join(known) or 'none'}")
+    raise one_error(problems if server is not None and problems else [unknown, *problems])

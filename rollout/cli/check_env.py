@@ -1,60 +1,60 @@
-"""`check-env`: does an environment keep the harness contract?"""
+"""`check-env`: whether an environment keeps the harness contract."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Annotated
 
 import anyio
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gateway.errors import ConfigError
+from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, plain_table, print_json
 from rollout.contract import Options, Outcome, Report, check_environment
-from rollout.contract.answers import TaskItem
 from rollout.environment.config import load_environment
+from rollout.environment.harness import ListedTask
 
 _COLOURS = {Outcome.HOLDS: "green", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckOptions:
-    """The command's options."""
-
-    tasks: int
-    task: str | None
-    seed: int | None
-    user_varies: bool
+app = typer.Typer(add_completion=False)
 
 
-def check_env(name: str, environments_dir: Path, options: CheckOptions, *, as_json: bool) -> int:
-    """Exit status 1 where a clause fails."""
-    if options.seed is not None and options.task is None:
+@app.command()
+def check_env(
+    environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
+    tasks: Annotated[int, typer.Option("-n", min=1, help="How many test tasks are played.")] = 3,
+    task: Annotated[str | None, typer.Option(help="Play this task, where the environment lists none.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of --task; 0 by default.")] = None,
+    user_varies: Annotated[
+        bool, typer.Option("--user-varies", help="The user is a model or a person: its words may differ.")
+    ] = False,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> int:
+    """Examine whether an environment keeps the harness contract. Exit status 1 where a clause fails."""
+    if seed is not None and task is None:
         raise ConfigError("a seed without a task", key="--seed", remedy="add --task, or leave both out")
-    environment = load_environment(name, environments_dir)
-    item = None if options.task is None else TaskItem(task=options.task, seed=options.seed or 0)
-    given = Options(tasks=options.tasks, task=item, user_varies=options.user_varies)
-    report = anyio.run(check_environment, environment, given)
+    loaded = load_environment(environment, environments_dir)
+    item = None if task is None else ListedTask(task=task, seed=seed or 0)
+    report = anyio.run(check_environment, loaded, Options(tasks=tasks, task=item, user_varies=user_varies))
     if as_json:
-        typer.echo(json.dumps(report.as_json()))
+        print_json(report.as_json())
     else:
         _print(report, Console())
     return int(not report.keeps_the_contract)
 
 
 def _print(report: Report, console: Console) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table = plain_table()
     table.add_column("clause", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("seen", overflow="fold")
     for finding in report.findings:
-        said = Text(finding.said)
+        text = Text(finding.said)
         if finding.remedy:
-            said.append(f"\n-> {finding.remedy}")
-        table.add_row(finding.clause, Text(finding.outcome, _COLOURS[finding.outcome]), said)
+            text.append(f"\n-> {finding.remedy}")
+        table.add_row(finding.clause, Text(finding.outcome, _COLOURS[finding.outcome]), text)
     console.print(table)
-    kept = "keeps the contract" if report.keeps_the_contract else f"breaks {', '.join(report.failed)}"
-    console.print(Text(f"{report.environment} {kept}"))
+    verdict = "keeps the contract" if report.keeps_the_contract else f"breaks {', '.join(report.failed)}"
+    console.print(Text(f"{report.environment} {verdict}"))

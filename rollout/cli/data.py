@@ -1,50 +1,200 @@
-"""`data`: an environment's tasks as rows for verl."""
+"""`data`: an environment's tasks as rows for verl, and the examination of rows before a run."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
 from uuid import uuid4
 
 import anyio
 import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.text import Text
 
+from gateway.catalogue.tool_config import LockEntry, read_lock
+from gateway.errors import ConfigError, GatewayError, faults_of
+from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, plain_table, print_json, print_result
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.parquet import write_parquet
+from rollout.environment.row_validation import (
+    AGENT,
+    STOCK_AGENT,
+    Row,
+    RowProblem,
+    Schemas,
+    column_problems,
+    environment_problem,
+    environment_problems,
+    prompt_lengths,
+    read_task_rows,
+    shared_indices,
+    task_problems,
+)
 from rollout.environment.rows import environment_tasks
-from rollout.environment.startup import opened
+from rollout.environment.startup import opened_environment
 from rollout.environment.task import Task
 
+MOST_SHOWN = 20
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataOptions:
-    """The command's options."""
-
-    output: Path
-    split: str
-    rows: int | None
-    tools: tuple[str, ...] | None
-    agent: str
+app = typer.Typer(add_completion=False)
 
 
-def write_rows(name: str, environments_dir: Path, options: DataOptions, *, as_json: bool) -> int:
-    environment = load_environment(name, environments_dir)
-    tasks = anyio.run(_tasks, environment, options)
-    write_parquet(options.output, tasks, split=options.split, agent=options.agent)
-    written = {"path": str(options.output), "environment": environment.name, "split": options.split, "rows": len(tasks)}
-    if as_json:
-        typer.echo(json.dumps(written))
-    else:
-        typer.echo(f"{options.output}: {len(tasks)} {options.split} rows of {environment.name}")
+@app.command()
+def data(
+    environment: Annotated[
+        str | None, typer.Argument(help="The environment: its YAML file or its name; none with --check.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The parquet file to write.")] = None,
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks by default.")] = None,
+    tools: Annotated[
+        str | None, typer.Option(help="Tools the policy may use, comma-separated; all by default.")
+    ] = None,
+    agent: Annotated[str, typer.Option(help="verl's agent_name of the rows.")] = AGENT,
+    check: Annotated[Path | None, typer.Option(help="Examine this parquet file, and write none.")] = None,
+    tool_config: Annotated[Path | None, typer.Option(help="--check: the lock to compare with.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(metavar="MODEL", help="--check: whose prompts are measured.")] = None,
+    max_prompt_length: Annotated[
+        int | None, typer.Option(min=1, help="--check: how long a prompt may be, in tokens.")
+    ] = None,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> int:
+    """Write an environment's tasks as rows for verl, or examine rows before a run.
+
+    With --check every problem is listed with row, column and remedy; the exit status is 1 where there is one.
+    """
+    if check is not None:
+        if environment is not None or output is not None:
+            raise ConfigError("examines a file and writes none", key="--check", remedy="leave ENVIRONMENT and -o out")
+        measure = _measure(tokenizer, max_prompt_length)
+        return _check(check, environments_dir, tool_config, measure, as_json=as_json)
+    if environment is None or output is None:
+        missing = "ENVIRONMENT" if environment is None else "-o"
+        raise ConfigError("is not given", key=missing, remedy="mcp-rollout data ENVIRONMENT -o FILE, or --check FILE")
+    loaded = load_environment(environment, environments_dir)
+    selected = None if tools is None else tuple(name.strip() for name in tools.split(","))
+    tasks = anyio.run(_tasks, loaded, split, rows, selected)
+    write_parquet(output, tasks, split=split, agent=agent)
+    record = {"path": str(output), "environment": loaded.name, "split": split, "rows": len(tasks)}
+    print_result(record, f"{output}: {len(tasks)} {split} rows of {loaded.name}", as_json=as_json)
     return 0
 
 
-async def _tasks(environment: Environment, options: DataOptions) -> list[Task]:
-    async with opened(environment, name=environment.name, source=environment.file) as gateway:
-        tasks = await environment_tasks(environment, gateway, options.split, options.rows)
-        if options.tools is not None:
-            # Leasing is what refuses an unknown name.
-            async with gateway.lease(trajectory=uuid4().hex, task=None, seed=0, tools=options.tools):
-                tasks = [task.model_copy(update={"tools": options.tools}) for task in tasks]
+async def _tasks(environment: Environment, split: str, rows: int | None, tools: tuple[str, ...] | None) -> list[Task]:
+    async with opened_environment(environment) as gateway:
+        tasks = await environment_tasks(environment, gateway, split, rows)
+        if tools is not None:
+            # The lease refuses unknown names.
+            async with gateway.lease(trajectory=uuid4().hex, task=None, seed=0, tools=tools):
+                tasks = [task.model_copy(update={"tools": tools}) for task in tasks]
     return tasks
+
+
+Measure = Callable[[Sequence[Row], Schemas], list[ConfigError]]
+"""Finds the prompts that are too long."""
+
+
+def _measure(tokenizer: str | None, max_prompt_length: int | None) -> Measure | None:
+    """Load what measures prompts; None where they are not measured."""
+    if (max_prompt_length is None) is not (tokenizer is None):
+        key = "--max-prompt-length" if max_prompt_length is None else "--tokenizer"
+        raise ConfigError("lengths need both", key=key, remedy="give --tokenizer MODEL and --max-prompt-length N")
+    if tokenizer is None or max_prompt_length is None:
+        return None
+    try:
+        from rollout.tokens.counting import prompt_length
+        from rollout.tokens.verl_builder import load_tokens
+    except ImportError as error:
+        remedy = "pip install -c constraints/cpu.txt '.[verl]'"
+        raise ConfigError("needs verl and transformers", key="--tokenizer", remedy=remedy) from error
+    length = partial(prompt_length, load_tokens(tokenizer, key="--tokenizer"))
+    return lambda rows, schemas: prompt_lengths(rows, schemas, length, limit=max_prompt_length)[1]
+
+
+def _check(
+    file: Path, environments_dir: Path, tool_config: Path | None, measure: Measure | None, *, as_json: bool
+) -> int:
+    lock = read_lock(tool_config) if tool_config else []
+    rows, problems = read_task_rows(file, agents=(AGENT, STOCK_AGENT))
+    problems += column_problems(file)
+    if shared := shared_indices(rows):
+        problem = f"{shared} rows have no number of their own: they are traced and sampled as one row"
+        problems.append(
+            RowProblem(problem, path=file, row=None, key="extra_info.index", remedy="number the rows from 0")
+        )
+    for name in sorted({row.task.environment for row in rows}):
+        own = [row for row in rows if row.task.environment == name]
+        problems += anyio.run(_environment_rows, name, own, environments_dir, lock, tool_config, measure)
+    found = [_record(fault) for problem in problems for fault in faults_of(problem)]
+    found.sort(key=lambda problem: -1 if problem["row"] is None else problem["row"])
+    if as_json:
+        shown = found[: MOST_SHOWN * 10]
+        print_json({"path": str(file), "rows": len(rows), "problems": len(found), "shown": shown})
+    else:
+        _print_problems(file, len(rows), found)
+    return int(bool(found))
+
+
+async def _environment_rows(
+    name: str,
+    rows: Sequence[Row],
+    environments_dir: Path,
+    lock: Sequence[LockEntry],
+    tool_config: Path | None,
+    measure: Measure | None,
+) -> list[ConfigError]:
+    """Collect the problems of an environment and of its rows."""
+    try:
+        environment = load_environment(name, environments_dir)
+    except ConfigError as error:
+        return [environment_problem(rows[0], error)]
+    problems: list[ConfigError] = []
+    try:
+        async with opened_environment(environment) as gateway:
+            found, schemas = await environment_problems(environment, gateway, rows, lock, lock_path=str(tool_config))
+            problems += found
+            with _progress(f"{name}: tasks that it does not list") as progress:
+                problems += await task_problems(environment, gateway, rows, progress)
+    except ConfigError as error:
+        return [*problems, error]
+    except GatewayError as error:
+        remedy = "mcp-rollout check-env shows what fails"
+        return [*problems, ConfigError(str(error), key=f"environment {name}", remedy=remedy)]
+    if measure is not None:
+        problems += measure(rows, schemas)
+    return problems
+
+
+@contextmanager
+def _progress(label: str) -> Generator[Callable[[int, int], None]]:
+    """Draws progress on standard error, where that is a terminal."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(label, visible=False)
+        yield lambda done, total: progress.update(bar, completed=done, total=total, visible=True)
+
+
+def _record(problem: ConfigError) -> dict[str, Any]:
+    row = problem.row if isinstance(problem, RowProblem) else None
+    return {"row": row, "column": problem.key or "-", "problem": problem.problem, "remedy": problem.remedy}
+
+
+def _print_problems(file: Path, rows: int, problems: Sequence[dict[str, Any]]) -> None:
+    console = Console()
+    if problems:
+        table = plain_table()
+        table.add_column("row", justify="right", no_wrap=True)
+        table.add_column("column", overflow="fold")
+        table.add_column("problem", overflow="fold")
+        for problem in problems[:MOST_SHOWN]:
+            row = "-" if problem["row"] is None else str(problem["row"])
+            text = problem["problem"].strip() + (f"\n-> {problem['remedy']}" if problem["remedy"] else "")
+            table.add_row(row, Text(problem["column"]), Text(text))
+        console.print(table)
+        if len(problems) > MOST_SHOWN:
+            console.print(f"and {len(problems) - MOST_SHOWN} more (--json has {MOST_SHOWN * 10})", highlight=False)
+    console.print(Text(f"{file}: {rows} rows of ours, {len(problems)} problems"))

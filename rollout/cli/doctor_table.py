@@ -1,4 +1,4 @@
-"""What the doctor found, for people: a table, and a paragraph for each server."""
+"""The doctor's reports for people: a table, and a paragraph for each server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rollout.cli.options import plain_table
 from rollout.doctor.report import Latency, ServerReport
 
 _MOST_NOTES = 8
@@ -14,7 +15,7 @@ _VIA = {"in_process": "here", "unknown": "-"}
 
 
 def print_reports(reports: list[ServerReport], console: Console) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table = plain_table()
     table.add_column("server", overflow="fold", min_width=6)
     for column in ("via", "protocol", "start", "call", "tools", "tokens", "scope", "fit"):
         right = column in ("start", "call", "tools", "tokens")
@@ -72,7 +73,7 @@ def _print_server(report: ServerReport, console: Console) -> None:
     if report.to_know:
         console.print(Text("  to know, add some of:", "yellow"))
     for option in report.to_know:
-        # Not folded, so that it can be copied.
+        # Never folded, so that it can be copied.
         console.print(Text(f"  {option}"), soft_wrap=True)
 
 

@@ -1,23 +1,25 @@
-"""`new-server`: a working environment to begin with, from the template beside the authoring kit."""
+"""`new-server`: a working environment from the template of `mcp_servers`."""
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
 import shutil
 from importlib.resources import files
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Annotated
 
 import anyio
 import typer
 
 from gateway.errors import ConfigError
+from rollout.cli.options import AsJson, print_result
 from rollout.environment.config import load_environment
+from rollout.environment.harness import SPLITS
 from rollout.environment.parquet import write_parquet
-from rollout.environment.rows import SPLITS, environment_tasks
-from rollout.environment.startup import opened
+from rollout.environment.rows import environment_tasks
+from rollout.environment.startup import opened_environment
 from rollout.environment.task import Task
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -29,14 +31,16 @@ _FILES = {
 }
 
 
-def write_server(name: str, out: Path, *, as_json: bool) -> int:
-    """Make the directory `out/name`, whole or not at all. Its rows are those that the new server lists.
+app = typer.Typer(add_completion=False)
 
-    Raises:
-        ConfigError: the name will not do, the directory is there already, it cannot be written, or what was written
-            does not start here.
-        GatewayError: the server that was written broke.
-    """
+
+@app.command()
+def new_server(
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _.")],
+    out: Annotated[Path, typer.Option(help="Where its directory is made.")] = Path(),
+    as_json: AsJson = False,
+) -> int:
+    """Write a new environment: a working server, its YAML, rows, a test and a README. Nothing is overwritten."""
     _check(name)
     target = out / name
     if target.exists():
@@ -47,18 +51,16 @@ def write_server(name: str, out: Path, *, as_json: bool) -> int:
         try:
             written = [*_write(name, partial), *_write_rows(name, partial)]
             partial.chmod(0o755)
-            partial.rename(target)  # refused where something has come to lie there meanwhile
+            partial.rename(target)  # fails where the directory has been created in the meantime
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=target, key="--out") from error
     paths = [str(target / file) for file in written]
-    if as_json:
-        typer.echo(json.dumps({"name": name, "directory": str(target), "files": paths}))
-    else:
-        typer.echo("\n".join(paths))
-        typer.echo(f"next: pytest {target / f'test_{name}.py'}; then {target / 'README.md'}")
+    following = f"next: pytest {target / f'test_{name}.py'}; then {target / 'README.md'}"
+    text = "\n".join([*paths, following])
+    print_result({"name": name, "directory": str(target), "files": paths}, text, as_json=as_json)
     return 0
 
 
@@ -68,7 +70,9 @@ def _check(name: str) -> None:
     near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").lstrip("0123456789_")[:40]
     usable = _NAME.fullmatch(near) and not keyword.iskeyword(near)
     remedy = f"for example {near}" if usable else "for example shop"
-    problem = f"{name!r} will not do: a lower-case letter, then lower-case letters, digits, _ (40 at most); no keyword"
+    problem = (
+        f"{name!r} is no usable name: a lower-case letter, then lower-case letters, digits, _ (40 at most); no keyword"
+    )
     raise ConfigError(problem, key="NAME", remedy=remedy)
 
 
@@ -94,5 +98,5 @@ def _write_rows(name: str, directory: Path) -> list[str]:
 
 async def _tasks(name: str, directory: Path) -> dict[str, list[Task]]:
     environment = load_environment(name, directory)
-    async with opened(environment, name=name, source=environment.file) as gateway:
+    async with opened_environment(environment) as gateway:
         return {split: await environment_tasks(environment, gateway, split, None) for split in SPLITS}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import anyio
 import typer
@@ -18,7 +18,8 @@ from rich.progress import Progress
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from rollout.cli.run_table import print_summaries
+from rollout.cli.options import ENVIRONMENTS, INTERRUPTED, AsJson, EnvironmentsDir
+from rollout.cli.run_report import Played, print_report
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
 from rollout.engines.sampling import SamplingParameters
@@ -26,151 +27,159 @@ from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
-from rollout.environment.startup import opened
-from rollout.evaluation.play import Job, Lengths, is_done, jobs_of, play_all
-from rollout.evaluation.settings import Settings, compare_settings, keep_settings
-from rollout.evaluation.summary import Summary, summarise
+from rollout.environment.startup import opened_environment
+from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
+from rollout.evaluation.resume import Settings, compare_settings, engine_settings, is_done, keep_settings
 from rollout.loop.thinking import check_thoughts
 from rollout.trace.record import Trace
 from rollout.trace.store import RunKey, TraceStore, read_traces
 
 DEFAULT_RESPONSE_TOKENS = 65536
-INTERRUPTED = 130
-"""Exit status after SIGINT, as shells have it."""
+
+app = typer.Typer(add_completion=False)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunOptions:
-    """The command's options."""
+@app.command()
+def run(
+    environments: Annotated[list[str], typer.Argument(metavar="ENV...", help="Environments: YAML files or names.")],
+    engine: Annotated[
+        str, typer.Option(help="expert, random, none, a model's directory, or the URL of an SGLang or vLLM server.")
+    ],
+    out: Annotated[Path, typer.Option(help="Directory for the traces.")],
+    rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Trajectories per row.")] = 1,
+    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
+    concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
+    response_tokens: Annotated[
+        int | None, typer.Option(min=1, help=f"Token budget after the prompt; {DEFAULT_RESPONSE_TOKENS} by default.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of one turn.")] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="For models; 0 takes the likeliest token.")] = 1.0,
+    top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="For models; 1 excludes nothing.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=-1, help="For models; -1 excludes nothing.")] = -1,
+    seed: Annotated[int, typer.Option(min=0, help="The seeds of all turns derive from it; random's, too.")] = 0,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="PATH", help="A server's tokenizer, where its model is not on this machine.")
+    ] = None,
+    tool_format: Annotated[str, typer.Option(help="How the model writes calls, by verl's name for it.")] = "hermes",
+    success_at: Annotated[float, typer.Option(help="The least reward that counts as a success in pass@k.")] = 1.0,
+    connect_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a server to answer.")] = 10.0,
+    generate_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one turn's generation.")] = 1800.0,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the server's key.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Of a model in process: cpu, cuda, cuda:1.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved by default.")
+    ] = None,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> int:
+    """Evaluate: roll environments out without a trainer. Exit status 1 where a trajectory failed.
 
-    engine: str
-    out: Path
-    rows: int | None
-    samples: int
-    split: str
-    resume: bool
-    concurrency: int
-    response_tokens: int | None
-    max_tokens: int | None
-    tokenizer: str | None
-    tool_format: str
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-    success_at: float
-    connect_timeout: float
-    generate_timeout: float
-    api_key_env: str | None
-    device: str | None
-    dtype: str | None
-
-    @property
-    def sampling(self) -> SamplingParameters:
-        return SamplingParameters(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, seed=self.seed)
-
-    @property
-    def settings(self) -> Settings:
-        """What a run that is resumed must have again. `-n` and `--samples` may grow."""
-        given: Settings = {"split": self.split, "response-tokens": self.response_tokens, "max-tokens": self.max_tokens}
-        if self.engine in ("expert", "none"):
-            return given
-        given["seed"] = self.seed
-        if self.engine in WITHOUT_MODEL:
-            return given
-        sampling: Settings = {"temperature": self.temperature, "top-p": self.top_p, "top-k": self.top_k}
-        return given | sampling | {"tool-format": self.tool_format}
-
-    def engine_options(self) -> EngineOptions:
-        """Raises ConfigError: the key's variable is not set."""
-        api_key = os.environ.get(self.api_key_env) if self.api_key_env else None
-        if self.api_key_env and not api_key:
-            problem = f"the environment variable {self.api_key_env} is not set"
-            raise ConfigError(problem, key="--api-key-env", remedy="set it to the server's key")
-        return EngineOptions(
-            engine=self.engine,
-            tokenizer=self.tokenizer,
-            tool_format=self.tool_format,
-            sampling=self.sampling,
-            timeouts=Timeouts(connect_timeout_s=self.connect_timeout, generate_timeout_s=self.generate_timeout),
-            api_key=api_key,
-            device=self.device,
-            dtype=self.dtype,
-            max_sequences=self.concurrency,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Played:
-    """A run, over."""
-
-    engine: str
-    notes: Sequence[str]
-    traces: Sequence[Trace]
-    resumed: frozenset[str]
-    """Ids of trajectories that were there before."""
-
-
-def run_environments(names: Sequence[str], environments_dir: Path, options: RunOptions, *, as_json: bool) -> int:
-    """Exit status 1 where a trajectory failed."""
-    environments = [load_environment(name, environments_dir) for name in names]
-    if len({environment.name for environment in environments}) < len(environments):
+    Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
+    """
+    loaded = [load_environment(name, environments_dir) for name in environments]
+    if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
-    for environment in environments if options.engine not in WITHOUT_MODEL else ():
-        check_thoughts(environment, options.tool_format)
-    recorded = list(read_traces(options.out)) if options.out.is_dir() else []
-    if options.out.exists() and not options.out.is_dir():
-        raise ConfigError("is a file", file=options.out, key="--out", remedy="name a directory")
-    if recorded and not options.resume:
-        raise ConfigError("holds traces already", file=options.out, key="--out", remedy="add --resume or name another")
+    for environment in loaded if engine not in WITHOUT_MODEL else ():
+        check_thoughts(environment, tool_format)
+    options = EngineOptions(
+        engine=engine,
+        tokenizer=tokenizer,
+        tool_format=tool_format,
+        sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed),
+        timeouts=Timeouts(connect_timeout_s=connect_timeout, generate_timeout_s=generate_timeout),
+        api_key=_api_key(api_key_env),
+        device=device,
+        dtype=dtype,
+        max_sequences=concurrency,
+    )
+    settings: Settings = {"split": split, "response-tokens": response_tokens, "max-tokens": max_tokens}
+    settings |= engine_settings(options)
+    play = partial(
+        _play,
+        loaded,
+        options,
+        Lengths(response_tokens=response_tokens or DEFAULT_RESPONSE_TOKENS, tokens_per_turn=max_tokens),
+        out=out,
+        recorded=_recorded(out, resume=resume),
+        settings=settings,
+        split=split,
+        rows=rows,
+        samples=samples,
+    )
     try:
-        played = anyio.run(_run, environments, options, recorded)
+        played = anyio.run(play)
     except KeyboardInterrupt:
-        typer.echo(_interrupted(options.out), err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    report = {environment.name: _summary(environment, options, played) for environment in environments}
-    total = _total(options, played)
-    if as_json:
-        typer.echo(json.dumps(_as_json(options, played, report, total)))
-    else:
-        _show(options, played, report, total)
+        typer.echo(_interrupted(out), err=True)
+        return INTERRUPTED
+    total = print_report(played, loaded, out=out, split=split, samples=samples, success_at=success_at, as_json=as_json)
     return int(total.failed > 0)
+
+
+def _api_key(variable: str | None) -> str | None:
+    """Raises ConfigError: the variable is not set."""
+    api_key = os.environ.get(variable) if variable else None
+    if variable and not api_key:
+        problem = f"the environment variable {variable} is not set"
+        raise ConfigError(problem, key="--api-key-env", remedy="set it to the server's key")
+    return api_key
+
+
+def _recorded(out: Path, *, resume: bool) -> list[Trace]:
+    if out.exists() and not out.is_dir():
+        raise ConfigError("is a file", file=out, key="--out", remedy="name a directory")
+    recorded = list(read_traces(out)) if out.is_dir() else []
+    if recorded and not resume:
+        raise ConfigError("holds traces already", file=out, key="--out", remedy="add --resume or name another")
+    return recorded
 
 
 def _interrupted(out: Path) -> str:
     kept = sum(is_done(trace) for trace in read_traces(out)) if out.is_dir() else 0
-    said = f"{kept} {'trajectory is' if kept == 1 else 'trajectories are'} kept in {out}"
-    return f"interrupted: {said}; the same command with --resume plays the rest"
+    trajectories = f"{kept} {'trajectory is' if kept == 1 else 'trajectories are'} kept in {out}"
+    return f"interrupted: {trajectories}; the same command with --resume plays the rest"
 
 
-async def _run(environments: Sequence[Environment], options: RunOptions, recorded: list[Trace]) -> Played:
-    """All traces of the run, recorded ones included. A failed one is played again when a run is resumed."""
-    store = TraceStore(options.out, key="--out")
+async def _play(
+    environments: Sequence[Environment],
+    options: EngineOptions,
+    lengths: Lengths,
+    *,
+    out: Path,
+    recorded: Sequence[Trace],
+    settings: Settings,
+    split: str,
+    rows: int | None,
+    samples: int,
+) -> Played:
+    """Play the rows that are not recorded yet; a failed trajectory of an earlier run is played again."""
+    store = TraceStore(out, key="--out")
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(opened_engine(options.engine_options()))
-        _check(engine, environments, options, recorded)
+        engine = await stack.enter_async_context(opened_engine(options))
+        _check(engine, environments, out, recorded)
         store.check()
-        compare_settings(options.out, options.settings)
+        compare_settings(out, settings)
         gateways: dict[str, Gateway] = {}
         jobs: list[Job] = []
         for environment in environments:
-            opening = opened(environment, name=environment.name, source=environment.file)
-            gateway = await stack.enter_async_context(opening)
+            gateway = await stack.enter_async_context(opened_environment(environment))
             gateways[environment.name] = gateway
-            tasks = await environment_tasks(environment, gateway, options.split, options.rows)
+            tasks = await environment_tasks(environment, gateway, split, rows)
             if isinstance(engine, ModelEngine) and tasks:
                 shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
                 engine.check_template(tasks[0], shown, has_user=environment.user is not None)
-            jobs += jobs_of(environment, tasks, options.samples, engine.name)
-        keep_settings(
-            options.out, options.settings
-        )  # not before all is known to start, or a slip would bind the next run
+            jobs += jobs_of(environment, tasks, samples, engine.name)
+        # Written only now that everything has started: the settings of a run that never began must not bind the next.
+        keep_settings(out, settings)
         done = {RunKey.of(trace): trace for trace in recorded if is_done(trace)}
         wanted = {job.key for job in jobs}
         traces = [trace for key, trace in done.items() if key in wanted]
         resumed = frozenset(trace.id for trace in traces)
         todo = [job for job in jobs if job.key not in done]
-        # Progress belongs to standard error; it draws nothing where that is no terminal.
+        # Progress is drawn on standard error, and only where that is a terminal.
         with Progress(console=Console(stderr=True)) as progress:
             label = f"{', '.join(gateways)} / {engine.name}"
             bar = progress.add_task(label, total=len(jobs), completed=len(traces))
@@ -183,63 +192,19 @@ async def _run(environments: Sequence[Environment], options: RunOptions, recorde
                 todo,
                 gateways=gateways,
                 engine=engine,
-                lengths=Lengths(
-                    response_tokens=options.response_tokens or DEFAULT_RESPONSE_TOKENS,
-                    tokens_per_turn=options.max_tokens,
-                    context_tokens=engine.context_tokens,
-                ),
+                lengths=replace(lengths, context_tokens=engine.context_tokens),
                 store=store,
-                concurrency=min(options.concurrency, len(todo)),
+                concurrency=min(options.max_sequences, len(todo)),
                 finished=finished,
             )
         store.close()
         return Played(engine=engine.name, notes=engine.notes, traces=traces, resumed=resumed)
 
 
-def _check(engine: Engine, environments: Sequence[Environment], options: RunOptions, recorded: Sequence[Trace]) -> None:
+def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Trace]) -> None:
     if isinstance(engine, WithoutModel):
         for environment in environments:
             engine.check(environment)
     if others := {trace.origin.engine for trace in recorded} - {engine.name}:
         problem = f"holds traces of engine {', '.join(sorted(others))}"
-        raise ConfigError(problem, file=options.out, key="--out", remedy="name another directory")
-
-
-def _summary(environment: Environment, options: RunOptions, played: Played) -> Summary:
-    traces = [trace for trace in played.traces if trace.task.environment == environment.name]
-    return summarise(
-        traces,
-        resumed=sum(trace.id in played.resumed for trace in traces),
-        samples=options.samples,
-        success_at=options.success_at,
-        parts=environment.reward.reported,
-    )
-
-
-def _total(options: RunOptions, played: Played) -> Summary:
-    return summarise(played.traces, resumed=len(played.resumed), samples=options.samples, success_at=options.success_at)
-
-
-def _as_json(options: RunOptions, played: Played, report: dict[str, Summary], total: Summary) -> dict[str, Any]:
-    """The totals, and beneath `environments` the same of each."""
-    return {
-        "engine": played.engine,
-        "split": options.split,
-        "notes": list(played.notes),
-        "out": str(options.out),
-        **asdict(total),
-        "environments": {name: asdict(summary) for name, summary in report.items()},
-    }
-
-
-def _show(options: RunOptions, played: Played, report: dict[str, Summary], total: Summary) -> None:
-    columns = dict(report) if len(report) == 1 else {**report, "all": total}
-    title = f"{played.engine}, {options.split}, {total.samples} per row; success is a reward of {total.success_at:g}"
-    console = Console()
-    print_summaries(title, columns, console)
-    for name, summary in columns.items():
-        for failure, count in summary.failures.items():
-            console.print(f"{name}: {count} x {failure}", highlight=False, markup=False)
-    for note in played.notes:
-        console.print(f"note: {note}", highlight=False, markup=False)
-    console.print(f"traces in {options.out}", highlight=False, markup=False)
+        raise ConfigError(problem, file=out, key="--out", remedy="name another directory")

@@ -1,36 +1,60 @@
-"""`trace ls` and `trace show`."""
+"""`trace`: recorded trajectories listed, shown, counted and exported."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import anyio
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError
+from rollout.cli.options import (
+    ENVIRONMENTS,
+    AsJson,
+    EnvironmentsDir,
+    ToolConfig,
+    TraceDirectory,
+    plain_table,
+    print_json,
+    print_result,
+)
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.startup import opened_environment
+from rollout.trace.export import export_preferences, export_sft, offered_schemas
 from rollout.trace.record import Trace
+from rollout.trace.stats import Lengths, Stats, recorded_lengths, statistics_of
 from rollout.trace.store import read_traces, to_json
 from rollout.trace.view import render
 
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Read recorded trajectories.")
 
-def list_traces(directory: Path, *, as_json: bool) -> int:
-    if as_json:
-        found = 0
-        for trace in _read(directory):
-            found += 1
-            typer.echo(json.dumps(summary(trace), ensure_ascii=False))
-        _say_if_none(directory, found)
-        return 0
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+Schemas = dict[str, list[dict[str, Any]]]
+"""Tool schemas by environment."""
+
+
+@app.command()
+def ls(directory: TraceDirectory, as_json: AsJson = False) -> int:
+    """List trajectories, one line each; with --json one object per line.
+
+    `row` is the dataset's row and which of its sibling trajectories this is; a `v` after the step means validation.
+    """
+    table = plain_table()
     for name in ("id", "environment", "task", "row", "step", "turns", "reward", "stop reason"):
-        # Long names of tasks are folded; the other columns keep to themselves on 80 of them.
+        # Long names of tasks are folded, so that the other columns fit in 80 characters.
         table.add_column(name, overflow="fold", no_wrap=name not in ("environment", "task"))
+    found = 0
     for trace in _read(directory):
-        line = summary(trace)
+        found += 1
+        line = _summary(trace)
+        if as_json:
+            print_json(line)
+            continue
         reward = "-" if line["reward"] is None else f"{line['reward']:.2f}"
         step = f"{line['step']}{'v' if line['validate'] else ''}"
         row = f"{line['row']}.{line['sample']}"
@@ -38,16 +62,19 @@ def list_traces(directory: Path, *, as_json: bool) -> int:
         table.add_row(*map(str, cells), reward, line["stop_reason"])
     if table.row_count:
         Console().print(table)
-    _say_if_none(directory, table.row_count)
+    if not found:
+        typer.echo(f"{directory}: no traces here", err=True)
     return 0
 
 
-def _say_if_none(directory: Path, found: int) -> None:
-    if not found:
-        typer.echo(f"{directory}: no traces here", err=True)
-
-
-def show_trace(directory: Path, trajectory: str, *, full: bool, as_json: bool) -> int:
+@app.command()
+def show(
+    directory: TraceDirectory,
+    trajectory: Annotated[str, typer.Argument(metavar="ID", help="The trajectory's id, or an unambiguous beginning.")],
+    full: Annotated[bool, typer.Option("--full", help="Unfold thinking and long results.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Read one trajectory turn by turn, thinking folded."""
     found = [trace for trace in _read(directory) if trace.id.startswith(trajectory)]
     if len(found) != 1:
         problem = "no such trajectory" if not found else f"{len(found)} trajectories begin like this"
@@ -59,8 +86,70 @@ def show_trace(directory: Path, trajectory: str, *, full: bool, as_json: bool) -
     return 0
 
 
-def summary(trace: Trace) -> dict[str, Any]:
-    """A trajectory in one line."""
+@app.command()
+def stats(
+    directory: TraceDirectory,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Count as this model would (an expert's traces hold bytes).")
+    ] = None,
+    tool_config: ToolConfig = None,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> int:
+    """How long trajectories are, how they end, and which lengths a training run should allow for.
+
+    Exit status 1 where no trajectory was played to an end.
+    """
+    played = (trace for trace in _read(directory) if not trace.is_withdrawn)
+    if tokenizer is None:
+        measured = ((trace, recorded_lengths(trace)) for trace in played)
+    else:
+        measured = _counted_as(tokenizer, played, _schemas(directory, tool_config, environments_dir))
+    found = statistics_of(measured, withdrawn=sum(trace.is_withdrawn for trace in _read(directory)))
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _print_stats(found, tokenizer)
+    return int(found.trajectories == 0)
+
+
+@app.command()
+def export(
+    directory: TraceDirectory,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The JSON lines file to write.")],
+    sft: Annotated[bool, typer.Option("--sft", help="As conversations for supervised training.")] = False,
+    preferences: Annotated[
+        bool, typer.Option("--preferences", help="As pairs of a better and a worse trajectory of the same row.")
+    ] = False,
+    min_reward: Annotated[float, typer.Option(help="With --sft: leave out trajectories that scored less.")] = 1.0,
+    min_margin: Annotated[
+        float, typer.Option(help="With --preferences: by how much a pair's rewards differ at least.")
+    ] = 0.5,
+    tool_config: ToolConfig = None,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+) -> int:
+    """Write trajectories as training data: those worth imitating, or pairs. Exit status 1 where there is none."""
+    if sft == preferences:
+        raise ConfigError("say what to export as", key="--sft", remedy="add --sft or --preferences, one of them")
+    tools = _schemas(directory, tool_config, environments_dir)
+    if sft:
+        exported = export_sft(_read(directory), output, tools=tools, min_reward=min_reward)
+    else:
+        exported = export_preferences(_read(directory), output, tools=tools, min_margin=min_margin)
+    kind = "conversations" if sft else "pairs"
+    text = f"{output}: {exported.rows} {kind}; {exported.left_out} trajectories left out"
+    print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)
+    return int(exported.rows == 0)
+
+
+def _read(directory: Path) -> Iterator[Trace]:
+    if not directory.is_dir():
+        raise ConfigError("no such directory", file=directory, remedy="name the directory of the traces")
+    return read_traces(directory)
+
+
+def _summary(trace: Trace) -> dict[str, Any]:
     return {
         "id": trace.id,
         "environment": trace.task.environment,
@@ -82,7 +171,62 @@ def summary(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _read(directory: Path) -> Iterator[Trace]:
-    if not directory.is_dir():
-        raise ConfigError("no such directory", file=directory, remedy="name the directory of the traces")
-    return read_traces(directory)
+def _counted_as(tokenizer: str, played: Iterator[Trace], tools: Schemas) -> Iterator[tuple[Trace, Lengths]]:
+    """Measure trajectories in tokens of another model."""
+    try:
+        from rollout.tokens.counting import trajectory_lengths
+        from rollout.tokens.verl_builder import load_tokens
+    except ImportError as error:
+        problem = f"counting as a model does needs {error.name}, which is not installed"
+        raise ConfigError(problem, key="--tokenizer", remedy="pip install 'mcp-rollout[verl]'") from error
+    tokens = load_tokens(tokenizer, key="--tokenizer")
+    for trace in played:
+        yield trace, trajectory_lengths(tokens, trace, offered_schemas(trace, tools))
+
+
+def _print_stats(found: Stats, tokenizer: str | None) -> None:
+    console = Console()
+    table = Table("", "mean", "median", "95%", "longest", title=f"{found.trajectories} trajectories")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, distribution in found.distributions.items():
+        table.add_row(name.replace("_", " "), *(f"{number:.4g}" for number in asdict(distribution).values()))
+    console.print(table)
+    reward = "none" if found.reward is None else f"{found.reward:.3f}"
+    endings = ", ".join(f"{reason} {count}" for reason, count in found.stop_reasons.items())
+    console.print(f"reward {reward}, tool errors {found.tool_error_rate:.1%}, ended by {endings}")
+    if found.marked_turns:
+        console.print("marked turns: " + ", ".join(f"{kind} {count}" for kind, count in found.marked_turns.items()))
+    if found.drift_example:
+        problem = f"environment drift: {found.drifted_calls} calls got different results in sibling trajectories"
+        console.print(f"{problem}; for one, {found.drift_example}", highlight=False, markup=False)
+    if found.withdrawn:
+        console.print(f"{found.withdrawn} withdrawn trajectories are left out")
+    if found.recommended is None:
+        return
+    counted = "as recorded" if tokenizer is None else f"under {tokenizer}"
+    console.print(f"\nTo allow for such trajectories, in tokens {counted}:")
+    console.print(f"  data.max_prompt_length={found.recommended.max_prompt_length}")
+    console.print(f"  data.max_response_length={found.recommended.max_response_length}")
+    console.print(f"  actor_rollout_ref.rollout.custom.mcp.tokens_per_turn={found.recommended.tokens_per_turn}")
+
+
+def _schemas(directory: Path, tool_config: Path | None, environments_dir: Path) -> Schemas:
+    """The tool schemas of all environments in a directory's traces: the lock's, else what the servers offer now."""
+    names = sorted({trace.task.environment for trace in _read(directory)})
+    if tool_config is None:
+        return anyio.run(_offered_now, [load_environment(name, environments_dir) for name in names])
+    entries = read_lock(tool_config)
+    return {
+        name: [entry.definition.openai_schema() for entry in entries if entry.environment in (name, None)]
+        for name in names
+    }
+
+
+async def _offered_now(environments: Sequence[Environment]) -> Schemas:
+    tools: Schemas = {}
+    for environment in environments:
+        async with opened_environment(environment) as gateway:
+            async with gateway.lease(trajectory="export", task=None, seed=0) as session:
+                tools[environment.name] = [tool.openai_schema() for tool in session.tools.values()]
+    return tools

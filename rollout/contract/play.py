@@ -1,114 +1,162 @@
-"""A script played over a session, turn by turn, so that two can take turns; and what can be seen of a world."""
+"""Trajectories that the clauses play: leases, scripts, and what can be observed of a world."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
 from typing import Any, cast
+from uuid import uuid4
 
 from pydantic import BaseModel
 
+from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
-from rollout.contract.answers import Call, Opening, Reply, Score, Snapshot, TaskItem, Turn
+from rollout.contract import calls
+from rollout.contract.calls import Call, Score, Turn
 from rollout.engines.random_arguments import plain_arguments, random_arguments
 from rollout.environment.config import Environment
-from rollout.environment.harness import ask
+from rollout.environment.harness import ListedTask
 from rollout.types import Message
 
 _READS = 12
-"""Tools that `view` calls at most."""
+"""The most tools that `view` calls."""
 _RANDOM_CALLS = 6
 _SHOWN = 120
-"""Characters of each of two texts that differ."""
+"""Characters shown of each of two texts that differ."""
 
 
 class Play:
-    """One trajectory: `begin`, then `step` until it is over, then `score`.
+    """One trajectory that follows a script: `begin`, then `step` until it returns False, then `score`.
 
-    Raises, from each: GatewayError where the world broke or answered off contract.
+    Each raises GatewayError where the world breaks or a harness tool breaks its contract.
     """
 
-    def __init__(self, environment: Environment, session: Session, item: TaskItem, script: Sequence[Turn]) -> None:
+    def __init__(self, environment: Environment, session: Session, item: ListedTask, script: Sequence[Turn]) -> None:
         self._environment, self._session, self._item, self._script = environment, session, item, script
         self._turn, self._over = 0, False
         self.replies = 0
-        """How many the user gave."""
+        """Replies that the user gave."""
         self.messages: list[Message] = []
         self.misfits: list[str] = []
-        """Calls of the script that no server was sent: there is no such tool, or the arguments do not fit it."""
+        """Calls of the script that were not sent: the tool does not exist, or its schema refuses the arguments."""
 
     async def begin(self) -> None:
         opening = self._item.prompt
         if self._environment.user is not None:
-            started, _ = await ask(self._session, Role.START, {}, Opening, server=self._environment.user.server)
-            opening = started.message
+            opening = await calls.start(self._session, self._environment.user.server)
         self.messages = [{"role": "user", "content": opening or ""}]
 
     async def step(self) -> bool:
-        """Play a turn; False where the trajectory was over already."""
+        """Play a turn; return False where the trajectory had ended before."""
         if self._over or self._turn >= len(self._script):
             return False
         turn = self._script[self._turn]
         self._turn += 1
-        said: Message = {"role": "assistant", "content": turn.content or ""}
+        message: Message = {"role": "assistant", "content": turn.content or ""}
         if turn.calls:
-            said["tool_calls"] = [
+            message["tool_calls"] = [
                 {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in turn.calls
             ]
-        self.messages.append(said)
+        self.messages.append(message)
         for call in turn.calls or ():
             result = await self._session.call(call.name, call.arguments)
             if result.fault is not None:
                 self.misfits.append(f"{call.name}: {result.text[:200]}")
             self.messages.append({"role": "tool", "name": call.name, "content": neutral(self._session, _text(result))})
         if not turn.calls:
-            await self._say(turn.content or "")
+            await self._reply(turn.content or "")
         return True
 
-    async def score(self) -> Score | None:
-        """None where no server keeps the score."""
-        server = self._environment.reward.server
-        if server is None:
-            return None
-        found, _ = await ask(self._session, Role.SCORE, {"messages": self.messages}, Score, server=server)
-        return found
-
-    async def whole(self) -> None:
-        """From the opening to the script's end."""
-        await self.begin()
+    async def finish(self) -> None:
+        """Play the turns that are left."""
         while await self.step():
             pass
 
-    def seen(self, *, user: bool) -> list[Any]:
-        """The conversation, for comparison; `user` says whether the user's words count."""
+    async def score(self) -> Score | None:
+        """Return the final score; None where no server scores."""
+        server = self._environment.reward.server
+        return None if server is None else await calls.score(self._session, server, self.messages)
+
+    def conversation(self, *, user: bool) -> list[Any]:
+        """Return the messages for a comparison, with the user's words left out where `user` is False."""
         return [
             message if user or message["role"] != "user" else {"role": "user", "content": "*"}
             for message in self.messages
         ]
 
-    async def _say(self, content: str) -> None:
+    async def _reply(self, content: str) -> None:
         if self._environment.user is None:
             self._over = True
             return
         self.replies += 1
-        arguments = {"seq": self.replies, "message": content}
-        reply, _ = await ask(self._session, Role.REPLY, arguments, Reply, server=self._environment.user.server)
+        reply = await calls.reply(self._session, self._environment.user.server, self.replies, content)
         self.messages.append({"role": "user", "content": neutral(self._session, reply.message)})
         self._over = reply.done
 
 
+@dataclass(kw_only=True)
+class CheckSetup:
+    """One environment under examination: its running servers, the tasks to play, and how to play them."""
+
+    environment: Environment
+    gateway: Gateway
+    elsewhere: Gateway
+    """The same servers, started a second time."""
+    items: list[ListedTask] = field(default_factory=list[ListedTask])
+    """Tasks to play, from the test split first; not empty once the clause `tasks` has been examined."""
+    user_varies: bool = False
+    """Whether the user is a model or a person, whose words may differ from one time to the next."""
+
+    @asynccontextmanager
+    async def lease(self, item: ListedTask | None, gateway: Gateway | None = None) -> AsyncGenerator[Session]:
+        """A session whose servers are reset to the task; no reset where it is None."""
+        # The reset is made here and not by the lease, so that a failed reset is not taken for a failed lease.
+        chosen, seed = gateway or self.gateway, item.seed if item else 0
+        async with chosen.lease(trajectory=f"check-{uuid4().hex}", task=None, seed=seed) as session:
+            if item is not None:
+                await session.reset(item.task)
+            yield session
+
+    async def expert(self, session: Session, item: ListedTask) -> list[Turn] | None:
+        """Return the expert's turns; None where there is no expert."""
+        tasks = self.environment.tasks
+        if tasks is None or not session.has(Role.EXPERT, tasks.server):
+            return None
+        return await calls.expert(session, tasks.server, item)
+
+    async def play(self, session: Session, item: ListedTask) -> Play:
+        """Begin a trajectory with the expert's script, or with a random one where there is no expert."""
+        script = await self.expert(session, item) or random_script(session, seed=item.seed)
+        play = Play(self.environment, session, item, script)
+        await play.begin()
+        return play
+
+    async def outcome(self, play: Play) -> tuple[list[Any], Score | None]:
+        """Return the conversation and the score of a trajectory that has ended."""
+        return play.conversation(user=not self.user_varies), await play.score()
+
+    async def solo(self, item: ListedTask, gateway: Gateway | None = None) -> tuple[list[Any], Score | None]:
+        """Play a whole trajectory with no other one beside it, and return its outcome."""
+        async with self.lease(item, gateway) as session:
+            play = await self.play(session, item)
+            await play.finish()
+            return await self.outcome(play)
+
+
 def neutral(session: Session, text: str) -> str:
-    """Without what is a trajectory's own by nature: its id, and its directory where it has one."""
+    """Replace what differs between trajectories by design: the id, and the directory of the lease."""
     if session.lease_dir is not None:
         text = text.replace(str(session.lease_dir), "${lease.dir}")
     return text.replace(session.trajectory, "${trajectory}")
 
 
 def random_script(session: Session, *, seed: int) -> list[Turn]:
-    """Where there is no expert: calls that the schemas allow, then a word to the user."""
+    """Draw calls that the tools' schemas allow, followed by a message to the user."""
     rng = random.Random(seed)
     tools = sorted(session.tools.values(), key=lambda tool: tool.exposed_name)
     turns: list[Turn] = []
@@ -119,24 +167,21 @@ def random_script(session: Session, *, seed: int) -> list[Turn]:
     return [*turns, Turn(content="Hello.")]
 
 
-async def view(environment: Environment, session: Session, item: TaskItem) -> dict[str, Any]:
-    """What of a world can be seen without changing it: opening, score of having done nothing, snapshot, reading tools.
+async def view(environment: Environment, session: Session, item: ListedTask) -> dict[str, Any]:
+    """Observe a world without changing it: opening, score of an empty trajectory, snapshot, read-only tools.
 
     Raises:
-        GatewayError: the world broke, or a harness tool answered off contract.
+        GatewayError: the world broke, or a harness tool broke its contract.
     """
     seen: dict[str, Any] = {}
-    messages = [{"role": "user", "content": item.prompt or ""}]
+    messages: list[Message] = [{"role": "user", "content": item.prompt or ""}]
     for server in environment.servers:
         if session.has(Role.START, server):
-            opening, _ = await ask(session, Role.START, {}, Opening, server=server)
-            seen[f"{server}: start"] = opening.message
+            seen[f"{server}: start"] = await calls.start(session, server)
         if server == environment.reward.server:
-            score, _ = await ask(session, Role.SCORE, {"messages": messages}, Score, server=server)
-            seen[f"{server}: score"] = score.model_dump()
+            seen[f"{server}: score"] = (await calls.score(session, server, messages)).model_dump()
         if session.has(Role.SNAPSHOT, server):
-            snapshot, _ = await ask(session, Role.SNAPSHOT, {}, Snapshot, server=server)
-            seen[f"{server}: snapshot"] = snapshot.state
+            seen[f"{server}: snapshot"] = await calls.snapshot(session, server)
     for tool in [tool for tool in session.tools.values() if tool.read_only][:_READS]:
         result = await session.call(tool.exposed_name, plain_arguments(tool.input_schema, "a"))
         seen[f"{tool.server}: {tool.name}"] = neutral(session, _text(result))
@@ -148,7 +193,7 @@ def _text(result: ToolResult) -> str:
 
 
 def difference(one: object, other: object) -> str | None:
-    """Where two records of what was seen differ first; None where they do not."""
+    """Describe where two observations first differ; None where they are equal."""
     for left, right in zip_longest(_leaves(one, ""), _leaves(other, "")):
         if left != right:
             where, _ = left or right or ("", None)
@@ -173,7 +218,7 @@ def _leaves(value: object, at: str) -> Iterator[tuple[str, object]]:
 
 
 def _around(text: str, place: int) -> str:
-    """What fits on a line of a text, so that `place` is seen."""
+    """Cut a text to what fits on a line and contains `place`."""
     begin = 0 if len(text) <= _SHOWN else max(0, place - _SHOWN // 2)
     shown = text[begin : begin + _SHOWN]
     return ("..." if begin else "") + shown + ("..." if begin + _SHOWN < len(text) else "")

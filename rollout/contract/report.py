@@ -1,4 +1,4 @@
-"""The clauses of the contract, and what was found about each: plain records, the same keys whatever happened."""
+"""The clauses of the contract and the result of each: plain records, with the same keys for every outcome."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROMISES: dict[Clause, str] = {
     Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again",
     Clause.EXPERT: "the expert's turns can be played and score 1",
     Clause.ISOLATION: "trajectories that take turns come out as if they had been alone",
-    Clause.RELEASE: "release may be repeated, and a reset after it begins anew",
+    Clause.RELEASE: "release may be repeated, and a reset after it gives a fresh world",
     Clause.SNAPSHOT: "restore brings back the world of the snapshot, and replies are counted on",
 }
 REMEDIES: dict[Clause, str] = {
@@ -51,7 +51,7 @@ REMEDIES: dict[Clause, str] = {
     Clause.REPLY: "remember the answer to each seq per trajectory; refuse any other than the next with an error result",
     Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
     Clause.SCORE: "return {score, parts}, 0 <= score <= 1, and the same part names always: those of reward.parts",
-    Clause.EXPERT: "play the expert by `mcp-rollout run ENV --engine expert` and read the trace; mend expert or score",
+    Clause.EXPERT: "play it with `mcp-rollout run ENV --engine expert` and read the trace; correct expert or score",
     Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
     Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
     Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; keep the replies given, and their numbers",
@@ -66,13 +66,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClauseResult:
-    """One clause, and what was seen."""
+    """The outcome of one clause."""
 
     clause: Clause
     outcome: Outcome
     said: str
+    """What was observed."""
     blames: Clause | None = None
-    """Whose promise it was that failed here, where it was another clause's."""
+    """The clause whose tool failed here, where it is another one."""
 
     @property
     def remedy(self) -> str:
@@ -81,7 +82,7 @@ class ClauseResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What was found about one environment, a finding for every clause."""
+    """The results of one environment, one for every clause."""
 
     environment: str
     findings: tuple[ClauseResult, ...]
@@ -113,9 +114,9 @@ class Report:
 
 
 def complete(findings: Iterable[ClauseResult], *, because: str) -> tuple[ClauseResult, ...]:
-    """The findings in the clauses' order; what was not examined is untested.
+    """Return the findings in the order of the clauses, with what was not examined as untested.
 
-    So is what failed in a tool of another clause that fails as well: one fault, one place.
+    A clause that failed in a tool of another failing clause counts as untested, too: one fault is reported once.
     """
     found = {finding.clause: finding for finding in findings}
     failed = {clause for clause, finding in found.items() if finding.outcome is Outcome.FAILS}

@@ -1,4 +1,4 @@
-"""One server: started, read, called, compared, stopped and killed."""
+"""The examination of one server: schemas, latencies, isolation, and injected faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import anyio
-from pydantic import BaseModel
 
 from gateway.config.models import GatewayConfig, Kind
 from gateway.errors import HarnessError
@@ -17,64 +16,56 @@ from gateway.gateway import Gateway
 from gateway.leases.lease_dir import names_lease_dir
 from gateway.leases.session import Session
 from gateway.types import Audience, Role, Scope, ToolDefinition
-from rollout.doctor import fault_injection as ending
+from rollout.doctor import fault_injection
 from rollout.doctor.advice import advise, finding_under, own_scope, unproven
-from rollout.doctor.answers import ask
-from rollout.doctor.comparison import Seen, determinism, own_finding, shared_finding
-from rollout.doctor.fidelity import FindHidden, TokenCounter, examine_tools, schema_problems
-from rollout.doctor.isolation import Observation, observe, slow_tools
-from rollout.doctor.plan import NamedCall, Plan, new_word, plan_calls, suggested
+from rollout.doctor.fidelity import TokenCounter, examine_tools, schema_problems
+from rollout.doctor.isolation import Observation, observe, probe_call, slow_tools
+from rollout.doctor.plan import CallOption, Plan, new_word, plan_calls, suggested
 from rollout.doctor.report import Isolation, IsolationVerdict, Latency, ServerReport
-from rollout.doctor.verdict import judge, unhelpful
-from rollout.environment.harness import ask as ask_harness
+from rollout.doctor.verdict import ScopeProbe, determinism, own_verdict, scope_verdict, shared_verdict, uninformative
+from rollout.environment.harness import list_tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """What the probes may do, and for how long."""
 
-    named: tuple[NamedCall, ...] = ()
+    call_options: tuple[CallOption, ...] = ()
     allow_writes: bool = False
     counter: TokenCounter | None = None
-    find_hidden: FindHidden | None = None
     task: tuple[str, int] | None = None
-    """Task and seed that servers with a reset are reset to; None asks the server for one."""
+    """Task and seed that servers with a reset are reset to; None takes the server's first task."""
     calls: int = 20
-    """Calls whose latency is measured."""
+    """Number of calls whose latency is measured."""
     call_timeout_s: float = 5.0
-    """For each call of a probe; a server's own bound holds where it is shorter."""
+    """For each call of a probe; a server's own bound applies where it is shorter."""
     hang_timeout_s: float = 1.0
-    """How long a stopped server is waited for."""
+    """For a request to a stopped server."""
     probe_timeout_s: float = 25.0
-    """For everything that is done under one scope."""
+    """For all probes under one scope."""
     pause_s: float = 1.1
-    """Between two readings of what must not change by itself, such as a clock."""
+    """Between two readings that must agree; longer than the second after which a clock changes."""
     slow_s: float = 5.0
-    """A tool whose calls took longer than that, all together, is named."""
+    """Tools whose calls take longer together are listed in the notes."""
     at_a_time: int = 4
-    """Servers. Waiting for one costs nothing, but latencies are those of a machine at work."""
+    """Servers examined concurrently; more than one affects the latencies."""
     server_timeout_s: float = 180.0
-    """For one server, whatever it does."""
+    """For the whole examination of one server."""
     key: str = "servers"
-    """Under what the file has its servers, for messages."""
+    """The key under which the file holds its servers, for messages."""
 
 
-Told = Callable[[str, str], None]
-"""Takes a server's name and what is being done with it; the empty text where that is over."""
-
-
-class _Listed(BaseModel):
-    task: str
-    seed: int
-
-
-class _Tasks(BaseModel):
-    tasks: list[_Listed]
+OnProgress = Callable[[str, str], None]
+"""Takes a server's name and the step that begins; the empty text where the examination has ended."""
 
 
 class Examination:
-    def __init__(self, server: str, config: GatewayConfig, options: Options, report: ServerReport, told: Told) -> None:
-        self._server, self._options, self._report, self._told = server, options, report, told
+    """Examines one server and fills in its report."""
+
+    def __init__(
+        self, server: str, config: GatewayConfig, options: Options, report: ServerReport, on_progress: OnProgress
+    ) -> None:
+        self._server, self._options, self._report, self._on_progress = server, options, report, on_progress
         self._config, self._entry = config, config.servers[server]
         self._task = options.task
         self._starts: list[float] = []
@@ -85,28 +76,28 @@ class Examination:
     async def run(self) -> None:
         shareable = not names_lease_dir(self._entry)
         own = own_scope(self._entry)
-        shared_seen: Seen | None = None
+        shared_probe: ScopeProbe | None = None
         if shareable:
             async with self._gateway(Scope.SHARED) as gateway:
                 await self._first_look(gateway)
                 async with self._lease(gateway) as session:
-                    shared_seen = await self._observe(gateway, session, Scope.SHARED)
+                    shared_probe = await self._observe(gateway, session, Scope.SHARED)
         async with self._gateway(own) as gateway:
             if not shareable:
                 await self._first_look(gateway)
             async with self._lease(gateway) as session:
-                own_seen = await self._observe(gateway, session, own)
-                # In a process that is there anyway: a start is what an examination spends most of its time on.
-                ended = await self._end_it(session)
-            if ended:
-                self._say("starting again")
+                own_probe = await self._observe(gateway, session, own)
+                # Faults are injected into this process, since another start would take most of the time.
+                injected = await self._inject_faults(session)
+            if injected:
+                self._begin("starting again")
                 async with self._lease(gateway) as session:
                     await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
         self._report.start = Latency.of(self._starts)
-        self._conclude(shared_seen, own_seen)
+        self._conclude(shared_probe, own_probe)
 
-    def _say(self, what: str) -> None:
-        self._told(self._server, what)
+    def _begin(self, step: str) -> None:
+        self._on_progress(self._server, step)
 
     @asynccontextmanager
     async def _gateway(self, scope: Scope) -> AsyncGenerator[Gateway]:
@@ -124,14 +115,14 @@ class Examination:
         config = self._config.model_copy(
             update={
                 "servers": {self._server: entry},
-                # Probes hold two leases side by side.
+                # Probes hold two leases at the same time.
                 "max_sessions": max(2, self._config.max_sessions),
                 "lease_timeout_s": entry.start_timeout_s + bound,
                 "reset_timeout_s": bound,
                 "release_timeout_s": bound,
             }
         )
-        self._say(f"starting, {scope}")
+        self._begin(f"starting, {scope}")
         async with Gateway(config, name="doctor") as gateway:
             yield gateway
 
@@ -140,18 +131,18 @@ class Examination:
         task, seed = self._task or (None, 0)
         async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=task, seed=seed) as session:
             started = session.connection(self._server).start_s
-            if started not in self._starts:  # a shared connection starts once
+            if started not in self._starts:  # leases of a shared connection have the same start
                 self._starts.append(started)
             yield session
 
     async def _first_look(self, gateway: Gateway) -> None:
-        """What the server is, what it offers, and how fast it answers."""
+        """Fill in protocol, tools and latency."""
         report, server = self._report, self._server
-        self._say("schemas and latency")
+        self._begin("schemas and latency")
         report.malformed = gateway.malformed[server]
         if not gateway.catalogue[server]:
             report.problems.append("it offers no tools that can be used" if report.malformed else "it offers no tools")
-            raise HarnessError("nothing to look at", server=server)
+            raise HarnessError("nothing to examine", server=server)
         await self._choose_task(gateway)
         async with self._lease(gateway) as session:
             connection = session.connection(server)
@@ -163,7 +154,6 @@ class Examination:
                 connection.tools,
                 shown,
                 counter=self._options.counter,
-                find_hidden=self._options.find_hidden,
             )
             if self._options.counter is not None:
                 report.tokens = self._options.counter.tools([tool.openai_schema() for tool in shown.values()])
@@ -171,16 +161,15 @@ class Examination:
             await self._measure_calls(session, self._plan(session))
 
     async def _choose_task(self, gateway: Gateway) -> None:
-        """What to reset to: what the user's environment says, else the server's first task, else nothing."""
+        """Choose the task to reset to: the environment's, else the server's first task, else none."""
         roles = {tool.role for tool in gateway.catalogue[self._server]}
         if Role.RESET not in roles:
             self._task = None
         elif self._task is None and Role.TASKS in roles:
             async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=None, seed=0) as session:
-                wanted = {"split": "train", "limit": 1}
-                found, _ = await ask_harness(session, Role.TASKS, wanted, _Tasks, server=self._server)
-            if found.tasks:
-                self._task = (found.tasks[0].task, found.tasks[0].seed)
+                listed = await list_tasks(session, self._server, "train", limit=1)
+            if listed:
+                self._task = (listed[0].task, listed[0].seed)
         elif self._task is None:
             self._report.notes.append("it has a reset but lists no tasks: it was not reset")
 
@@ -188,15 +177,15 @@ class Examination:
         tools = [tool for tool in session.tools.values() if tool.server == self._server]
         self._offered = {tool.exposed_name: tool for tool in tools}
         options = self._options
-        return plan_calls(self._server, tools, options.named, word=self._word, allow_writes=options.allow_writes)
+        return plan_calls(self._server, tools, options.call_options, word=self._word, allow_writes=options.allow_writes)
 
     async def _measure_calls(self, session: Session, plan: Plan) -> None:
-        """The first read that is answered at once, again and again; a listing where there is none."""
+        """Measure the first read that answers quickly, or the listing of tools where none does."""
         connection, options = session.connection(self._server), self._options
         call = None
         for candidate in plan.reads:
             began = time.perf_counter()
-            answer = await ask(session, candidate)
+            answer = await probe_call(session, candidate)
             if answer.well and time.perf_counter() - began < options.call_timeout_s / options.calls:
                 call = candidate
                 break
@@ -205,44 +194,45 @@ class Examination:
             for _ in range(options.calls):
                 began = time.perf_counter()
                 if call is not None:
-                    await ask(session, call)
+                    await probe_call(session, call)
                 else:
                     await connection.list_raw(timeout_s=options.call_timeout_s)
                 seconds.append(time.perf_counter() - began)
         self._report.call = Latency.of(seconds)
         self._report.called = call.tool if call is not None else "tools/list"
 
-    async def _observe(self, gateway: Gateway, a: Session, scope: Scope) -> Seen:
-        """What the lease of `a` does, seen from another one."""
+    async def _observe(self, gateway: Gateway, a: Session, scope: Scope) -> ScopeProbe:
+        """Observe the effects of lease `a` from a second lease."""
         async with self._lease(gateway) as b:
-            self._say(f"isolation, {scope}")
+            self._begin(f"isolation, {scope}")
             plan = self._plan(a)
             self._report.withheld = plan.withheld
             observation = Observation()
             self._observed.append(observation)
             with anyio.move_on_after(self._options.probe_timeout_s):
                 await observe(observation, a, b, plan, pause_s=self._options.pause_s)
-                return Seen(plan, observation, judge(str(scope), plan, observation))
-        evidence = f"the calls were not over after {self._options.probe_timeout_s:g} s"
-        return Seen(plan, None, Isolation(scope=str(scope), finding=IsolationVerdict.UNKNOWN, evidence=evidence))
+                return ScopeProbe(plan, observation, scope_verdict(str(scope), plan, observation))
+        evidence = f"the calls had not ended after {self._options.probe_timeout_s:g} s"
+        return ScopeProbe(plan, None, Isolation(scope=str(scope), finding=IsolationVerdict.UNKNOWN, evidence=evidence))
 
-    async def _end_it(self, session: Session) -> bool:
-        """Stop its process and kill it, once nobody else takes part in it; whether that was done."""
+    async def _inject_faults(self, session: Session) -> bool:
+        """Stop and kill the server's process, after every other use of it; return whether it was one of ours."""
         report, connection = self._report, session.connection(self._server)
         if self._entry.kind is not Kind.STDIO:
-            said = ending.IN_PROCESS if self._entry.kind is Kind.IN_PROCESS else ending.NOT_OURS
-            report.hung = report.killed = said
+            in_process = self._entry.kind is Kind.IN_PROCESS
+            report.hung = report.killed = fault_injection.IN_PROCESS if in_process else fault_injection.NOT_OURS
             return False
-        self._say("hung and killed")
-        report.hung = await ending.hang(connection, timeout_s=self._options.hang_timeout_s)
+        self._begin("hung and killed")
+        report.hung = await fault_injection.hang(connection, timeout_s=self._options.hang_timeout_s)
         if connection.alive:
-            report.killed = await ending.kill(connection, timeout_s=self._options.call_timeout_s)
+            report.killed = await fault_injection.kill(connection, timeout_s=self._options.call_timeout_s)
         return True
 
-    def _conclude(self, shared: Seen | None, own: Seen) -> None:
+    def _conclude(self, shared: ScopeProbe | None, own: ScopeProbe) -> None:
+        """Fill in what the probes under both scopes show together."""
         report = self._report
-        found_own = own_finding(shared, own)
-        found_shared = shared_finding(shared, own)
+        found_own = own_verdict(shared, own)
+        found_shared = shared_verdict(shared, own)
         report.isolation = tuple(found for found in (found_shared, found_own) if found is not None)
         report.determinism = determinism(shared, own)
         report.advice = advise(self._entry, found_shared, found_own, modern=report.era == "modern")
@@ -271,10 +261,10 @@ class Examination:
         found = finding_under(self._report.scope, self._report.isolation, self._entry)
         return found is not None and found.finding is IsolationVerdict.LEAKS
 
-    def _to_know(self, own: Seen) -> tuple[str, ...]:
-        """Options that would let the probes find out: calls to fill in, and leave to call everything."""
+    def _to_know(self, own: ScopeProbe) -> tuple[str, ...]:
+        """Suggest options that may let the probes find out: calls to fill in, and permission for all calls."""
         wanted = [*own.plan.withheld, *(message.split(":", 1)[0] for message in own.plan.refused)]
         if own.observation is not None:
-            wanted += unhelpful(own.plan, own.observation)
+            wanted += uninformative(own.plan, own.observation)
         tools = [self._offered[name] for name in dict.fromkeys(wanted) if name in self._offered]
         return (*suggested(self._server, tools), *(["--allow-writes"] if own.plan.withheld else []))

@@ -1,4 +1,4 @@
-"""Some servers at a time; whatever fails with one of them is in its report."""
+"""Examination of several servers at a time; a failure of one is part of its report."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import time
 import anyio
 
 from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable
-from rollout.doctor.examination import Examination, Options, Told
+from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable, innermost
+from rollout.doctor.examination import Examination, OnProgress, Options
 from rollout.doctor.report import ServerReport
 from rollout.environment.diagnosis import diagnose
 from rollout.environment.startup import located
 
 
-async def examine(config: GatewayConfig, options: Options, *, told: Told = lambda _, __: None) -> list[ServerReport]:
-    """A report for every server of `config`, in its order. `told` hears what is being done meanwhile."""
+async def examine(
+    config: GatewayConfig, options: Options, *, on_progress: OnProgress = lambda _, __: None
+) -> list[ServerReport]:
+    """Examine every server of `config`; the reports are in its order."""
     reports: dict[str, ServerReport] = {}
     limit = anyio.CapacityLimiter(options.at_a_time)
 
     async def one(server: str) -> None:
         async with limit:
-            reports[server] = await examine_server(server, config, options, told=told)
-        told(server, "")
+            reports[server] = await _examine_server(server, config, options, on_progress)
+        on_progress(server, "")
 
     async with anyio.create_task_group() as tasks:
         for server in config.servers:
@@ -30,10 +32,10 @@ async def examine(config: GatewayConfig, options: Options, *, told: Told = lambd
     return [reports[server] for server in config.servers]
 
 
-async def examine_server(
-    server: str, config: GatewayConfig, options: Options, *, told: Told = lambda _, __: None
+async def _examine_server(
+    server: str, config: GatewayConfig, options: Options, on_progress: OnProgress
 ) -> ServerReport:
-    """Everything about one server; it raises nothing that the server could cause."""
+    """Examine one server; errors that the server causes become problems of the report."""
     entry = config.servers[server]
     report = ServerReport(
         server=server,
@@ -44,11 +46,11 @@ async def examine_server(
     began = time.perf_counter()
     try:
         with anyio.move_on_after(options.server_timeout_s) as bound:
-            await Examination(server, config, options, report, told).run()
+            await Examination(server, config, options, report, on_progress).run()
         if bound.cancelled_caught:
             report.problems.append(f"the examination was not over after {options.server_timeout_s:g} s")
-    except Exception as error:  # boundary: a server that fails is a row of the report, and nobody else's end
-        cause = _first(error)
+    except Exception as error:  # boundary: a server that fails must not end the examination of the others
+        cause = innermost(error)
         if isinstance(cause, ConfigError):
             report.problems.append(str(located(cause, "", options.key)))
         elif isinstance(cause, ServerUnavailable) and report.protocol_version is None:
@@ -62,9 +64,3 @@ async def examine_server(
             raise
     report.elapsed_s = time.perf_counter() - began
     return report
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

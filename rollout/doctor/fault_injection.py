@@ -1,6 +1,6 @@
-"""A server that hangs, and one that is killed: does a call end in time, and is there a working server after it?
+"""Faults injected into a server: whether a call ends in time when the server hangs or dies, and works afterwards.
 
-Signals go to the server's process group, which it leads: a server behind `npx` or `uvx` is a child of what we started.
+Signals go to the server's process group, since a server behind `npx` or `uvx` is a child of the process we started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IN_PROCESS = Behaviour(well=None, said="not tried: it runs inside the trainer, a
 
 
 async def hang(connection: Connection, *, timeout_s: float) -> Behaviour:
-    """Stop the process (SIGSTOP), ask it something, let it go on and ask again."""
+    """Stop the process (SIGSTOP), make a request, resume the process and repeat the request."""
     pid = connection.pid
     assert pid is not None
     try:
@@ -47,13 +47,13 @@ async def hang(connection: Connection, *, timeout_s: float) -> Behaviour:
 
 
 async def kill(connection: Connection, *, timeout_s: float) -> Behaviour:
-    """Kill the process (SIGKILL) while it owes an answer."""
+    """Kill the process (SIGKILL) while a request is unanswered."""
     pid = connection.pid
     assert pid is not None
     failure: GatewayError | None = None
     began = anyio.current_time()
 
-    async def owe() -> None:
+    async def request() -> None:
         nonlocal failure
         try:
             await connection.list_raw(timeout_s=timeout_s)
@@ -61,9 +61,9 @@ async def kill(connection: Connection, *, timeout_s: float) -> Behaviour:
             failure = error
 
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGSTOP)  # so that it cannot answer before it dies
+        os.killpg(pid, signal.SIGSTOP)  # so that it cannot answer before the kill
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(owe)
+        tasks.start_soon(request)
         await anyio.lowlevel.checkpoint()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from gateway.catalogue.hidden_text import find_hidden_in_tool
 from gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
 from gateway.schemas.check import schema_fault
 from gateway.types import Audience, ToolDefinition, canonical_json
@@ -14,7 +15,7 @@ from rollout.doctor.report import ToolReport
 
 
 class TokenCounter(Protocol):
-    """What a tokenizer makes of tools."""
+    """Counts tokens of tools under a tokenizer."""
 
     def text(self, text: str) -> int:
         """Tokens of a text."""
@@ -25,24 +26,19 @@ class TokenCounter(Protocol):
         ...
 
 
-FindHidden = Callable[[ToolDefinition], Sequence[str]]
-"""What people do not see in a definition: one message per finding."""
-
-
 def examine_tools(
     raw: Sequence[Any],
     tools: Sequence[ToolDefinition],
     exposed: Mapping[str, ToolDefinition],
     *,
     counter: TokenCounter | None,
-    find_hidden: FindHidden | None,
 ) -> tuple[ToolReport, ...]:
-    """Compare what was sent with what was read.
+    """Compare the tools as the server sent them with the tools as the policy is shown them.
 
     Args:
-        raw: The server's own listing, read by nobody.
-        tools: The same tools as the gateway reads them.
-        exposed: By the server's name, what the policy is shown of them; others are the harness's or left out.
+        raw: The server's listing, unparsed.
+        tools: The same tools as the gateway parses them.
+        exposed: The tools that the policy is shown, by the server's names; others are harness tools or left out.
     """
     sent = {tool["name"]: tool for tool in raw if isinstance(tool, Mapping) and "name" in tool}
     rendered = _through_the_lock(tools)
@@ -62,14 +58,14 @@ def examine_tools(
                 difference=difference,
                 tokens=counter.text(canonical_json(final.openai_schema())) if counter and not tool.role else None,
                 described=bool(final.description.strip()),
-                hidden=tuple(find_hidden(tool)) if find_hidden is not None else (),
+                hidden=tuple(map(str, find_hidden_in_tool(tool))),
             )
         )
     return tuple(reports)
 
 
 def _through_the_lock(tools: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
-    """The tools as they come back out of the file that verl is given."""
+    """Write the tools to a lock and read them back, as verl does."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "tools.yaml"
         write_lock(path, lock_entries({"server": tuple(tools)}, environment=None, source="doctor"))
@@ -90,6 +86,6 @@ def _difference(sent: Mapping[str, Any] | None, shown: ToolDefinition) -> str:
 
 
 def schema_problems(tools: Sequence[ToolDefinition]) -> list[str]:
-    """Policy tools whose input schema is no valid JSON Schema: nothing can be checked against it."""
+    """One message for each policy tool whose input schema is no valid JSON Schema."""
     faults = {tool.name: schema_fault(cast("Mapping[str, Any]", tool.input_schema)) for tool in tools if not tool.role}
     return [f"{name}: its input schema is not valid JSON Schema: {fault}" for name, fault in faults.items() if fault]

@@ -15,17 +15,17 @@ from gateway.types import ToolDefinition
 from rollout.engines.random_arguments import plain_arguments
 
 _MOST = 12
-"""Calls of each kind: a probe has to be over in seconds."""
+"""The most calls of each kind, so that a probe ends within seconds."""
 _READING = frozenset(
     "cat count current describe diff exists fetch find get has head history info inspect is list load lookup ls look "
     "peek print query read recall retrieve search select show stat status summary tail tree view what which who".split()
 )
-"""First words of tools that mostly read. They decide in which order unannotated tools are called, and nothing else."""
+"""First words of the names of tools that mostly read. They decide the order of calls of unannotated tools only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NamedCall:
-    """A call that the user allowed by naming it: `--call [SERVER/]TOOL=JSON`."""
+class CallOption:
+    """A call that the user allows by naming it: `--call [SERVER/]TOOL=JSON`."""
 
     server: str | None
     tool: str
@@ -34,44 +34,49 @@ class NamedCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeCall:
+    """One call that a probe makes."""
+
     tool: str
     """The exposed name."""
     arguments: dict[str, Any]
-    """`${lease.dir}` in their strings is the directory of the lease that makes the call."""
+    """`${lease.dir}` in a string stands for the directory of the lease that makes the call."""
     read_only: bool = False
-    """Whether the tool is annotated so."""
+    """Whether the tool is annotated read-only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What may be called. `reads` are repeated freely, `writes` are what may leave something behind."""
+    """The calls of a probe. `reads` may be repeated freely; `writes` may change the server's state."""
 
     reads: tuple[ProbeCall, ...]
     writes: tuple[ProbeCall, ...]
     withheld: tuple[str, ...]
+    """Tools that may write and that the user did not allow."""
     refused: tuple[str, ...]
-    """Calls that are not made, since the tool's own schema refuses the arguments: one message each."""
+    """Names of the tools whose schemas refuse the arguments, so that they are not called, each with the reasons."""
     only_reads: bool
     """Whether every tool of the server is annotated read-only."""
     word: str
-    """What is written where a tool takes free text."""
+    """The argument of tools that take free text."""
 
 
 def new_word() -> str:
-    """A word that no server has heard, so that whoever says it got it from a probe."""
+    """Make a word that no server knows, so that an answer with it shows what a probe wrote."""
     return f"probe{uuid4().hex[:6]}"
 
 
 def plan_calls(
-    server: str, tools: Collection[ToolDefinition], named: Iterable[NamedCall], *, word: str, allow_writes: bool
+    server: str, tools: Collection[ToolDefinition], options: Iterable[CallOption], *, word: str, allow_writes: bool
 ) -> Plan:
-    """Sort a server's tools: annotated read-only ones may be called, others where they are named or all is allowed.
+    """Choose the calls of a server's tools: those that are annotated read-only, and others if the user allows them.
 
     Args:
-        word: What is written where a tool takes free text; `{word}` in a named call's strings stands for it.
+        options: Calls that the user allows; `{word}` in their strings stands for `word`.
+        word: The argument of tools that take free text.
+        allow_writes: Whether every tool may be called.
     """
     given: dict[str, list[dict[str, Any]]] = {}
-    for call in named:
+    for call in options:
         if call.server in (None, server):
             arguments: Any = json.loads(json.dumps(call.arguments).replace("{word}", word))
             given.setdefault(call.tool, []).append(arguments)
@@ -79,15 +84,15 @@ def plan_calls(
     writes: list[ProbeCall] = []
     withheld: list[str] = []
     refused: list[str] = []
-    # Named ones first: the user knows arguments that make sense.
+    # Calls of the user first, since their arguments make sense.
     for tool in sorted(tools, key=lambda tool: not _arguments_of(tool, given)):
         arguments = _arguments_of(tool, given)
         if not (arguments or tool.read_only or allow_writes):
             withheld.append(tool.exposed_name)
             continue
-        # Who names a call wants to know what it does: an annotation alone does not answer that.
-        believed = tool.read_only and not arguments
-        kind = reads if believed or _sounds_like_reading(tool.name) else writes
+        # The annotation of a tool that the user named is not relied on: the user asks what the call does.
+        trusted = tool.read_only and not arguments
+        kind = reads if trusted or _sounds_like_reading(tool.name) else writes
         for each in arguments or [plain_arguments(tool.input_schema, word)]:
             if faults := argument_faults(tool, each):
                 refused.append(f"{tool.exposed_name}: {'; '.join(faults)}")
@@ -104,12 +109,12 @@ def plan_calls(
 
 
 def argument_faults(tool: ToolDefinition, arguments: dict[str, Any]) -> list[str]:
-    """Why the gateway would not send these arguments; empty where it would."""
+    """Reasons why the gateway would not send these arguments; empty where it would."""
     return prepare(tool, arguments).faults
 
 
 def suggested(server: str, tools: Iterable[ToolDefinition]) -> tuple[str, ...]:
-    """For each tool the option, ready to be typed, that lets the probes call it."""
+    """The `--call` option of each tool that lets the probes call it, quoted for a shell."""
     calls = [
         (tool.name, json.dumps(plain_arguments(tool.input_schema, "{word}"), ensure_ascii=False)) for tool in tools
     ]

@@ -1,4 +1,4 @@
-"""What the doctor found out about one server: plain records, the same keys whatever happened."""
+"""The doctor's report on one server: plain records, with the same keys for every outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Latency | None:
-        """None where nothing was measured. The 95th percentile of few values is the largest."""
+        """Summarise measurements, None without any. The 95th percentile of few values is the largest."""
         if not seconds:
             return None
         ordered = sorted(seconds)
@@ -29,39 +29,39 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolReport:
-    """One tool: what the chat template is given of it, against what the server sent."""
+    """One tool: its definition as the chat template gets it, compared with what the server sent."""
 
     tool: str
     name: str
     audience: str
     read_only: bool
     faithful: bool
-    """Whether name, description and input schema are byte-equal in canonical form, after a trip through the lock."""
+    """Whether name, description and input schema are byte-equal in canonical form after writing and reading a lock."""
     difference: str
-    """What differs; empty where nothing does."""
+    """The difference; empty where `faithful`."""
     tokens: int | None
-    """Of its definition as JSON, under the tokenizer given."""
+    """Tokens of its definition as JSON; None without a tokenizer."""
     described: bool
-    """Whether it says what it is for."""
+    """Whether it has a description."""
     hidden: tuple[str, ...] = ()
-    """Characters in it that people do not see and models do."""
+    """Characters of its definition that people do not see and models do."""
 
 
 class IsolationVerdict(StrEnum):
-    """How far two leases are apart under one scope."""
+    """Whether two leases under one scope are isolated."""
 
     LEAKS = "leaks"
-    """What one lease did was seen in the other."""
+    """One lease saw what the other did."""
     APART = "apart"
-    """What one lease did was seen in that lease, and not in the other."""
+    """A lease saw what it did itself, and the other did not."""
     STATELESS = "stateless"
-    """Nothing that was done showed in any later answer."""
+    """No call changed a later answer."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Isolation:
-    """What two leases under one scope showed, and by what."""
+    """The verdict on one scope."""
 
     scope: str
     finding: IsolationVerdict
@@ -70,7 +70,7 @@ class Isolation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Determinism:
-    """The same calls in fresh leases."""
+    """The same calls in fresh leases: the tools that were called, and those whose answers differed."""
 
     called: tuple[str, ...]
     differing: tuple[str, ...]
@@ -78,7 +78,7 @@ class Determinism:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Behaviour:
-    """What happened when the server hung, or was killed. `well` is None where that was not tried."""
+    """What happened when the server was stopped or killed. `well` is None where that could not be tried."""
 
     well: bool | None
     said: str
@@ -94,14 +94,14 @@ class Advice:
 
 @dataclass(kw_only=True, slots=True)
 class ServerReport:
-    """One server. `problems` make it unfit, `unknown` leaves that open; `notes` do neither."""
+    """One server. `problems` make it unfit, `unknown` leaves its fitness open, `notes` affect neither."""
 
     server: str
     transport: str
     scope: str
     """As configured."""
     scope_given: bool
-    """Whether the file says so, or it is the default."""
+    """Whether the file states the scope; otherwise it is the default."""
     protocol_version: str | None = None
     start: Latency | None = None
     call: Latency | None = None
@@ -109,10 +109,10 @@ class ServerReport:
     """What `call` measured: a tool, or `tools/list` where no tool may be called."""
     tools: tuple[ToolReport, ...] = ()
     tokens: int | None = None
-    """Of all the policy's tools together, as the chat template renders them."""
+    """Tokens of all the policy's tools together, as the chat template renders them."""
     malformed: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()
-    """Tools that were not called: they may write, and nobody allowed it."""
+    """Tools that were not called: they may write, and no option allowed it."""
     isolation: tuple[Isolation, ...] = ()
     determinism: Determinism | None = None
     hung: Behaviour | None = None
@@ -120,22 +120,22 @@ class ServerReport:
     advice: Advice | None = None
     problems: list[str] = field(default_factory=list[str])
     unknown: str = ""
-    """Why nothing shows that the scope keeps trajectories apart; empty where something does."""
+    """Why the probes cannot tell whether the scope isolates trajectories; empty where they can."""
     to_know: tuple[str, ...] = ()
-    """Options of the command line that would let the probes find out; any of them may be added."""
+    """Options of the command line, each of which may let the probes find out."""
     notes: list[str] = field(default_factory=list[str])
     elapsed_s: float = 0.0
 
     @property
     def fit(self) -> bool | None:
-        """None where nothing is wrong and nothing is shown either."""
+        """None where the probes found no problem and cannot tell whether trajectories are isolated."""
         if self.problems:
             return False
         return None if self.unknown else True
 
     @property
     def era(self) -> str | None:
-        """`modern` is the protocol without sessions."""
+        """`modern` for the protocol without sessions, else `handshake`."""
         if self.protocol_version is None:
             return None
         return "modern" if self.protocol_version >= "2026-07-28" else "handshake"

@@ -15,7 +15,7 @@ from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.engines.random_arguments import random_arguments
 from rollout.environment.config import Environment
-from rollout.environment.harness import ask
+from rollout.environment.harness import call_harness
 from rollout.environment.task import Origin, Task
 from rollout.errors import EngineError
 from rollout.formats import hermes
@@ -80,7 +80,7 @@ async def expert_script(session: Session, task: Task, server: str) -> list[str]:
         HarnessError: the server has no `expert`, refused, or violated the contract.
         GatewayError: the world broke.
     """
-    script, _ = await ask(session, Role.EXPERT, {"task": task.task, "seed": task.seed}, _Script, server=server)
+    script, _ = await call_harness(session, Role.EXPERT, {"task": task.task, "seed": task.seed}, _Script, server=server)
     return [hermes.write(thinking=turn.thinking, content=turn.content, calls=turn.calls) for turn in script.turns]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
@@ -13,8 +13,27 @@ from gateway.types import Role, ToolResult
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
+SPLITS = ("train", "test")
+_ALL = 1_000_000
+"""The limit where all tasks of a split are wanted."""
 
-async def ask(
+
+class ListedTask(BaseModel):
+    """One task of an answer to `tasks`."""
+
+    model_config = ConfigDict(strict=True)
+
+    task: str
+    seed: int
+    prompt: str | None = None
+    answer: str | None = None
+
+
+class _TaskList(BaseModel):
+    tasks: list[ListedTask]
+
+
+async def call_harness(
     session: Session, role: Role, arguments: Mapping[str, Any], model: type[Answer], *, server: str
 ) -> tuple[Answer, ToolResult]:
     """Call the server's tool for `role`; return its structured result as `model`, and the whole result.
@@ -30,3 +49,10 @@ async def ask(
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the result"
         raise HarnessError(f"{where}: {fault['msg']}", server=server, tool=role, role=role) from error
+
+
+async def list_tasks(session: Session, server: str, split: str, *, limit: int | None = None) -> list[ListedTask]:
+    """List the first `limit` tasks of a split, all of them by default. Raises as `call_harness` does."""
+    arguments = {"split": split, "limit": limit or _ALL}
+    answer, _ = await call_harness(session, Role.TASKS, arguments, _TaskList, server=server)
+    return answer.tasks

@@ -5,32 +5,17 @@ from __future__ import annotations
 from uuid import uuid4
 
 import structlog
-from pydantic import BaseModel
 
 from gateway.catalogue.hidden_text import find_hidden
 from gateway.catalogue.resource_tools import GET_PROMPT, READ_RESOURCE
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from gateway.types import Role
 from rollout.environment.config import Environment, SystemPart
-from rollout.environment.harness import ask
+from rollout.environment.harness import SPLITS, list_tasks
 from rollout.environment.task import Task
 from rollout.types import Message
 
 log = structlog.get_logger(__name__)
-
-SPLITS = ("train", "test")
-
-
-class _Task(BaseModel):
-    task: str
-    seed: int
-    prompt: str | None = None
-    answer: str | None = None
-
-
-class _Tasks(BaseModel):
-    tasks: list[_Task]
 
 
 async def environment_tasks(environment: Environment, gateway: Gateway, split: str, limit: int | None) -> list[Task]:
@@ -52,9 +37,7 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
         problem = "the environment does not name the server that lists its tasks"
         raise ConfigError(problem, file=environment.file, key="tasks.server")
     async with gateway.lease(trajectory=uuid4().hex, task=None, seed=0) as session:
-        arguments = {"split": split, "limit": limit or 1_000_000}
-        answer, _ = await ask(session, Role.TASKS, arguments, _Tasks, server=environment.tasks.server)
-    listed = answer.tasks
+        listed = await list_tasks(session, environment.tasks.server, split, limit=limit)
     if limit is not None and len(listed) < limit:
         problem = f"{environment.name} has {len(listed)} {split} tasks, {limit} were asked for"
         raise ConfigError(problem, key="-n", remedy="ask for fewer")

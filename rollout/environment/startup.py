@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, one_error, raise_all
 from gateway.gateway import Gateway
+from rollout.environment.config import Environment
 from rollout.environment.diagnosis import diagnose
 
 
@@ -30,6 +31,11 @@ async def opened(
     async with opened_where_possible(config, name=name, source=source, key=key) as (gateway, faults):
         raise_all(faults)
         yield gateway
+
+
+def opened_environment(environment: Environment) -> AbstractAsyncContextManager[Gateway]:
+    """The gateway of an environment with all its servers running. Raises as `opened` does."""
+    return opened(environment, name=environment.name, source=environment.file)
 
 
 @asynccontextmanager

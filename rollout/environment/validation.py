@@ -1,8 +1,8 @@
-"""Preflight checks of environments, locks and rows, shared by all commands."""
+"""Validation of a running environment: the roles of its servers, and the lock of its tools."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.catalogue.tool_config import LockEntry, check_lock
@@ -11,7 +11,6 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.config import Environment
-from rollout.environment.reward_config import Component
 from rollout.environment.task import Task
 
 LOCK_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
@@ -36,59 +35,6 @@ def missing_roles(environment: Environment, session: Session) -> list[ConfigErro
         for key, server, role in needed
         if not session.has(role, server)
     ]
-
-
-def unnumbered(indices: Sequence[object]) -> list[int]:
-    """Rows whose `extra_info.index` is missing or taken: traces and sampling seeds cannot tell them from other rows.
-
-    Args:
-        indices: `extra_info.index` of the rows of one file, in order.
-    """
-    seen: set[object] = {None}
-    found: list[int] = []
-    for row, index in enumerate(indices):
-        if index in seen:
-            found.append(row)
-        seen.add(index)
-    return found
-
-
-def row_faults(task: Task, environment: Environment, tools: Collection[str], *, where: str) -> list[ConfigError]:
-    """Validate a row against its environment; the keys of the errors are the row's columns.
-
-    Args:
-        tools: exposed names of the environment's tools.
-        where: file and row.
-    """
-    faults: list[ConfigError] = []
-    if task.prompt[-1]["role"] != "user" and environment.user is None:
-        faults.append(
-            ConfigError(
-                "the prompt does not end in a user message, and the environment has no user to give one",
-                file=where,
-                key="prompt",
-                remedy="end it in one, or name a `user` in the environment",
-            )
-        )
-    if Component.EXACT_MATCH in environment.reward.computed and not task.answer:
-        faults.append(
-            ConfigError(
-                f"the reward of {environment.name} weighs exact_match, and the row has no ground truth",
-                file=where,
-                key="reward_model.ground_truth",
-                remedy="let `tasks` give each task its `answer`",
-            )
-        )
-    if missing := [tool for tool in task.tools or () if tool not in tools]:
-        faults.append(
-            ConfigError(
-                f"unknown tools {missing}",
-                file=where,
-                key="extra_info.mcp.tools",
-                remedy=f"tools of {environment.name}: {', '.join(sorted(tools))}",
-            )
-        )
-    return faults
 
 
 def locked_tools(

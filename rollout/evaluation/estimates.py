@@ -1,4 +1,4 @@
-"""pass@k, pass^k and how sure one can be of them. Plain numbers in, plain numbers out."""
+"""pass@k and pass^k with their confidence intervals."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from math import comb
 
 Z_95 = 1.959963984540054
-"""Of the normal distribution's middle 95%."""
+"""Quantile of the standard normal distribution that bounds its middle 95%."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A share between 0 and 1, averaged over tasks, and its 95% interval."""
+    """A probability averaged over tasks, and its 95% interval."""
 
     value: float
     low: float
     high: float
     tasks: int
-    """How many tasks had enough samples to count."""
+    """Number of tasks with enough samples to count."""
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -59,14 +59,13 @@ def wilson(value: float, n: float) -> tuple[float, float]:
 def estimate(values: Sequence[float], most_trials: float) -> Estimate | None:
     """The mean of one value per task, each between 0 and 1; None without tasks.
 
-    Args:
-        most_trials: How many independent trials the values rest on at most: n samples of a task hold n/k disjoint sets
-            of k.
+    The interval is Wilson's with an effective number of trials. Tasks are the independent units; the variance of their
+    values gives the effective number, p(1-p) / (variance of the mean), bounded below by the number of tasks and above
+    by `most_trials`. With one sample per task this is Wilson's interval itself. Unlike a bootstrap over tasks it does
+    not shrink to a point where all of a few tasks succeed or fail.
 
-    Its interval is Wilson's with an effective number of trials: tasks are the independent units, and how far their
-    values lie apart says how many trials they are worth, p(1-p) / (variance of the mean), never fewer than there are
-    tasks nor more than `most_trials`. With one sample per task this is Wilson's interval itself. Unlike a
-    bootstrap over tasks it does not shrink to nothing where all of a few tasks succeed or fail.
+    Args:
+        most_trials: Upper bound of the number of independent trials: n samples of a task hold n/k disjoint sets of k.
     """
     if not values:
         return None

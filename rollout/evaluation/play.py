@@ -1,4 +1,4 @@
-"""Playing rows of one or several environments, so many at a time, each once."""
+"""Playing rows of one or several environments concurrently, each once."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Bounds that come from the run and its engine, beside the environment's own."""
+    """Token limits of the run and its engine, which apply beside the environment's own."""
 
     response_tokens: int
     tokens_per_turn: int | None = None
     context_tokens: int | None = None
 
     def limits(self, environment: Environment) -> Limits:
-        """The smaller one where both bound a turn."""
+        """Combine with an environment's limits; of two limits of a turn the smaller one applies."""
         own = environment.limits
         turn = [tokens for tokens in (own.tokens_per_turn, self.tokens_per_turn) if tokens is not None]
         return Limits.of(
@@ -53,17 +53,12 @@ class Lengths:
 
 
 def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engine: str) -> list[Job]:
-    """Row by row, each with all of its samples."""
+    """The trajectories to play: row by row, each with all of its samples."""
     return [
         Job(environment, task, Origin(row=row, sample=sample, engine=engine))
         for row, task in enumerate(tasks)
         for sample in range(samples)
     ]
-
-
-def is_done(trace: Trace) -> bool:
-    """Whether a recorded trajectory need not be played again: it ended, and was scored."""
-    return trace.reward is not None and trace.failure is None
 
 
 async def play_all(
@@ -76,11 +71,12 @@ async def play_all(
     concurrency: int,
     finished: Callable[[Trace], None],
 ) -> None:
-    """Play every job; each trace is on disk before `finished` hears of it.
+    """Play every job.
 
     Args:
-        gateways: by the environment's name.
-        concurrency: trajectories at a time, of all environments together.
+        gateways: By the environment's name.
+        concurrency: Trajectories at a time, of all environments together.
+        finished: Takes each trace after it has been written to disk.
     """
     todo = iter(jobs)
 

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The summary of a run's trajectories."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rollout.evaluation.estimates import Estimate, estimate, ks, pass_at_k, pass_hat_k
-from rollout.evaluation.play import is_done
+from rollout.evaluation.resume import is_done
 from rollout.trace.record import Trace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """Of one environment, or of all. Failed trajectories count in `failed`, `failures` and nowhere else but
-    `trajectories` and `stop_reasons`."""
+    """Of one environment, or of all.
+
+    Failed trajectories count in `trajectories`, `stop_reasons`, `failed` and `failures` only.
+    """
 
     trajectories: int
     resumed: int
     failed: int
     tasks: int
-    """Rows of which at least one trajectory counts."""
+    """Rows with at least one trajectory that did not fail."""
     samples: int
     success_at: float
     """The least reward that counts as a success."""
@@ -43,7 +45,7 @@ class Summary:
 def summarise(
     traces: Sequence[Trace], *, resumed: int, samples: int, success_at: float, parts: Sequence[str] = ()
 ) -> Summary:
-    """`parts` are the names of the reward's parts to average."""
+    """Summarise trajectories; `parts` names the reward parts to average."""
     played = [trace for trace in traces if is_done(trace)]
     rewards = [trace.reward for trace in played if trace.reward is not None]
     scores = [reward.score for reward in rewards]

@@ -11,7 +11,7 @@ from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.config import ThinkingReward
-from rollout.environment.harness import ask
+from rollout.environment.harness import call_harness
 from rollout.environment.reward_config import Component, RewardConfig
 from rollout.formats import hermes
 from rollout.loop.components import components
@@ -63,7 +63,7 @@ async def _judged(config: RewardConfig, thinking: ThinkingReward, trace: Trace, 
     if config.server is None:
         return _Score(score=0.0)
     messages = judged_messages(trace, thinking)
-    judged, _ = await ask(session, Role.SCORE, {"messages": messages}, _Score, server=config.server)
+    judged, _ = await call_harness(session, Role.SCORE, {"messages": messages}, _Score, server=config.server)
     if undeclared := judged.parts.keys() - set(config.parts):
         problem = f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name"
         raise HarnessError(problem, server=config.server, tool="score")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from gateway.leases.session import Session
 from gateway.types import Role
-from rollout.environment.harness import ask
+from rollout.environment.harness import call_harness
 from rollout.trace.record import StopReason, Trace, UserEvent
 from rollout.types import Message
 
@@ -39,7 +39,7 @@ class User:
             HarnessError: the server has no such tool, refused the call, or broke its contract.
             GatewayError: the world broke.
         """
-        opening, _ = await ask(self._session, Role.START, {}, _Opening, server=self._server)
+        opening, _ = await call_harness(self._session, Role.START, {}, _Opening, server=self._server)
         if trace.messages[-1]["role"] != "user":
             trace.messages.append({"role": "user", "content": opening.message})
 
@@ -51,7 +51,7 @@ class User:
         self._seq += 1
         began = time.monotonic()
         arguments = {"seq": self._seq, "message": message}
-        reply, result = await ask(self._session, Role.REPLY, arguments, _Reply, server=self._server)
+        reply, result = await call_harness(self._session, Role.REPLY, arguments, _Reply, server=self._server)
         trace.add_user(
             UserEvent(
                 seq=self._seq,

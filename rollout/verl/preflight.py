@@ -9,8 +9,10 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +21,20 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from gateway.catalogue.tool_config import LockEntry, read_lock
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, GatewayError, raise_all
 from rollout.environment.config import load_environment
 from rollout.environment.parquet import read_rows
-from rollout.environment.startup import opened
-from rollout.environment.task import Task
-from rollout.environment.validation import (
-    LOCK_KEY,
-    locked_tools,
-    missing_roles,
-    refuse_differences,
-    row_faults,
-    selected,
-    unnumbered,
+from rollout.environment.row_validation import (
+    STOCK_AGENT,
+    Row,
+    environment_problem,
+    environment_problems,
+    prompt_lengths,
+    read_task_rows,
+    shared_indices,
 )
+from rollout.environment.startup import opened, opened_environment
+from rollout.environment.validation import LOCK_KEY, refuse_differences, selected
 from rollout.trace.store import TraceStore
 from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens
 from rollout.verl.tool_agent_sessions import gateway_config
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
+_MOST_SHOWN = 20
+"""Problems of rows in one message."""
 
 
 class PreflightCallback(Callback):
@@ -57,17 +60,6 @@ class PreflightCallback(Callback):
         except Exception as error:  # Hydra logs any other exception as a warning and starts the run
             traceback.print_exc()
             raise SystemExit(1) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A parsed row of `mcp_agent`."""
-
-    task: Task
-    where: str
-    """File and row number, for messages."""
-    index: int | None
-    """`extra_info.index`, which identifies the row in traces and seeds its sampling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +84,7 @@ async def preflight(config: DictConfig) -> None:
     """Validate settings, rows, environments, lock and lengths, and the chat template's rendering of later turns.
 
     Raises:
-        ConfigError: the first problem found, with file, key and remedy.
+        ConfigError: the problems of the first check that fails, each with file, key and remedy.
         GatewayError: a required server does not start.
     """
     settings = Settings.of(config)
@@ -100,9 +92,7 @@ async def preflight(config: DictConfig) -> None:
     TraceStore(settings.trace_dir).check()
     rows: list[Row] = []
     for path in _files(config):
-        own = list(_rows(config, path))
-        _warn_of_unnumbered(path, own)
-        rows += own
+        rows += _rows(config, path)
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
     shown = {name: await _check_environment(name, config, settings, lock, rows) for name in names}
@@ -139,24 +129,24 @@ def _files(config: DictConfig) -> list[Path]:
     return [path for path in paths if path.suffix not in (".json", ".jsonl")]
 
 
-def _rows(config: DictConfig, path: Path) -> Iterable[Row]:
-    """Our rows of one file; rows of other agents are verl's business."""
+def _rows(config: DictConfig, path: Path) -> list[Row]:
+    """The rows of one file that our agent loop plays."""
     default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
     key = OmegaConf.select(config, "data.prompt_key") or "prompt"
-    for index, row in enumerate(read_rows(path)):
-        if (row.get("agent_name") or default) == AGENT:
-            where = f"{path}: row {index}"
-            number = (row.get("extra_info") or {}).get("index")
-            yield Row(Task.from_row({**row, "prompt": row.get(key)}, where=where), where, number)
-
-
-def _warn_of_unnumbered(path: Path, rows: Sequence[Row]) -> None:
-    if shared := unnumbered([row.index for row in rows]):
+    rows, problems = read_task_rows(path, default_agent=default, prompt_key=key)
+    _raise_first(problems)
+    if shared := shared_indices(rows):
         log.warning(
             "rows without an extra_info.index of their own are traced and sampled as one row",
             file=str(path),
-            rows=len(shared),
+            rows=shared,
         )
+    return rows
+
+
+def _raise_first(problems: Sequence[ConfigError]) -> None:
+    """Raises the first of the problems, which may be as many as there are rows."""
+    raise_all(problems[:_MOST_SHOWN])
 
 
 def _has_stock_rows(config: DictConfig, path: Path) -> bool:
@@ -190,19 +180,14 @@ async def _check_environment(
     try:
         environment = settings.apply(load_environment(name, settings.environments_dir))
     except ConfigError as error:
-        raise ConfigError(f"{own[0].where} needs environment {name!r}: {error}") from error
+        raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
-    async with opened(environment, name=name, source=environment.file) as gateway:
-        locked = locked_tools(name, lock.entries, gateway, path=lock.path)
-        async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed) as session:
-            for fault in missing_roles(environment, session):
-                raise fault
-            live = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
-    schemas = live if locked is None else locked
-    for row in own:
-        for fault in row_faults(row.task, environment, schemas.keys(), where=row.where):
-            raise fault
-    return Shown(list(schemas.values()), environment.user is not None)
+    async with opened_environment(environment) as gateway:
+        problems, schemas = await environment_problems(environment, gateway, own, lock.entries, lock_path=lock.path)
+        _raise_first(problems)
+        async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
+            pass  # the servers can be reset to the first row's task
+    return Shown(schemas, environment.user is not None)
 
 
 def _tokens(config: DictConfig) -> ContinuousTokens:
@@ -225,30 +210,22 @@ def _tokens(config: DictConfig) -> ContinuousTokens:
 def _check_prompts(
     config: DictConfig, tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]
 ) -> None:
-    """Validate that no prompt is too long: verl would truncate it, system message and tool schemas included."""
+    """Refuse prompts that the trainer would cut, and with them the tools."""
     from rollout.tokens.counting import prompt_length
 
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
-    lengths: list[int] = []
-    for row in rows:
-        try:
-            lengths.append(prompt_length(tokens, row.task, selected(shown[row.task.environment].schemas, row.task)))
-        except ConfigError as error:
-            raise ConfigError(error.problem, file=row.where) from error
-    longest = max(lengths)
-    if longest > limit:
-        too_long = sum(length > limit for length in lengths)
-        raise ConfigError(
-            f"the prompt has {longest} tokens, {limit} are allowed; {too_long} rows are too long",
-            file=rows[lengths.index(longest)].where,
-            key="data.max_prompt_length",
-            remedy=f"raise it to at least {longest}, or give the rows fewer tools",
-        )
+    lengths: list[tuple[int, Row]] = []
+    for name, environment in shown.items():
+        own = [row for row in rows if row.task.environment == name]
+        found, problems = prompt_lengths(own, environment.schemas, partial(prompt_length, tokens), limit=limit)
+        _raise_first(problems)
+        lengths += found
+    longest, row = max(lengths, key=itemgetter(0))
     room = context_tokens(config.actor_rollout_ref.rollout)
     if room is not None and longest >= room:
         raise ConfigError(
             f"the prompt has {longest} tokens, and the engine's sequences at most {room}",
-            file=rows[lengths.index(longest)].where,
+            file=f"{row.path}: row {row.number}",
             key="actor_rollout_ref.rollout.max_model_len",
             remedy="make it at least the sum of data.max_prompt_length and data.max_response_length",
         )
@@ -263,4 +240,4 @@ def _check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[s
         try:
             check_template(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=own.has_user)
         except ConfigError as error:
-            raise ConfigError(error.problem, file=row.where, key=error.key, remedy=error.remedy) from error
+            raise row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy) from error

@@ -16,7 +16,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 
-from rollout.cli.new_server import write_server
+from rollout.cli.new_server import new_server
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ ERAS = {"legacy": "2025-11-25", "2026-07-28": "2026-07-28"}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a server that `new-server` wrote."""
     out = tmp_path_factory.mktemp("out")
-    assert write_server("tea_shop", out, as_json=True) == 0
+    assert new_server("tea_shop", out, as_json=True) == 0
     return out / "tea_shop" / "server.py"
 
 

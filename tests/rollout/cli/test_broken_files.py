@@ -12,14 +12,15 @@ import pytest
 
 from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError, faults_of
-from rollout.cli.call import call_tool
-from rollout.cli.servers import list_tools, write_tool_config
+from rollout.cli.call import call as call_tool
+from rollout.cli.tool_config import tool_config
+from rollout.cli.tools import tools
 
 MINI = str(Path(__file__).parents[2] / "gateway" / "mini_server.py")
 
 
-def mini(*tools: str, **more: Any) -> dict[str, Any]:
-    return {"command": sys.executable, "args": ["-I", "-S", MINI, *tools], **more}
+def mini(*offered: str, **more: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-I", "-S", MINI, *offered], **more}
 
 
 def file_of(tmp_path: Path, **entries: Any) -> str:
@@ -29,7 +30,7 @@ def file_of(tmp_path: Path, **entries: Any) -> str:
 
 
 def call(file: str, tool: str, arguments: str = '{"text": "plum"}') -> int:
-    return call_tool(file, Path(), tool, arguments, task=None, seed=0, as_json=False)
+    return call_tool(file, tool, arguments)
 
 
 BROKEN: dict[str, Any] = {
@@ -68,7 +69,7 @@ def test_a_tool_that_is_not_there_is_told_under_the_key_that_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = mini("echo", disabledTools=["ecko"], tools={"deny": ["echo"]})
-    assert list_tools(file_of(tmp_path, a=both), Path(), tokenizer=None, as_json=False) == 2
+    assert tools(file_of(tmp_path, a=both)) == 2
     assert "mcpServers.a.disabledTools: the server has no tool 'ecko'" in capsys.readouterr().err
 
 
@@ -87,18 +88,21 @@ def test_a_lock_is_written_of_what_runs_and_the_rest_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, lock = file_of(tmp_path, well=mini("echo"), **BROKEN), tmp_path / "tools.yaml"
-    assert write_tool_config([file], Path(), lock, accept=False, as_json=True) == 2
+    assert tool_config([file], lock, as_json=True) == 2
     assert [entry.definition.server for entry in read_lock(lock)] == ["well"]
     out, err = capsys.readouterr()
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(json.loads(out.splitlines()[-1])["left_out"]) == len(errors) == len(BROKEN)
     assert all(f"mcpServers.{server}" in err for server in BROKEN)
     with pytest.raises(ConfigError, match="no such program"):
-        write_tool_config([file_of(tmp_path, gone=BROKEN["gone"])], Path(), tmp_path / "x", accept=False, as_json=True)
+        tool_config([file_of(tmp_path, gone=BROKEN["gone"])], tmp_path / "x", as_json=True)
 
 
 REMEDIES: dict[str, tuple[dict[str, Any], str]] = {
-    "one string": ({"command": "npx -y @foo/bar --key hunter2"}, r"'npx': its arguments .* \(write .*\"args\": \["),
+    "one string": (
+        {"command": "npx -y @foo/bar --key hunter2"},
+        r"'npx': command holds.* \(write .*\"args\": \[",
+    ),
     "directory": ({"command": "/tmp"}, r"'/tmp': it is a directory \(name the program in it\)"),
     "a file": ({"command": MINI}, r"it is not executable \(chmod"),
     "npx": ({"command": "npx", "env": {"PATH": "/nowhere"}}, r"no such program \(install Node.js, or write its whole"),
@@ -114,15 +118,8 @@ REMEDIES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_each_fault_comes_with_a_remedy_that_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        list_tools(
-            file_of(tmp_path, **{name: entry for name, (entry, _) in REMEDIES.items()}),
-            Path(),
-            tokenizer=None,
-            as_json=True,
-        )
-        == 2
-    )
+    file = file_of(tmp_path, **{name: entry for name, (entry, _) in REMEDIES.items()})
+    assert tools(file, as_json=True) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert "hunter2" not in "".join(lines)
     for line, (name, (_, said)) in zip(lines, REMEDIES.items(), strict=True):

@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from typer.main import get_command
 
 from gateway.catalogue.tool_config import lock_entries, write_lock
 from gateway.types import ToolDefinition
+from rollout.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
@@ -171,6 +174,12 @@ def test_help_needs_no_heavy_import() -> None:
     program = f"import sys; from rollout.cli.app import app; print({heavy})"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
     assert mcp_rollout("--help").status == 0
+
+
+def test_the_listing_has_the_first_line_of_each_commands_own_help() -> None:
+    for name, summary in COMMANDS.items():
+        command = get_command(import_module(f"rollout.cli.{name.replace('-', '_')}").app)
+        assert (command.help or "").startswith(summary), name
 
 
 BAD_FILES = {

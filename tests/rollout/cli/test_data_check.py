@@ -17,7 +17,7 @@ from gateway.catalogue.tool_config import lock_entries, write_lock
 from gateway.errors import ConfigError
 from gateway.types import ToolDefinition
 from rollout.cli.app import app
-from rollout.cli.data_check import MOST_SHOWN, CheckOptions, check_rows
+from rollout.cli.data import MOST_SHOWN, data
 
 MCP: dict[str, Any] = {"environment": "sums", "task": "test-1", "seed": 1, "tools": ["add"]}
 USER = [{"role": "user", "content": "Add up to 1."}]
@@ -39,7 +39,7 @@ def examine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Examine:
         (tmp_path / "sums.yaml").write_text(yaml.safe_dump(made | environment))
         rows = [{**row, "extra_info": {"index": index} | row["extra_info"]} for index, row in enumerate(rows)]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-        status = check_rows(tmp_path, CheckOptions(file=tmp_path / "rows.parquet", **options), as_json=True)
+        status = data(check=tmp_path / "rows.parquet", environments_dir=tmp_path, as_json=True, **options)
         *_, answer = capsys.readouterr().out.splitlines()  # the lines before it are logs
         return {"status": status, **json.loads(answer)}
 
@@ -128,7 +128,7 @@ def test_every_task_that_no_list_has_is_tried_however_many_there_are(examine: Ex
 def test_an_opening_that_the_user_does_not_say_is_found(examine: Examine) -> None:
     servers = {"faulty": {"factory": "faulty:prompt_of_its_own"}}
     said = examine([row()], environment={"servers": servers})
-    assert found(said) == [(0, "prompt")] and "begins otherwise" in said["shown"][0]["problem"]
+    assert found(said) == [(0, "prompt")] and "differs from the opening" in said["shown"][0]["problem"]
 
 
 def test_an_environment_that_cannot_serve_is_a_problem_of_the_file(examine: Examine) -> None:
@@ -155,14 +155,14 @@ def test_a_lock_that_differs_or_lacks_the_environment_is_found(examine: Examine,
 def test_the_list_is_bounded_and_says_so(examine: Examine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many = [row({**MCP, "tools": ["ad"]}) for _ in range(MOST_SHOWN + 5)]
     assert examine(many)["problems"] == MOST_SHOWN + 5
-    assert check_rows(tmp_path, CheckOptions(file=tmp_path / "rows.parquet"), as_json=False) == 1
+    assert data(check=tmp_path / "rows.parquet", environments_dir=tmp_path) == 1
     shown = capsys.readouterr().out
     assert "and 5 more" in shown and shown.count("unknown tools") == MOST_SHOWN
 
 
 def test_what_cannot_be_examined_at_all_is_bad_use(examine: Examine, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
-        check_rows(tmp_path, CheckOptions(file=tmp_path / "none.parquet"), as_json=True)
+        data(check=tmp_path / "none.parquet", environments_dir=tmp_path)
     with pytest.raises(ConfigError, match="lengths need both"):
         examine([row()], max_prompt_length=5)
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from rollout.cli.doctor import DoctorOptions, examine_file
+from rollout.cli.doctor import doctor
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 STATE = str(ROOT / "tests/support/state_server.py")
 
 
-def doctor(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run_doctor(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "COLUMNS": "80"}
     argv = [COMMAND, "doctor", *arguments]
     return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
@@ -41,7 +41,7 @@ def servers(tmp_path: Path) -> Path:
 
 
 def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(servers: Path) -> None:
-    done = doctor(servers, "--json", "--allow-writes")
+    done = run_doctor(servers, "--json", "--allow-writes")
     record = json.loads(done.stdout)
     found = {report["server"]: report for report in record["servers"]}
     assert (done.returncode, record["fit"], list(found)) == (1, False, ["cell", "pure", "gone"])
@@ -55,7 +55,7 @@ def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(se
 
 
 def test_people_get_a_table_that_fits_eighty_columns(servers: Path) -> None:
-    done = doctor(servers)
+    done = run_doctor(servers)
     lines = done.stdout.splitlines()
     assert done.returncode == 1 and max(map(len, lines)) <= 80
     assert lines[0].split() == ["server", "via", "protocol", "start", "call", "tools", "tokens", "scope", "fit"]
@@ -64,12 +64,12 @@ def test_people_get_a_table_that_fits_eighty_columns(servers: Path) -> None:
 
 
 def test_a_verdict_is_open_until_the_probes_may_find_out(servers: Path) -> None:
-    done = doctor(servers, "--server", "pure", "--call", 'add={"a": 1, "b": 2}', "--json")
+    done = run_doctor(servers, "--server", "pure", "--call", 'add={"a": 1, "b": 2}', "--json")
     (report,) = json.loads(done.stdout)["servers"]
     assert (done.returncode, report["fit"], report["server"], report["withheld"]) == (3, None, "pure", ["shout"])
     assert report["to_know"] == ["""--call 'pure/shout={"text": "{word}"}'""", "--allow-writes"]
     assert done.stderr == ""
-    known = doctor(servers, "--server", "pure", "--allow-writes", "--json")
+    known = run_doctor(servers, "--server", "pure", "--allow-writes", "--json")
     assert (known.returncode, json.loads(known.stdout)["fit"]) == (0, True)
 
 
@@ -88,13 +88,12 @@ def test_a_verdict_is_open_until_the_probes_may_find_out(servers: Path) -> None:
 def test_bad_use_is_a_message_with_the_remedy(
     servers: Path, chosen: tuple[str, ...], calls: tuple[str, ...], said: str
 ) -> None:
-    options = DoctorOptions(servers=chosen, tokenizer=None, calls=calls, allow_writes=False)
     with pytest.raises(ConfigError, match=said):
-        examine_file(str(servers), ROOT, options, as_json=True)
+        doctor(str(servers), server=list(chosen), call=list(calls))
 
 
 def test_bad_use_ends_with_status_two(servers: Path) -> None:
-    done = doctor(servers, "--server", "cel")
+    done = run_doctor(servers, "--server", "cel")
     assert done.returncode == 2 and "no server 'cel'" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -103,9 +102,8 @@ def test_what_is_wrong_with_a_call_is_told_before_anything_is_examined(tmp_path:
     script = f"echo once >> {starts}; exec {sys.executable} -I -S {STATE} process cell"
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"a/b": {"command": "sh", "args": ["-c", script]}}}))
-    options = DoctorOptions(servers=(), tokenizer=None, calls=("a/b/putt={}",), allow_writes=True)
     with pytest.raises(ConfigError, match="no server has a tool 'putt'"):
-        examine_file(str(file), ROOT, options, as_json=True)
+        doctor(str(file), call=["a/b/putt={}"], allow_writes=True)
     assert starts.read_text() == "once\n"
 
 
@@ -114,15 +112,12 @@ def test_an_entry_that_is_wrong_is_an_unfit_server_among_the_others(
 ) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"servers": {"typo": {"comand": "x"}, "off": {"command": "x", "disabled": True}}}))
-    options = DoctorOptions(servers=(), tokenizer=None, calls=(), allow_writes=False)
-    assert examine_file(str(file), ROOT, options, as_json=True) == 1
+    assert doctor(str(file), as_json=True) == 1
     (report,) = json.loads(capsys.readouterr().out)["servers"]
     assert (report["server"], report["fit"]) == ("typo", False)
     assert "mcp.json: servers.typo.comand: unknown key" in report["problems"][0]
     with pytest.raises(ConfigError, match="server 'off' is disabled"):
-        examine_file(
-            str(file), ROOT, DoctorOptions(servers=("off",), tokenizer=None, calls=(), allow_writes=False), as_json=True
-        )
+        doctor(str(file), server=["off"])
 
 
 TEMPLATE = "{% for tool in tools or [] %}<t> {{ tool | tojson }} {% endfor %}{{ messages[0].content }}"

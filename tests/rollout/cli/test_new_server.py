@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ConfigError
-from rollout.cli.new_server import write_server
+from rollout.cli.new_server import new_server
 from rollout.environment.parquet import read_rows
 from rollout.environment.task import Task
 
@@ -19,7 +19,7 @@ FILES = ["README.md", "server.py", "tea_shop.yaml", "test.parquet", "test_tea_sh
 @pytest.mark.timeout(300)
 def test_what_is_generated_passes_its_own_test_from_anywhere(tmp_path: Path) -> None:
     place = tmp_path / "of my own"
-    assert write_server("tea_shop", place, as_json=False) == 0
+    assert new_server("tea_shop", place) == 0
     made = place / "tea_shop"
     assert sorted(file.name for file in made.iterdir()) == FILES
     assert not [file for file in made.iterdir() if b"NAME" in file.read_bytes()]
@@ -38,7 +38,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "server.py").write_text("mine")
     with pytest.raises(ConfigError, match="is there already"):
-        write_server("shop", tmp_path, as_json=False)
+        new_server("shop", tmp_path)
     assert (tmp_path / "shop" / "server.py").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["shop"]
 
@@ -57,11 +57,11 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 )
 def test_a_name_that_will_not_do_is_one_error_with_one_that_will(name: str, remedy: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        write_server(name, tmp_path, as_json=False)
+        new_server(name, tmp_path)
     assert remedy in str(error.value) and not list(tmp_path.iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_server("shop", tmp_path / "file", as_json=False)
+        new_server("shop", tmp_path / "file")

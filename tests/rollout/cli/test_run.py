@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rollout.evaluation.play import is_done
+from rollout.evaluation.resume import is_done
 from rollout.trace.store import read_traces
 
 ROOT = Path(__file__).parents[3]

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from gateway.errors import ConfigError
 from rollout.cli.app import app
 from rollout.contract import Clause, Options, Outcome, Report, check_environment
-from rollout.contract.answers import TaskItem
 from rollout.contract.play import difference
 from rollout.environment.config import Environment
+from rollout.environment.harness import ListedTask
 
 ROOT = Path(__file__).parents[3]
 
@@ -125,7 +125,7 @@ def test_an_expert_has_to_keep_the_environments_own_limits(limits: dict[str, int
 
 
 def test_without_tasks_or_a_user_the_rest_is_examined_all_the_same() -> None:
-    report = examined(environment("sound", tasks=None, user=None, elicitation=None), task=TaskItem(task="x", seed=3))
+    report = examined(environment("sound", tasks=None, user=None, elicitation=None), task=ListedTask(task="x", seed=3))
     untested = {finding.clause for finding in report.findings if finding.outcome is Outcome.UNTESTED}
     assert untested == {Clause.TASKS, Clause.REPLY, Clause.ELICIT, Clause.EXPERT} and not report.failed
 

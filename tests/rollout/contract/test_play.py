@@ -7,8 +7,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
 from worlds import environment, opened
 
-from rollout.contract.answers import TaskItem
 from rollout.contract.play import view
+from rollout.environment.harness import ListedTask
 
 pytestmark = pytest.mark.anyio
 
@@ -24,5 +24,5 @@ async def test_without_a_directory_the_word_none_stays_what_it_is() -> None:
     made = environment(servers)
     async with opened(made, servers) as gateway, gateway.lease(trajectory="e4f1", task=None, seed=0) as session:
         assert session.lease_dir is None
-        seen = await view(made, session, TaskItem(task="x", seed=0))
+        seen = await view(made, session, ListedTask(task="x", seed=0))
     assert seen == {"talker: say": "Letters: None. I am ${trajectory}."}

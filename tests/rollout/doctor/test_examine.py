@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from gateway import GatewayConfig
-from gateway.types import ToolDefinition
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
-from rollout.doctor.plan import NamedCall
+from rollout.doctor.plan import CallOption
 from rollout.doctor.report import IsolationVerdict, Latency, ServerReport
 
 pytestmark = pytest.mark.anyio
@@ -105,12 +104,12 @@ async def test_an_http_servers_state_is_found_where_it_is(
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_an_annotation_is_no_evidence_against_what_the_answers_show(named: bool) -> None:
-    calls = (NamedCall(server=None, tool="tally", arguments={}),) if named else ()
-    report = await report_on(stdio("process", "tally"), named=calls)
+    calls = (CallOption(server=None, tool="tally", arguments={}),) if named else ()
+    report = await report_on(stdio("process", "tally"), call_options=calls)
     assert (findings(report), scope(report)) == ({"shared": "leaks", "process": "apart"}, "process"), report
     assert report.fit and "tally counts on from one lease to the next" in report.isolation[0].evidence
-    pure = NamedCall(server=None, tool="tally", arguments={})
-    told = await report_on(stdio("nowhere", "tally"), named=(pure,) if named else ())
+    pure = CallOption(server=None, tool="tally", arguments={})
+    told = await report_on(stdio("nowhere", "tally"), call_options=(pure,) if named else ())
     assert (scope(told), told.fit) == ("shared", True), told
 
 
@@ -148,15 +147,16 @@ async def test_without_leave_nothing_is_called_that_may_write(tmp_path: Path) ->
 async def test_a_named_call_may_be_made_with_the_arguments_given(tmp_path: Path) -> None:
     state = tmp_path / "state"
     report = await report_on(
-        stdio(str(state), "cell"), named=(NamedCall(server=None, tool="put", arguments={"text": "by name {word}"}),)
+        stdio(str(state), "cell"),
+        call_options=(CallOption(server=None, tool="put", arguments={"text": "by name {word}"}),),
     )
     assert state.read_text().startswith("by name probe")
     assert findings(report) == {"shared": "leaks", "process": "leaks"}
 
 
 async def test_arguments_that_the_schema_refuses_are_no_evidence() -> None:
-    wrong = NamedCall(server=None, tool="put", arguments={"text": 7})
-    report = await report_on(stdio("process", "cell"), named=(wrong,))
+    wrong = CallOption(server=None, tool="put", arguments={"text": 7})
+    report = await report_on(stdio("process", "cell"), call_options=(wrong,))
     assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
     assert [note for note in report.notes if note.startswith("not called, put: text")] and len(report.to_know) == 1
 
@@ -226,13 +226,20 @@ async def test_servers_that_fail_are_reports_among_the_others() -> None:
     assert "malformed" in reports[-1].malformed[0]
 
 
-async def test_hidden_characters_are_reported_where_somebody_looks_for_them() -> None:
-    def find(tool: ToolDefinition) -> list[str]:
-        return ["a tag character"] if tool.name == "echo" else []
+HIDES = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("sly", log_level="ERROR")
+server.add_tool(lambda: "x", name="echo", description="Echo.\\u200b")
+server.add_tool(lambda: "x", name="get", description="Get.")
+server.run("stdio")
+"""
 
-    report = await report_on(mini("echo", "get"), find_hidden=find)
-    assert [tool.hidden for tool in report.tools] == [("a tag character",), ()]
-    assert "echo: a tag character" in report.notes
+
+async def test_hidden_characters_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "sly.py").write_text(HIDES)
+    report = await report_on({"command": sys.executable, "args": [str(tmp_path / "sly.py")]})
+    assert [bool(tool.hidden) for tool in report.tools] == [True, False]
+    assert any(note.startswith("echo: ") and "U+200B" in note for note in report.notes), report.notes
 
 
 async def test_tools_that_do_not_say_what_they_are_for_are_named() -> None:

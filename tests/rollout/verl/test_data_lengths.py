@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gateway.errors import ConfigError
-from rollout.cli.data_check import CheckOptions, check_rows
+from rollout.cli.data import data
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
@@ -31,11 +31,10 @@ def test_prompts_that_are_too_long_are_found(tmp_path: Path, capsys: pytest.Capt
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     model = str(make_tiny_model(tmp_path / "model", hidden=64, layers=1))
-    options = CheckOptions(file=tmp_path / "rows.parquet", tokenizer=model, max_prompt_length=1024)
-    assert check_rows(tmp_path, options, as_json=True) == 1
+    check: dict[str, Any] = {"check": tmp_path / "rows.parquet", "environments_dir": tmp_path, "as_json": True}
+    assert data(**check, tokenizer=model, max_prompt_length=1024) == 1
     said = json.loads(capsys.readouterr().out)
     assert [(problem["row"], problem["column"]) for problem in said["shown"]] == [(1, "prompt")]
     assert "raise data.max_prompt_length to at least" in said["shown"][0]["remedy"]
-    absent = CheckOptions(file=tmp_path / "rows.parquet", tokenizer=str(tmp_path / "none"), max_prompt_length=9)
     with pytest.raises(ConfigError, match="--tokenizer"):
-        check_rows(tmp_path, absent, as_json=True)
+        data(**check, tokenizer=str(tmp_path / "none"), max_prompt_length=9)

@@ -131,7 +131,10 @@ def test_a_thinking_policy_or_filter_that_cannot_be_trained_is_refused(
         ),
         ({"mcp": {**MCP, "environment": "ecko"}}, ["rows.parquet: row 1", "ecko", "did you mean 'echo'"]),
         ({"prompt": [{"role": "system", "content": "x"}]}, ["rows.parquet: row 1", "does not end in a user message"]),
-        ({"prompt": [{"role": "user", "content": "plum " * 3000}]}, ["row 1", "data.max_prompt_length", "raise it to"]),
+        (
+            {"prompt": [{"role": "user", "content": "plum " * 3000}]},
+            ["row 1", "raise data.max_prompt_length to at least"],
+        ),
         ({"environment": ENVIRONMENT | {"serverz": {}}}, ["echo.yaml", "serverz", "did you mean 'servers'"]),
         (
             {"environment": {"servers": {"echo": {"command": "no-such-program"}}}},

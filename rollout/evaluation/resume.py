@@ -1,4 +1,4 @@
-"""What must not change while a run is interrupted and resumed, kept beside its traces."""
+"""Resuming a run: trajectories that are done, and settings that must not change, kept beside the traces."""
 
 from __future__ import annotations
 
@@ -7,15 +7,35 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.errors import ConfigError
+from rollout.engines.opening import EngineOptions
+from rollout.engines.scripted import WITHOUT_MODEL
+from rollout.trace.record import Trace
 
 FILE = "run.json"
 
 Settings = dict[str, str | int | float | None]
-"""By the name of the option that sets it, without its dashes."""
+"""Values of options by the option's name without its dashes."""
+
+
+def is_done(trace: Trace) -> bool:
+    """Whether a recorded trajectory ended and was scored, so that a resumed run does not play it again."""
+    return trace.reward is not None and trace.failure is None
+
+
+def engine_settings(options: EngineOptions) -> Settings:
+    """The settings that affect an engine's trajectories."""
+    if options.engine in ("expert", "none"):
+        return {}
+    sampling = options.sampling
+    settings: Settings = {"seed": sampling.seed}
+    if options.engine not in WITHOUT_MODEL:
+        settings |= {"temperature": sampling.temperature, "top-p": sampling.top_p, "top-k": sampling.top_k}
+        settings["tool-format"] = options.tool_format
+    return settings
 
 
 def keep_settings(directory: Path, settings: Settings) -> None:
-    """Write them where a run begins; nothing is written where one goes on.
+    """Write the settings of a run that begins; do nothing where a run is resumed.
 
     Raises:
         ConfigError: the directory cannot be written.
@@ -32,7 +52,7 @@ def keep_settings(directory: Path, settings: Settings) -> None:
 
 
 def compare_settings(directory: Path, settings: Settings) -> None:
-    """Raises ConfigError where the run in `directory` had others; where none is, nothing is compared."""
+    """Raises ConfigError where the run in `directory` had other settings; a directory without a run passes."""
     path = directory / FILE
     if not path.is_file():
         return

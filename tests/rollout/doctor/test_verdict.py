@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rollout.doctor.answers import Answer
-from rollout.doctor.isolation import Observation
+from rollout.doctor.isolation import Answer, Observation
 from rollout.doctor.plan import Plan, ProbeCall
 from rollout.doctor.report import IsolationVerdict
-from rollout.doctor.verdict import judge, mixed_up, survives
+from rollout.doctor.verdict import left_behind, mixed_up, scope_verdict
 
 
 def no(text: str) -> Answer:
@@ -55,13 +54,13 @@ LOST, LATER = (no("no 1"), no("no 2"), no("no 3")), (no("no 1"), no("no 2"))
 def test_calls_that_are_answered_with_errors_alone_show_nothing(
     made: Plan, seen: Observation, found: IsolationVerdict
 ) -> None:
-    assert judge("shared", made, seen).finding is found
+    assert scope_verdict("shared", made, seen).finding is found
 
 
 def test_errors_in_other_words_are_no_difference() -> None:
     here, there = no("no such file /tmp/a"), no("no such file /tmp/b")
-    assert survives(observed(here, OK, OK), observed(there, OK, OK), plan(1, 1)) == ""
-    assert survives(observed(YES, OK, OK), observed(Answer("8"), OK, OK), plan(1, 1)) != ""
+    assert left_behind(observed(here, OK, OK), observed(there, OK, OK), plan(1, 1)) == ""
+    assert left_behind(observed(YES, OK, OK), observed(Answer("8"), OK, OK), plan(1, 1)) != ""
     alike = observed(a=(here,) * 3, b=(here,) * 2)
     assert mixed_up(observed(a=(here,) * 3, b=(there,) * 2), alike, plan(0, 1)) == ""
     alike = observed(a=OK, b=OK)

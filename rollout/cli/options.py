@@ -1,0 +1,114 @@
+"""What commands share: arguments and options, the files that they name, and forms of output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gateway.config.mapping_file import JSON_SUFFIXES
+from gateway.config.models import GatewayConfig, read_mapping
+from gateway.config.servers_file import read_servers
+from gateway.errors import ConfigError, raise_all
+from rollout.doctor.fidelity import TokenCounter
+from rollout.environment.config import Environment, load_environment
+
+File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
+EnvironmentName = Annotated[str, typer.Argument(metavar="ENV", help="The environment: its YAML file or its name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+EnvironmentsDir = Annotated[Path, typer.Option(help="Where environment names are looked up.")]
+Tokenizer = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Report what the tools cost in a prompt of this model.")
+]
+TraceDirectory = Annotated[Path, typer.Argument(help="The directory of the traces.")]
+ToolConfig = Annotated[
+    Path | None, typer.Option(help="The lock with the tools' schemas; by default the servers are asked.")
+]
+ENVIRONMENTS = Path("configs/environments")
+INTERRUPTED = 130
+"""Exit status after SIGINT, as in shells."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What a FILE argument names: servers, with the environment around them if there is one."""
+
+    config: GatewayConfig
+    environment: Environment | None
+    source: str
+    """The file, as messages and lock entries name it."""
+    key: str = "servers"
+    """The key under which the file holds its servers."""
+    faults: Mapping[str, ConfigError] = field(default_factory=dict[str, ConfigError])
+    """Errors of the entries that `config` leaves out, by server."""
+    disabled: tuple[str, ...] = ()
+
+    @property
+    def servers(self) -> list[str]:
+        """All servers of the file, whatever their state."""
+        return [*self.config.servers, *self.faults, *self.disabled]
+
+
+def load_target(file: str, environments_dir: Path, *, all_valid: bool = True) -> Target:
+    """Read what `file` names.
+
+    Args:
+        all_valid: False reports invalid entries of a servers file in `Target.faults` instead of raising them.
+
+    Raises:
+        ConfigError: the file or environment does not exist or is invalid.
+    """
+    path = Path(file)
+    if path.suffix in (".yaml", ".yml", *JSON_SUFFIXES):
+        keys = read_mapping(path)
+        if path.suffix in JSON_SUFFIXES or "mcpServers" in keys:
+            found = read_servers(path)
+            if all_valid:
+                raise_all(list(found.entries.faults.values()))
+            return Target(
+                config=found.config,
+                environment=None,
+                source=file,
+                key=found.entries.key,
+                faults=found.entries.faults,
+                disabled=found.entries.disabled,
+            )
+    elif path.is_file():
+        raise ConfigError("is neither .json nor .yaml", file=path, remedy="give an mcpServers file or an environment")
+    elif path.is_dir() and not (environments_dir / f"{file}.yaml").is_file():
+        raise ConfigError("is a directory", file=path, remedy="name a file in it, or an environment")
+    environment = load_environment(file, environments_dir)
+    source = file if path.suffix else str(environments_dir / f"{file}.yaml")
+    return Target(config=environment, environment=environment, source=source)
+
+
+def load_counter(tokenizer: str | None) -> TokenCounter | None:
+    """Load what counts a tool's tokens; None where no tokenizer is given. Raises ConfigError: there is none."""
+    if tokenizer is None:
+        return None
+    from rollout.tokens.counting import ToolTokenCounter
+
+    return ToolTokenCounter(tokenizer)
+
+
+def print_json(record: Any) -> None:
+    """Print a record on one line of standard output."""
+    typer.echo(json.dumps(record, ensure_ascii=False))
+
+
+def print_result(record: dict[str, Any], text: str, *, as_json: bool) -> None:
+    """Print the record for programs, or the text for people."""
+    if as_json:
+        print_json(record)
+    else:
+        typer.echo(text)
+
+
+def plain_table() -> Table:
+    """A table without lines, and without columns yet."""
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")

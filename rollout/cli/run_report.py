@@ -1,0 +1,113 @@
+"""The report of a run: a record for programs, or a table with a column for each environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from rollout.cli.options import print_json
+from rollout.environment.config import Environment
+from rollout.evaluation.estimates import Estimate
+from rollout.evaluation.summary import Summary, summarise
+from rollout.trace.record import Trace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    """The trajectories of a run that has ended."""
+
+    engine: str
+    notes: Sequence[str]
+    traces: Sequence[Trace]
+    resumed: frozenset[str]
+    """Ids of trajectories that earlier runs played."""
+
+
+def print_report(
+    played: Played,
+    environments: Iterable[Environment],
+    *,
+    out: Path,
+    split: str,
+    samples: int,
+    success_at: float,
+    as_json: bool,
+) -> Summary:
+    """Print the summaries, and return that of all environments together."""
+
+    def summary(traces: Sequence[Trace], parts: Sequence[str] = ()) -> Summary:
+        resumed = sum(trace.id in played.resumed for trace in traces)
+        return summarise(traces, resumed=resumed, samples=samples, success_at=success_at, parts=parts)
+
+    total = summary(played.traces)
+    each = {
+        environment.name: summary(
+            [trace for trace in played.traces if trace.task.environment == environment.name],
+            environment.reward.reported,
+        )
+        for environment in environments
+    }
+    if as_json:
+        head = {"engine": played.engine, "split": split, "notes": list(played.notes), "out": str(out)}
+        print_json(head | asdict(total) | {"environments": {name: asdict(found) for name, found in each.items()}})
+        return total
+    columns = each if len(each) == 1 else {**each, "all": total}
+    console = Console()
+    title = f"{played.engine}, {split}, {samples} per row; success is a reward of {success_at:g}"
+    _print_table(title, columns, console)
+    for name, found in columns.items():
+        for failure, count in found.failures.items():
+            console.print(f"{name}: {count} x {failure}", highlight=False, markup=False)
+    for note in played.notes:
+        console.print(f"note: {note}", highlight=False, markup=False)
+    console.print(f"traces in {out}", highlight=False, markup=False)
+    return total
+
+
+def _print_table(title: str, columns: Mapping[str, Summary], console: Console) -> None:
+    """Labels are never folded; numbers are folded on a terminal where they do not fit, and never in a file."""
+    table = Table("", *columns, title=title)
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify, column.overflow = "right", "fold"
+    cells = {name: _cells(summary) for name, summary in columns.items()}
+    # Sorted by block, since environments differ in their reward parts and stop reasons.
+    rows = dict.fromkeys(row for column in cells.values() for row in column)
+    for row in sorted(rows, key=lambda row: row[0]):
+        table.add_row(row[1], *(column.get(row, "") for column in cells.values()))
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
+    console.print(table)
+
+
+def _cells(summary: Summary) -> dict[tuple[int, str], str]:
+    """Cells of a column by row, a row being its block of the table and its label."""
+    resumed = f" ({summary.resumed} from before)" if summary.resumed else ""
+    blocks = [
+        {
+            "trajectories": f"{summary.trajectories}{resumed}",
+            "failed": str(summary.failed),
+            "reward": _number(summary.reward_mean),
+        },
+        {f"  {part}": _number(value) for part, value in summary.reward_parts.items()},
+        {f"pass@{k}": _interval(made) for k, made in summary.pass_at_k.items()},
+        {f"pass^{k}": _interval(made) for k, made in summary.pass_hat_k.items() if k > 1},
+        {
+            "turns": _number(summary.turns_mean),
+            "tool errors": f"{summary.tool_error_rate:.1%} of {summary.tool_calls}",
+        },
+        {f"ended: {reason}": str(count) for reason, count in summary.stop_reasons.items()},
+    ]
+    return {(number, label): text for number, block in enumerate(blocks) for label, text in block.items()}
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _interval(made: Estimate) -> str:
+    return f"{made.value:.3f} [{made.low:.3f}, {made.high:.3f}]"

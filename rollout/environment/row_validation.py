@@ -1,0 +1,243 @@
+"""Validation of dataset rows: one collector for `data --check`, which prints every problem, and for the preflight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+
+from gateway.catalogue.tool_config import LockEntry
+from gateway.errors import ConfigError, GatewayError
+from gateway.gateway import Gateway
+from rollout.environment.config import Environment
+from rollout.environment.harness import SPLITS
+from rollout.environment.parquet import read_rows
+from rollout.environment.reward_config import Component
+from rollout.environment.rows import environment_tasks
+from rollout.environment.task import REMEDY, Task
+from rollout.environment.validation import locked_tools, missing_roles, selected
+
+AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
+"""Agents of rows that name one of our environments: our agent loop, and verl's own with our tool class."""
+VERL_AGENTS = ("single_turn_agent",)
+"""Agents whose rows are not validated: they use no tools."""
+ENVIRONMENT_KEY = "extra_info.mcp.environment"
+_RESETS = 16
+"""Resets in flight at a time."""
+
+Schemas = list[dict[str, Any]]
+Measure = Callable[[Task, Schemas], int]
+"""Counts the tokens of a row's prompt with its tools. Raises ConfigError where the chat template refuses the prompt."""
+
+
+class RowProblem(ConfigError):
+    """A problem of a row, or of the whole file where `row` is None; `key` is the column."""
+
+    def __init__(self, problem: str, *, path: Path, row: int | None, key: str, remedy: str = REMEDY) -> None:
+        self.path, self.row = path, row
+        super().__init__(problem, file=path if row is None else f"{path}: row {row}", key=key, remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row that names one of our environments."""
+
+    task: Task
+    path: Path
+    number: int
+    """Its position in the file."""
+    index: object
+    """`extra_info.index`, which identifies the row in traces and in sampling seeds."""
+
+    def problem(self, problem: str, *, key: str, remedy: str = REMEDY) -> RowProblem:
+        return RowProblem(problem, path=self.path, row=self.number, key=key, remedy=remedy)
+
+
+def read_task_rows(
+    path: Path, *, agents: Collection[str] = (AGENT,), default_agent: str | None = AGENT, prompt_key: str = "prompt"
+) -> tuple[list[Row], list[ConfigError]]:
+    """Parse the rows of the given agents.
+
+    Args:
+        default_agent: The agent of rows that name none.
+        prompt_key: The column of the prompt, as in `data.prompt_key`.
+
+    Returns:
+        The rows, and the problems of those that cannot be parsed.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    rows: list[Row] = []
+    problems: list[ConfigError] = []
+    for number, raw in enumerate(read_rows(path)):
+        if (raw.get("agent_name") or default_agent) not in agents:
+            continue
+        try:
+            task = Task.from_row({**raw, "prompt": raw.get(prompt_key)})
+        except ConfigError as error:
+            key = error.key or "extra_info.mcp"
+            if key.startswith("extra_info.mcp.prompt"):
+                key = key.removeprefix("extra_info.mcp.")  # a column of its own
+            problem = RowProblem(error.problem, path=path, row=number, key=key, remedy=error.remedy or REMEDY)
+            problems.append(problem)
+        else:
+            rows.append(Row(task, path, number, raw["extra_info"].get("index")))
+    return rows, problems
+
+
+def column_problems(path: Path) -> Iterator[RowProblem]:
+    """Problems of the columns beside the task: `agent_name` and `data_source`."""
+    agents = (AGENT, STOCK_AGENT, *VERL_AGENTS)
+    number = -1
+    for number, raw in enumerate(read_rows(path)):
+        agent = raw.get("agent_name")
+        if agent is not None and agent not in agents:
+            remedy = f"one of {', '.join(agents)}"
+            yield RowProblem(f"unknown agent {agent!r}", path=path, row=number, key="agent_name", remedy=remedy)
+        elif agent not in VERL_AGENTS and not isinstance(raw.get("data_source"), str):
+            problem = "is missing; verl selects metrics and reward functions by it"
+            yield RowProblem(problem, path=path, row=number, key="data_source")
+    if number < 0:
+        yield RowProblem("the file has no rows", path=path, row=None, key="-")
+
+
+def shared_indices(rows: Sequence[Row]) -> int:
+    """Count the rows of a file whose `extra_info.index` is missing or belongs to an earlier row, too.
+
+    Traces and sampling seeds would take them for one row.
+    """
+    seen: set[object] = {None}
+    shared = 0
+    for row in rows:
+        shared += row.index in seen
+        seen.add(row.index)
+    return shared
+
+
+def environment_problem(row: Row, error: ConfigError) -> RowProblem:
+    """The problem of a row whose environment cannot be loaded."""
+    problem = f"needs environment {row.task.environment!r}: {error}"
+    return row.problem(problem, key=ENVIRONMENT_KEY, remedy=error.remedy)
+
+
+async def environment_problems(
+    environment: Environment, gateway: Gateway, rows: Sequence[Row], lock: Sequence[LockEntry], *, lock_path: str | None
+) -> tuple[list[ConfigError], Schemas]:
+    """Validate roles, lock and rows of a running environment.
+
+    Returns:
+        The problems, and the schemas of the tools that the policy is shown.
+
+    Raises:
+        GatewayError: the world broke.
+    """
+    async with gateway.lease(trajectory=f"check-{uuid4().hex}", task=None, seed=0) as session:
+        problems = missing_roles(environment, session)
+        schemas = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
+    try:
+        schemas = locked_tools(environment.name, lock, gateway, path=lock_path) or schemas
+    except ConfigError as error:
+        problems.append(error)
+    for row in rows:
+        problems += row_problems(row, environment, schemas.keys())
+    return problems, list(schemas.values())
+
+
+def row_problems(row: Row, environment: Environment, tools: Collection[str]) -> Iterator[RowProblem]:
+    """Problems of a row with its environment. `tools` are the exposed names of what the policy may be shown."""
+    task = row.task
+    if task.prompt[-1]["role"] != "user" and environment.user is None:
+        yield row.problem(
+            "the prompt does not end in a user message, and the environment has no user to give one",
+            key="prompt",
+            remedy="end it in one, or name a `user` in the environment",
+        )
+    if Component.EXACT_MATCH in environment.reward.computed and not task.answer:
+        yield row.problem(
+            f"the reward of {environment.name} weighs exact_match, and the row has no ground truth",
+            key="reward_model.ground_truth",
+            remedy="let `tasks` give each task its `answer`",
+        )
+    if missing := [tool for tool in task.tools or () if tool not in tools]:
+        remedy = f"tools of {environment.name}: {', '.join(sorted(tools))}"
+        yield row.problem(f"unknown tools {missing}", key="extra_info.mcp.tools", remedy=remedy)
+
+
+def prompt_lengths(
+    rows: Sequence[Row], schemas: Schemas, measure: Measure, *, limit: int
+) -> tuple[list[tuple[int, Row]], list[ConfigError]]:
+    """Measure the prompts of an environment's rows, and collect those that exceed `limit` tokens or are refused."""
+    lengths: list[tuple[int, Row]] = []
+    problems: list[ConfigError] = []
+    for row in rows:
+        try:
+            lengths.append((measure(row.task, selected(schemas, row.task)), row))
+        except ConfigError as error:
+            problems.append(row.problem(error.problem, key="prompt", remedy=error.remedy))
+    longest = max((length for length, _ in lengths), default=0)
+    remedy = f"raise data.max_prompt_length to at least {longest}, or give the rows fewer tools"
+    for length, row in lengths:
+        if length > limit:
+            problem = f"the prompt has {length} tokens, {limit} are allowed"
+            problems.append(row.problem(problem, key="prompt", remedy=remedy))
+    return lengths, problems
+
+
+async def task_problems(
+    environment: Environment, gateway: Gateway, rows: Sequence[Row], progress: Callable[[int, int], None]
+) -> list[ConfigError]:
+    """Find rows whose task the environment cannot begin, or whose opening differs from its user's.
+
+    Args:
+        progress: Takes the number of tasks that were reset, and of those to reset: all that the environment does not
+            list.
+
+    Raises:
+        ConfigError, GatewayError: the environment cannot list its tasks.
+    """
+    listed: dict[tuple[str, int], Task] = {}
+    if environment.tasks is not None:
+        for split in SPLITS:
+            for task in await environment_tasks(environment, gateway, split, None):
+                listed[task.task, task.seed] = task
+    problems: list[ConfigError] = []
+    unlisted: dict[tuple[str, int], Row] = {}
+    for row in rows:
+        known = listed.get((row.task.task, row.task.seed))
+        if known is None:
+            unlisted.setdefault((row.task.task, row.task.seed), row)
+        elif environment.user is not None and known.prompt[-1]["role"] == row.task.prompt[-1]["role"] == "user":
+            if known.prompt[-1]["content"] != row.task.prompt[-1]["content"]:
+                problems.append(row.problem("differs from the opening of the environment's user", key="prompt"))
+    return problems + await _reset_problems(environment, gateway, list(unlisted.values()), progress)
+
+
+async def _reset_problems(
+    environment: Environment, gateway: Gateway, rows: Sequence[Row], progress: Callable[[int, int], None]
+) -> list[RowProblem]:
+    """Reset the environment to the task of each row."""
+    problems: list[RowProblem] = []
+    limiter = anyio.CapacityLimiter(_RESETS)
+    done = 0
+
+    async def reset(row: Row) -> None:
+        nonlocal done
+        async with limiter:
+            try:
+                async with gateway.lease(trajectory=f"check-{uuid4().hex}", task=row.task.task, seed=row.task.seed):
+                    pass
+            except (ConfigError, GatewayError) as error:
+                remedy = f"{environment.name} does not list it; {REMEDY}"
+                problems.append(row.problem(str(error), key="extra_info.mcp.task", remedy=remedy))
+        done += 1
+        progress(done, len(rows))
+
+    async with anyio.create_task_group() as group:
+        for row in rows:
+            group.start_soon(reset, row)
+    return problems
