@@ -27,7 +27,7 @@ WHOLE = "$"
 """Path of a change to all arguments at once, as JSONPath names the root."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made for each call, and freezing costs as much as validating
 class Prepared:
     """The arguments of one call, ready to be sent, or the reasons why it is not sent."""
 
@@ -59,13 +59,13 @@ def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str
         return Prepared(faults=[f"unknown {name!r}" for name in both][:MAX_FAULTS])
     sent = {**given, **fixed}
     try:
-        depth = measure(sent).depth
+        extent = measure(sent)
     except ValueError as error:
         return Prepared(faults=[f"arguments: {error}"])
-    if depth > MOST_NESTED:
+    if extent.depth > MOST_NESTED:
         return Prepared(faults=[f"arguments: nested more than {MOST_NESTED} deep"])
     program = program_of(definition)
-    if program is None or program.fits(sent):
+    if program is None or program.fits(sent, extent):
         return Prepared(arguments=sent, changes=changes)
     errors = find_errors(program, sent, subject_of(definition))
     if not errors and errors is not None:  # too expensive to validate

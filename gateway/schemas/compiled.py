@@ -14,7 +14,7 @@ from typing import Any, cast
 import structlog
 from jsonschema_rs import ReferencingError, RegexOptions, ValidationError, Validator, validator_for
 
-from gateway.schemas.cost import Costs, measure, too_large
+from gateway.schemas.cost import Costs, Extent, measure, too_large
 from gateway.schemas.subschemas import Node, Unchecked, read_graph
 
 log = structlog.get_logger(__name__)
@@ -80,16 +80,20 @@ class Program:
             here = here[step]
         return list(here.get("properties", ()))
 
-    def fits(self, value: Any) -> bool:
-        """Whether `value` was checked and nothing is wrong with it: the quick way, for almost every call."""
+    def fits(self, value: Any, extent: Extent | None = None) -> bool:
+        """Whether `value` is valid, without saying why not: the quick way, for almost every call.
+
+        Args:
+            extent: Of `value`, where the caller has measured it.
+        """
         try:
-            return self.effort(value)[0] <= MOST_EFFORT and self._validator.is_valid(value)
+            return self.effort(value, extent)[0] <= MOST_EFFORT and self._validator.is_valid(value)
         except ValueError:
             return False
 
-    def effort(self, value: Any) -> tuple[int, int]:
-        """Most steps that checking `value` can take, and how many of them are more to word. Raises as `errors` does."""
-        nodes, characters, depth, big_integers = measure(value)
+    def effort(self, value: Any, extent: Extent | None = None) -> tuple[int, int]:
+        """Upper bounds on the steps of validating `value`, and of describing its faults. Raises as `errors` does."""
+        nodes, characters, depth, big_integers = extent or measure(value)
         cost = self._costs.at(depth)
         if cost.depth > _MOST_STACKED:
             return MOST_EFFORT + 1, MOST_EFFORT + 1

@@ -47,10 +47,8 @@ class CallGuard(httpx2.AsyncBaseTransport):
             case "POST" if delivery is not None and delivery.background:
                 self._background.start(partial(self._post_in_background, request))
                 return httpx2.Response(202, request=request)
-            case "POST" if delivery is not None and delivery.nested:
-                return await self._post(request, delivery)  # a call that holds a slot waits for this one
             case "POST":
-                return await self._post_in_turn(request, delivery or Delivery())
+                return await self._post(request, delivery or Delivery())
             case "GET":
                 return await self._get(request, delivery)
             case _:
@@ -90,44 +88,51 @@ class CallGuard(httpx2.AsyncBaseTransport):
                 return response
         return _no_answer(request)
 
-    async def _post_in_turn(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
+    async def _post(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
         """Post once a slot is free, and hold the slot until the answer's last byte, as it holds a descriptor."""
-        holder = object()
         response: httpx2.Response | None = None
         with delivery.awaited():
-            await self._posts.acquire_on_behalf_of(holder)
+            slot = None if delivery.nested else await self._slot()
             try:
-                response = await self._post(request, delivery)
+                response = await self._post_now(request, delivery)
             finally:
-                if response is None or not isinstance(response.stream, _AwaitedBody):
-                    self._posts.release_on_behalf_of(holder)
-            if response is not None and isinstance(response.stream, _AwaitedBody):
-                response.stream.on_close = partial(self._posts.release_on_behalf_of, holder)
+                streamed = response.stream if response is not None else None
+                if slot is not None and isinstance(streamed, _AwaitedBody):
+                    streamed.on_close = slot
+                elif slot is not None:
+                    slot()
         return response or _no_answer(request)
 
-    async def _post(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
-        with delivery.awaited():
-            delivery.mend()
-            response = await self._answer(request, delivery)
-            if response is None:
-                return _no_answer(request)
-            delivery.http_status = response.status_code
-            self._note_status(request, response, delivery)
-            if not is_plain(response):
-                encoding = header(response, b"content-encoding")[:40].decode("latin-1")
-                problem = f"the answer is encoded ({encoding}), although `identity` was requested"
-                delivery.break_off(Broke.CONTENT, problem)
-                await response.aclose()
-                return _no_answer(request)
-            body = _BoundedBody(response, delivery, self._limit)
-            if not _is_document(response):
-                response.stream = _AwaitedBody(body, delivery)
-                return response
-            # Read here: mcp would parse the beginning of a document that breaks off or is too long.
-            response.stream = body
-            await response.aread()
-            return response if body.is_whole else _no_answer(request)
-        return _no_answer(request)
+    async def _slot(self) -> Callable[[], None]:
+        """Wait for a slot; returns what gives it back. A call that is waited for by another call needs none."""
+        holder = object()
+        try:
+            self._posts.acquire_on_behalf_of_nowait(holder)
+        except anyio.WouldBlock:
+            await self._posts.acquire_on_behalf_of(holder)
+        return partial(self._posts.release_on_behalf_of, holder)
+
+    async def _post_now(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
+        delivery.mend()
+        response = await self._answer(request, delivery)
+        if response is None:
+            return _no_answer(request)
+        delivery.http_status = response.status_code
+        self._note_status(request, response, delivery)
+        if not is_plain(response):
+            encoding = header(response, b"content-encoding")[:40].decode("latin-1")
+            problem = f"the answer is encoded ({encoding}), although `identity` was requested"
+            delivery.break_off(Broke.CONTENT, problem)
+            await response.aclose()
+            return _no_answer(request)
+        body = _BoundedBody(response, delivery, self._limit)
+        if not _is_document(response):
+            response.stream = _AwaitedBody(body, delivery)
+            return response
+        # Read here: mcp would parse the beginning of a document that breaks off or is too long.
+        response.stream = body
+        await response.aread()
+        return response if body.is_whole else _no_answer(request)
 
     async def _answer(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response | None:
         """The answer, its body still unread; None where a fault was noted instead."""

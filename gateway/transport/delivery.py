@@ -101,11 +101,16 @@ class Delivery:
         """Why it broke, for messages."""
         self.http_status = 0
         """Of the last answer; 0 where there was none, or no HTTP."""
-        self.pace = Pace()
-        """Of attempts to resume the stream of this request's answer."""
+        self._pace: Pace | None = None
         self._over = False
-        self._scopes: set[anyio.CancelScope] = set()
+        self._scopes: list[anyio.CancelScope] = []
         self._outer: Token[Delivery | None] | None = None
+
+    @property
+    def pace(self) -> Pace:
+        """Of attempts to resume the stream of this request's answer."""
+        self._pace = self._pace or Pace()
+        return self._pace
 
     def left(self) -> None:
         """Note that a part of the request is about to leave this program."""
@@ -141,12 +146,12 @@ class Delivery:
         scope = anyio.CancelScope()
         if self._over:
             scope.cancel()
-        self._scopes.add(scope)
+        self._scopes.append(scope)
         try:
             with scope:
                 yield
         finally:
-            self._scopes.discard(scope)
+            self._scopes.remove(scope)
 
 
 DELIVERY: ContextVar[Delivery | None] = ContextVar("delivery", default=None)

@@ -134,10 +134,9 @@ class _NotedBody(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream, delivery: Delivery) -> None:
         self._inner, self._delivery = inner, delivery
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
         self._delivery.left()
-        async for piece in self._inner:
-            yield piece
+        return aiter(self._inner)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
