@@ -128,6 +128,8 @@ class ProgramNotFound(ServerUnavailable):
 class NotAnMCPServer(ServerUnavailable):
     """The server does not know the method with which MCP begins."""
 
+    code = "not_an_mcp_server"
+
 
 class NothingListens(ServerUnavailable):
     """No connection to the server's address could be made."""

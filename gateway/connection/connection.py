@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_LIMIT = "the limit in its entry"
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
 
 
@@ -153,7 +152,7 @@ class Connection:
         if self._error is not None:
             raise self._error
         if not self._opened.is_set():
-            raise self._too_late()
+            raise self._not_in_time()
 
     async def run(self) -> None:
         """The owner task: start it once, in a task group that outlives the connection. It raises only cancellation."""
@@ -164,7 +163,7 @@ class Connection:
             with redacted_mcp_logs(self._link), self._scope as scope:
                 await self._hold(scope, began)
             if scope.cancelled_caught and not self._opened.is_set():
-                self._error = self._too_late() if self._abandoned is None else self._given_up(self._abandoned)
+                self._error = self._not_in_time()
         except GatewayError as error:
             self._error = self._redactor.error(error)
         except ConfigError as error:
@@ -265,32 +264,29 @@ class Connection:
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
         """The tools as the server defines them now; None where it does not list them within `start_timeout_s`."""
-        session = self._calls.session
-        if session is None:
-            return None
         with anyio.move_on_after(self.config.start_timeout_s):
             try:
-                tools, _ = await self._list(session)
-                return tools
+                return (await self._list(self._calls.session))[0] if self._calls.session is not None else None
             except MCP_FAILURES as error:
                 problem = self._redactor.text(_describe(error))
                 log.warning("connection.not_listed_again", server=self.server, problem=problem)
         return None
 
-    def _too_late(self) -> ConnectTimeout:
+    def _not_in_time(self) -> ServerUnavailable:
+        if self._abandoned is not None:
+            return ServerUnavailable(f"given up during its handshake: {self._abandoned}", server=self.server)
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
         if exhausted := self._link.exhausted or self._link.out_of_memory():
-            return ConnectTimeout(self._link.describe(f"{bound}: {exhausted}, {_LIMIT}"), server=self.server)
+            return ConnectTimeout(
+                self._link.describe(f"{bound}: {exhausted}, the limit in its entry"), server=self.server
+            )
         remedy = "check the command by hand, or raise start_timeout_s"
         return ConnectTimeout(self._link.describe(bound), server=self.server, remedy=remedy)
-
-    def _given_up(self, reason: str) -> ServerUnavailable:
-        return ServerUnavailable(f"given up during its handshake: {reason}", server=self.server)
 
     def _cannot_start(self, error: Exception) -> ServerUnavailable:
         problem = self._link.reason or self._link.trouble or _describe(error)
         if self._link.exhausted:
-            problem = f"{problem}: {self._link.exhausted}, {_LIMIT}"
+            problem = f"{problem}: {self._link.exhausted}, the limit in its entry"
         message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
         cause = innermost(error)
         not_mcp = isinstance(cause, MCPError) and cause.code == mcp.METHOD_NOT_FOUND

@@ -83,10 +83,10 @@ async def test_arguments_that_json_cannot_carry_are_the_policys_mistake_and_the_
     written = f'<tool_call>{{"name": "{tool}", "arguments": {{"length": {value}}}}}</tool_call>'
     trace = await played(tmp_path, written, "Sorry.")
     (event,) = trace.turns[0].tools
-    assert event.is_error and event.server is None and "are not valid JSON" in event.text
+    assert event.is_error and event.server is None and "not valid JSON" in event.text
     assert trace.stop_reason is StopReason.ANSWERED and trace.reward is not None
     (stored,) = read_traces(tmp_path)
-    assert stored.id == trace.id and stored.turns[0].completion == trace.turns[0].completion
+    assert stored.id == trace.id and stored.turns == trace.turns
 
 
 async def test_an_unknown_tool_is_answered_with_the_known_ones(tmp_path: Path) -> None:
