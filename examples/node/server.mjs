@@ -141,7 +141,8 @@ function listed() {
     name,
     description: description ?? `The harness's ${name}.`,
     inputSchema: { type: "object", properties: input, required: Object.keys(input) },
-    annotations: { readOnlyHint: readOnly },
+    // Every harness tool here may be called twice with the same arguments, so a lost answer may be asked for again.
+    annotations: { readOnlyHint: readOnly, idempotentHint: Boolean(role) },
     ...(role && { _meta: { "mcp-rollout/role": name } }),
   });
   return [
