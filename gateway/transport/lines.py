@@ -1,4 +1,4 @@
-"""A server's bytes, cut into lines and read as messages: linear time, bounded memory, a bad line costs itself."""
+"""Split a server's bytes into lines and parse them: linear time, bounded memory, and a bad line affects no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*
 
 
 class Oversize:
-    """A line that was longer than allowed: its two ends, in which the id stands."""
+    """A line longer than allowed, reduced to its two ends, one of which has the message's id."""
 
     def __init__(self, head: bytes, tail: bytes, size: int) -> None:
         self.head, self.tail, self.size = head, tail, size

@@ -1,8 +1,8 @@
-"""OAuth client credentials by way of the SDK's provider, beneath the client that mcp uses.
+"""OAuth client credentials with the SDK's provider, below the HTTP client that mcp uses.
 
-The SDK's provider holds a lock from before a request is sent until its answer begins, which would let one slow call
-hold up all others of a connection. Here it is asked for tokens only: when there is none, and when one is turned away.
-However many requests are turned away at once, one of them gets the new token and the others wait for it.
+The SDK's provider holds a lock from before a request is sent until its answer begins, so that one slow call would block
+all others of a connection. Here it only gets tokens: when there is none, and when one is rejected. However many
+requests are rejected at once, one of them gets the new token and the others wait for it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Authority:
         return context.current_tokens.access_token if context.is_token_valid() and context.current_tokens else None
 
     async def wait_for_renewal(self) -> None:
-        """Wait until nobody is getting a token."""
+        """Wait until no renewal is under way."""
         if self._renewing.locked():
             async with self._renewing:
                 pass
@@ -96,7 +96,7 @@ class Authority:
     ) -> None:
         """Get another token than `used` after `denied`, the server's answer to `request`; bounded by `start_timeout_s`.
 
-        Whoever comes while a token is being got shares its outcome, be it a failure.
+        Concurrent callers share one renewal and its outcome, a failure too.
 
         Raises:
             AuthorizationFailed: the authorization server cannot be found or reached, or gives no token.
@@ -118,7 +118,7 @@ class Authority:
                 self._failure = str(error)
                 raise
             except httpx2.TransportError as error:
-                # On the way to a token: whoever waits would meet it again, one after the other.
+                # Concurrent callers share this failure; each would meet it again, one after the other.
                 self._failure = f"authorization failed: {type(error).__name__}"
                 raise AuthorizationFailed(self._failure) from error
             finally:
@@ -142,7 +142,7 @@ class Authority:
                     return
                 outgoing = await flow.asend(response)
         except StopAsyncIteration:
-            raise AuthorizationFailed("the server turned the token away") from None
+            raise AuthorizationFailed("the server rejected the token") from None
         except OAuthFlowError as error:
             raise AuthorizationFailed(f"authorization failed: {type(error).__name__}") from None
         finally:
@@ -169,7 +169,7 @@ class Authority:
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests with the authority's token, and once more with a new one where it was turned away."""
+    """Sends requests with the authority's token, and once more with a new token where it was rejected."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, authority: Authority) -> None:
         self._inner, self._authority = inner, authority
@@ -180,7 +180,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         used = self._authority.token
         response = await self._send(request, used)
         if response.status_code == 401 or _wants_more_scope(response):
-            # Nobody reads the body, which may have no end.
+            # The body has no reader, and may have no end.
             await response.aclose()
             denied = httpx2.Response(response.status_code, headers=response.headers, request=request)
             await self._authority.renew(used, request, denied, self._inner)

@@ -1,6 +1,6 @@
-"""A server behind the older SSE transport: one stream of events for everything it says, one POST for each message.
+"""A server behind the older SSE transport: one event stream for all its messages, one POST for each of ours.
 
-mcp's own client gives up all writing after one failed POST. Here a POST that fails, fails the call it carries.
+mcp's own client stops writing after one failed POST. Here a POST that fails, fails only the call it carries.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class SseTransport:
 
 
 class _Posts:
-    """The write half. A message goes out in the context of whoever sends it."""
+    """The write stream. A message is posted in its sender's context."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class _Posts:
         self._posts = posts
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Raises what mcp takes for a line that is down; what happened stands in `DELIVERY`."""
+        """Post a message. Raises what mcp takes as a line that is down; what happened is noted on the `Delivery`."""
         delivery = DELIVERY.get() or Delivery()
         body = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         headers = {"content-type": "application/json"}

@@ -1,9 +1,8 @@
 """A server as a child process: newline-delimited JSON-RPC over its pipes, as a transport for `mcp.Client`.
 
-What the SDK's own transport does not do: lines are split in linear time and limited in size, bad UTF-8 and garbage cost
-one message and not the session, a write never blocks, the death of the process ends its calls at once and says how it
-died, and the child dies with us. It works on callbacks instead of reader and writer tasks, which is also why a call
-through it costs less.
+Unlike the SDK's own transport it splits lines in linear time and limits their size, loses one message and not the
+session to bad UTF-8 and garbage, never blocks on a write, ends all calls with the reason as soon as the process dies,
+and lets no child outlive this process. It works with callbacks instead of tasks, which also makes a call cheaper.
 """
 
 from __future__ import annotations
