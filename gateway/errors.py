@@ -67,6 +67,8 @@ class InvalidValue(ValueError):
 class ConfigErrors(ConfigError):
     """Several faults of one file; `str()` has a line for each."""
 
+    code = ConfigError.code
+
     def __init__(self, faults: Sequence[ConfigError]) -> None:
         first = faults[0]
         super().__init__(first.problem, file=first.file, key=first.key, remedy=first.remedy)

@@ -101,7 +101,7 @@ def test_a_lock_is_written_of_what_runs_and_the_rest_is_named(
 REMEDIES: dict[str, tuple[dict[str, Any], str]] = {
     "one string": (
         {"command": "npx -y @foo/bar --key hunter2"},
-        r"'npx': command holds.* \(write .*\"args\": \[",
+        r"'npx': its arguments are in command.* \(write .*\"args\": \[",
     ),
     "directory": ({"command": "/tmp"}, r"'/tmp': it is a directory \(name the program in it\)"),
     "a file": ({"command": MINI}, r"it is not executable \(chmod"),
