@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
 # SGLang has one of its own, so that what it brings along changes nothing in the other.
 SGLANG_VENV ?= .venv-sglang
 
-.PHONY: install third-party sglang demo demo-control test test-full lint bench clean
+.PHONY: install third-party sglang demo demo-control docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -55,10 +55,14 @@ demo: install
 demo-control: install
 	$(BIN)/python examples/demo.py --control
 
-lint: install
+lint: docs
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# The docs as a site, in outputs/site. Not with --quiet, under which --strict ignores warnings.
+docs: install
+	$(BIN)/mkdocs build --strict
 
 test: lint third-party
 	$(BIN)/python -m pytest -m "not full and not gpu"
