@@ -1,4 +1,4 @@
-"""All servers of one worker: started together, leased to trajectories, closed together."""
+"""`Gateway`: the servers of one configuration, started together, leased to trajectories, closed together."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Gateway:
 
     Args:
         config: The servers and the bounds.
-        connect: What to connect to for a server, in place of its command, url or factory; None for a server means
-            "as configured". Called once for every connection.
-        name: Stands in every log line of this gateway.
+        connect: Returns what to connect to for a server, instead of its command, url or factory; None for a server
+            means "as configured". Called once for every connection.
+        name: Part of every log line of this gateway.
 
     Raises, on entry:
         ServerUnavailable: a `required` server did not start (`ConnectTimeout`: not in time).
@@ -47,14 +47,14 @@ class Gateway:
         self.config = config
         self.name = name
         self.failures: Mapping[str, GatewayError] = MappingProxyType({})
-        """Servers that are not there, and why; none of them is `required`."""
+        """Servers that did not start, with the reason; none of them is `required`."""
         self.catalogue: Mapping[str, tuple[ToolDefinition, ...]] = MappingProxyType({})
-        """All tools by server, the harness's too, as its first connection listed them."""
+        """All tools by server, including the harness's, as its first connection listed them."""
         self.instructions: Mapping[str, str] = MappingProxyType({})
         self.malformed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-        """By server, one message for each tool it listed that cannot be used."""
+        """By server, one message for each listed tool that cannot be used."""
         self.hidden_text: Mapping[str, tuple[HiddenText, ...]] = MappingProxyType({})
-        """By server, characters in its tools and instructions that people do not see and a model reads."""
+        """By server, invisible characters in its tools and instructions."""
         self._log = log.bind(gateway=name)
         self._openings = Openings(config, connect)
         self._leases: Leases | None = None
@@ -134,14 +134,14 @@ class Gateway:
         return chosen + resource_tools(server, config, has=connection.resource_kinds, taken=own)
 
     async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """A server's instructions, or a resource or prompt of its, in a lease of its own that resets nothing.
+        """Read a server's instructions, or one of its resources or prompts, in a separate lease without a reset.
 
         Args:
             name: One of the names in `gateway.catalogue.resource_tools`.
 
         Raises:
             ConfigError: there is no such server.
-            GatewayError: no lease was to be had, or the server broke.
+            GatewayError: no lease was available in time, or the server broke.
         """
         if server not in self.catalogue:
             raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
@@ -153,18 +153,18 @@ class Gateway:
     def lease(
         self, *, trajectory: str, task: str | None, seed: int, tools: Collection[str] | None = None
     ) -> AbstractAsyncContextManager[Session]:
-        """A world for one trajectory: a place, connections, every server reset; given back when the block is left.
+        """A session for one trajectory: slots, connections, every server reset; released when the block is left.
 
         Args:
-            trajectory: An id unlike any other's; servers keep state apart by it.
-            task: What `reset` sets up; None leaves the servers as they are, to ask them which tasks there are.
-            seed: Goes to `reset` and with every request.
+            trajectory: A unique id, by which servers keep the state of trajectories apart.
+            task: The argument of `reset`; None resets nothing, for example to list tasks.
+            seed: Sent to `reset` and with every request.
             tools: Exposed names of the tools the policy may use in this trajectory; None means all.
 
         Raises:
-            ConfigError: `tools` names one that is not there.
-            LeaseTimeout: no place, or no connection, within `lease_timeout_s`.
-            ToolsChanged: a server defines its tools otherwise than when the gateway started.
+            ConfigError: `tools` names an unknown tool.
+            LeaseTimeout: no slot, or no connection, within `lease_timeout_s`.
+            ToolsChanged: a server's tools differ from those at the gateway's start.
             GatewayError: a server could not be reached, or refused the reset.
         """
         assert self._leases is not None, "the gateway was not entered"

@@ -1,4 +1,4 @@
-"""What crosses the gateway: tools as a server defines them, results as a server gives them."""
+"""Types that cross the gateway's layers: tool definitions, results, and events of servers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ class Scope(StrEnum):
 
 
 class Audience(StrEnum):
-    """Who may see a tool."""
+    """The user of a tool."""
 
     POLICY = "policy"
+    """Rendered to the model."""
     HARNESS = "harness"
+    """Called by the rollout, never rendered."""
 
 
 class Role(StrEnum):
-    """What a harness tool does. Arguments and structured results are part of the contract."""
+    """The purpose of a harness tool. Arguments and structured results are part of the contract."""
 
     RESET = "reset"  # (task, seed) -> {}
     START = "start"  # () -> {message}
@@ -53,7 +55,7 @@ class Role(StrEnum):
 
 
 class ResourceKind(StrEnum):
-    """What a server has besides tools, and what the gateway can make tools of."""
+    """What a server may have besides tools; the gateway can make resource tools of it."""
 
     INSTRUCTIONS = "instructions"
     RESOURCES = "resources"
@@ -67,7 +69,7 @@ GET_INSTRUCTIONS, LIST_RESOURCES, READ_RESOURCE, LIST_PROMPTS, GET_PROMPT = (
     "prompts/list",
     "prompts/get",
 )
-"""Names by which calls of resource tools are routed; the policy sees `server__get_instructions` and so on."""
+"""Internal names of resource tools; the policy sees `server__get_instructions` and so on."""
 
 
 def canonical_json(value: Any) -> str:
@@ -83,20 +85,20 @@ class ToolDefinition:
     name: str
     """The server's own name for the tool; calls are routed by `(server, name)`."""
     exposed_name: str
-    """The name rendered to the policy: `name`, or `server__name` where two servers share it, or what the entry says."""
+    """The name rendered to the policy: `name`, the entry's override, or `server__name` if two servers share it."""
     description: str
     input_schema: dict[str, Any]
-    """The full JSON Schema, exactly as sent, less what is in `fixed`."""
+    """The full JSON Schema, exactly as the server sent it, without the arguments in `fixed`."""
     output_schema: dict[str, Any] | None = None
     role: Role | None = None
     read_only: bool = False
     idempotent: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Arguments that the gateway adds to each call; `input_schema` is without them."""
+    """Arguments that the gateway adds to each call; `input_schema` does not have them."""
     full_schema: dict[str, Any] | None = None
-    """The schema as sent where `fixed` takes something from it: what is sent to the server has to fit this one."""
+    """The server's schema if `fixed` removed something from it; the arguments as sent have to fit this one."""
     resource_kind: ResourceKind | None = None
-    """What the gateway made this tool of; None for a tool of the server's own."""
+    """Set for a resource tool, which the gateway made; None for a server's own tool."""
 
     @property
     def audience(self) -> Audience:
@@ -104,22 +106,22 @@ class ToolDefinition:
 
     @property
     def sent_schema(self) -> dict[str, Any]:
-        """What the arguments of a call have to fit as they are sent."""
+        """The schema that the arguments of a call have to fit as sent, fixed ones included."""
         return self.full_schema or self.input_schema
 
     @property
     def safe_to_resend(self) -> bool:
-        """Whether sending a call twice cannot change the world more than sending it once.
+        """Whether executing a call twice has the same effect as executing it once.
 
-        Annotations decide, and for the harness roles that number their calls, a `seq` argument. The role alone does
-        not: a foreign tool that was mapped to it never promised anything.
+        The annotations decide, and for harness roles that number their calls, a `seq` argument. The role alone does
+        not: a foreign tool that was assigned a role need not be idempotent.
         """
         numbered = self.role in (Role.REPLY, Role.ELICIT) and "seq" in self.sent_schema.get("properties", ())
         return self.read_only or self.idempotent or numbered
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """What the lock holds on to: what the policy is shown, what calls and results must fit, what may be resent."""
+        """The properties that the lock pins: description, schemas, and the hints that allow a resend."""
         return {
             "description": self.description,
             "input_schema": self.input_schema,
@@ -131,12 +133,12 @@ class ToolDefinition:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the server's name for the tool and what is `pinned` of it."""
+        """SHA-256 over the server's name for the tool and its `pinned` properties."""
         held = {"name": self.name, **self.pinned}
         return "sha256:" + hashlib.sha256(canonical_json(held).encode()).hexdigest()
 
     def openai_schema(self) -> dict[str, Any]:
-        """The tool as a chat template takes it, with the full input schema."""
+        """The tool in the form that chat templates take, with the full input schema."""
         function = {"name": self.exposed_name, "description": self.description, "parameters": self.input_schema}
         return {"type": "function", "function": function}
 
@@ -167,12 +169,12 @@ class Content:
 
     @property
     def full_text(self) -> str:
-        """The block as text, a resource with its address above what is in it."""
+        """The block as text; a resource's content follows its address."""
         return str(self) if self.kind is ContentKind.TEXT or not self.text else f"{self}\n{self.text}"
 
 
 class CallFault(StrEnum):
-    """What the policy got wrong about a call that was therefore not sent."""
+    """The policy's mistake in a call that was therefore not sent."""
 
     UNREADABLE = "unreadable"
     UNKNOWN_TOOL = "unknown_tool"
@@ -181,7 +183,7 @@ class CallFault(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
-    """What a tool answered. `is_error` is the tool saying no, for the policy to read; it is not a failure."""
+    """The result of a tool call. `is_error` means that the tool said no, which the policy reads; it is no failure."""
 
     content: tuple[Content, ...] = ()
     structured: Mapping[str, Any] | None = None
@@ -191,46 +193,46 @@ class ToolResult:
     elapsed_s: float = 0.0
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     coerced: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What was sent instead of strings that nearly fitted, by dotted path of the argument."""
+    """The values sent instead of strings that were coerced, by dotted path of the argument."""
     fault: CallFault | None = None
 
     @property
     def text(self) -> str:
-        """What a policy reads: the text blocks, a line for every block that is not text, and a resource's own text."""
+        """The text that a policy reads: text blocks, a line for every other block, and the text of resources."""
         return self.text_without(())
 
     def text_without(self, left_out: Collection[Content]) -> str:
-        """The same, without the blocks that the policy is given in another way."""
+        """As `text`, without these blocks, which the policy gets in another form."""
         return "\n".join(block.full_text for block in self.content if not any(block is seen for seen in left_out))
 
     @classmethod
     def error(cls, message: str, *, fault: CallFault | None = None) -> ToolResult:
-        """An answer the gateway gives itself, in the tool's place, for the policy to read."""
+        """An error result that the gateway gives in the tool's place, for the policy to read."""
         return cls(content=(Content(kind=ContentKind.TEXT, text=message),), is_error=True, fault=fault)
 
 
 class RequestKind(StrEnum):
-    """What a server may ask for within a call."""
+    """The kind of a request that a server makes within a call."""
 
     ELICITATION = "elicitation"
     """A question to the user, with a schema for the answer."""
     SAMPLING = "sampling"
-    """A completion by a model of the client's."""
+    """A completion by the client's model."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ServerRequest:
-    """Something a server asked for within a call, and what it got."""
+    """A request of a server within a call, and its answer."""
 
     server: str
     tool: str
     kind: RequestKind
     asked: dict[str, Any]
-    """The request's parameters as sent, cut where they are long; a mark that begins with `…` says what is missing."""
+    """The request's parameters, long values cut; a mark that begins with `…` shows what is missing."""
     answer: dict[str, Any] | None = None
-    """What the server was answered, cut in the same way."""
+    """The answer, cut in the same way."""
     refused: str | None = None
-    """Why there was no answer."""
+    """Why the request was refused."""
     elapsed_s: float = 0.0
 
 
@@ -241,13 +243,13 @@ class NotificationKind(StrEnum):
 
 @dataclass(kw_only=True, slots=True)
 class Notification:
-    """Something a server said by the way within a call."""
+    """A progress or log message of a server within a call."""
 
     server: str
     tool: str
     kind: NotificationKind
     text: str
-    """A progress message, or what was logged; long ones are cut."""
+    """The message; long ones are cut."""
     level: str | None = None
     progress: float | None = None
     total: float | None = None
@@ -255,7 +257,7 @@ class Notification:
 
 @dataclass(kw_only=True, slots=True)
 class ServerEvents:
-    """What servers asked and said within calls; bounded, what is beyond the bounds is counted."""
+    """Requests and notifications of servers within calls, up to a bound; beyond it they are only counted."""
 
     requests: list[ServerRequest] = field(default_factory=list[ServerRequest])
     notifications: list[Notification] = field(default_factory=list[Notification])

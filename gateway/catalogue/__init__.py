@@ -1,1 +1,1 @@
-"""Which tools the policy sees, how they are named and described, and the lock that pins it."""
+"""The tools that the policy sees: selection, names, descriptions, and the lock that pins them."""

@@ -1,7 +1,7 @@
-"""Find text in tool definitions that people do not see and a model reads: invisible, bidi and control characters.
+"""Find text in tool definitions that is invisible to people but not to a model: invisible, bidi, control characters.
 
-Where such characters are part of ordinary writing (emoji, flags, joiners in scripts that need them, one selector for
-how a symbol looks) they are not reported.
+Such characters are not reported where they are part of ordinary writing: emoji, flags, joiners in scripts that need
+them, a single variation selector after a symbol.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gateway.types import ToolDefinition
 
 
 class HiddenKind(StrEnum):
-    """What a run of hidden characters does."""
+    """The kind of a run of hidden characters."""
 
     BIDI = "bidirectional control"
-    """Shows text in another order than it is read in."""
+    """Displays text in another order than a model reads it."""
     TAG = "tag characters"
-    """Invisible copies of ASCII: whole sentences fit in."""
+    """Invisible copies of ASCII, which can encode whole sentences."""
     ZERO_WIDTH = "zero-width characters"
     SELECTOR = "variation selectors"
-    """Where they are many, or where nothing can vary, they carry data."""
+    """In runs, or after a character without variants, they encode data."""
     CONTROL = "control characters"
-    """Among them the escape sequences by which a terminal hides text."""
+    """Includes the escape sequences by which a terminal hides text."""
     INVISIBLE = "invisible characters"
     """Fillers, annotations and other characters without a shape."""
     UNEXAMINED = "more than is examined"
@@ -38,17 +38,17 @@ class HiddenText:
     """One run of hidden characters of one kind."""
 
     where: str
-    """Whose text it is: `tool read: description`, `tool read: input_schema.properties.path.description`, ..."""
+    """The place of the text: `tool read: description`, `tool read: input_schema.properties.path.description`, ..."""
     kind: HiddenKind
     index: int
-    """Where in the text the run begins, in code points."""
+    """Start of the run in the text, in code points."""
     code_points: tuple[int, ...]
     of: str | None = None
-    """The tool's own name, where it is a tool's text."""
+    """The tool's own name; None if the text is not a tool's."""
 
     @property
     def decoded(self) -> str:
-        """What tag characters or variation selectors spell, as far as it is ASCII; empty for the other kinds."""
+        """The ASCII text that tag characters or variation selectors encode; empty for the other kinds."""
         return "".join(filter(str.isprintable, map(_spelt, self.code_points)))
 
     def __str__(self) -> str:
@@ -72,15 +72,15 @@ _REGION = re.compile(r"[a-z]{2}[a-z0-9]{1,3}")
 
 _SUSPECT = re.compile(r"[^\x20-\x7e\t\n\r]+")
 _MOST_EXAMINED = 50_000
-"""Characters outside printable ASCII, of one text; ASCII is skipped at no cost. No description needs so many."""
+"""Maximum characters outside printable ASCII that are examined in one text; ASCII is skipped at no cost."""
 _MOST_FINDINGS = 100
-"""Of one text."""
+"""Maximum findings in one text."""
 
 
 def find_hidden(text: str, where: str) -> list[HiddenText]:
-    """Every run of hidden characters in `text`, in their order, up to the bounds above.
+    """All runs of hidden characters in `text`, in order, up to the bounds above.
 
-    What is beyond them is reported as one finding, since text that is not examined may hide anything.
+    The rest of a text beyond the bounds is one finding, since it may hide anything.
     """
     findings: list[HiddenText] = []
     examined = 0
@@ -106,7 +106,7 @@ def find_hidden(text: str, where: str) -> list[HiddenText]:
 
 
 def find_hidden_in_tool(tool: ToolDefinition) -> list[HiddenText]:
-    """What is hidden in a tool's name, its description, and the keys and strings of its input schema."""
+    """All hidden text in a tool's name, its description, and the keys and strings of its input schema."""
     name = tool.name.encode("ascii", "backslashreplace").decode()
     parts = {"name": tool.name, "description": tool.description}
     findings = [found for part, text in parts.items() for found in find_hidden(text, f"tool {name}: {part}")]
@@ -116,7 +116,7 @@ def find_hidden_in_tool(tool: ToolDefinition) -> list[HiddenText]:
 
 
 def plain(text: str) -> str:
-    """`text` with hidden characters spelled out, for a terminal; what is not examined is left out."""
+    """`text` with hidden characters spelled out, for a terminal; text beyond the examined part is left out."""
     parts: list[str] = []
     done = 0
     for found in find_hidden(text, ""):
@@ -148,7 +148,7 @@ def _kind(character: str) -> HiddenKind | None:
         case "Cf" | "Co" | "Cs":
             return HiddenKind.INVISIBLE
         case _:
-            # Unassigned code points that Unicode keeps for characters without a shape.
+            # Unassigned code points that Unicode reserves for characters without a glyph.
             return HiddenKind.INVISIBLE if 0xE0080 <= point <= 0xE0FFF or 0xFFF0 <= point <= 0xFFF8 else None
 
 
@@ -164,7 +164,7 @@ def _is_ordinary(text: str, start: int, end: int, kind: HiddenKind) -> bool:
     if kind is HiddenKind.ZERO_WIDTH and ord(text[start]) in _JOINERS:
         return bool(after) and ((_is_pictured(before) and _is_pictured(after)) or _needs_joiners(before))
     if kind is HiddenKind.INVISIBLE:
-        return 0x0600 <= ord(text[start]) <= 0x08E2  # Arabic number signs and the like, which have a shape
+        return 0x0600 <= ord(text[start]) <= 0x08E2  # Arabic number signs and similar ones, which have a glyph
     return False
 
 
@@ -175,12 +175,12 @@ def _can_vary(base: str, selector: int) -> bool:
 
 
 def _is_pictured(character: str) -> bool:
-    """Whether a joiner may join it to another picture: emoji, their skin tones and their selector."""
+    """Whether a joiner may connect it to another emoji: emoji, their skin tones and their selector."""
     return ord(character) == 0xFE0F or (ord(character) >= 0x2190 and unicodedata.category(character) in ("So", "Sk"))
 
 
 def _needs_joiners(character: str) -> bool:
-    """Letters and marks of the scripts whose spelling has joiners: Arabic to the Indic and south-east Asian ones."""
+    """Whether it is a letter or mark of a script that is written with joiners, from Arabic to south-east Asian ones."""
     return 0x0600 <= ord(character) <= 0x1CFF and unicodedata.category(character)[0] in "LM"
 
 

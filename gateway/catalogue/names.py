@@ -1,4 +1,4 @@
-"""The names under which the policy sees tools: their own, or `server__tool` where servers share one."""
+"""Give tools the names that the policy sees: their own, or `server__tool` if servers share one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Catalogue = Mapping[str, Sequence[ToolDefinition]]
 
 
 def policy_tools(catalogue: Catalogue) -> list[ToolDefinition]:
-    """Those that the policy sees."""
+    """All tools that the policy sees."""
     return [tool for tools in catalogue.values() for tool in tools if tool.audience is Audience.POLICY]
 
 
 def expose(
     catalogue: Mapping[str, tuple[ToolDefinition, ...]], *, prefixed: Collection[str] = ()
 ) -> dict[str, tuple[ToolDefinition, ...]]:
-    """Give every policy tool a name of its own, starting from its `exposed_name`.
+    """Give every policy tool a unique name, starting from its `exposed_name`.
 
-    A prefix that makes a new collision (`a__b` may be somebody's own name for a tool) puts one on the other tool too.
+    If a prefixed name collides with another tool's own name (`a__b`), the other tool gets a prefix too.
 
     Args:
-        prefixed: Servers whose tools have the prefix in any case.
+        prefixed: Servers whose tools always have the prefix.
 
     Raises:
         ConfigError: even `server__tool` is taken.
@@ -66,5 +66,5 @@ def _key(tool: ToolDefinition) -> tuple[str, str, bool]:
 
 
 def _prefixed(tool: ToolDefinition) -> str:
-    # Chat formats take letters, digits, dash and underscore; a server's name may hold anything.
+    # Chat formats accept letters, digits, dash and underscore; a server's name may contain any character.
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', tool.server)}__{tool.exposed_name}"

@@ -94,16 +94,16 @@ def made_tool(server: str, name: str) -> ToolDefinition:
 def resource_tools(
     server: str, config: ServerConfig, *, has: Collection[ResourceKind], taken: Collection[str]
 ) -> tuple[ToolDefinition, ...]:
-    """The tools that an entry's `tools.resource_kind` asks for.
+    """The resource tools of an entry's `tools.offer`.
 
     Args:
-        has: What the server says that it has.
+        has: The kinds that the server declares.
         taken: Names of the server's own tools.
 
     Raises:
-        ConfigError: the server does not have what is to be offered, or has a tool of the same name.
+        ConfigError: the server does not have a kind that is to be offered, or has a tool of the same name.
     """
-    key = f"servers.{server}.tools.resource_kind"
+    key = f"servers.{server}.tools.offer"
     if missing := sorted(config.tools.offer - set(has)):
         found = f"it has: {', '.join(sorted(has)) or 'none of them'}"
         raise ConfigError(f"the server has no {' and no '.join(missing)}", key=key, remedy=found)

@@ -169,7 +169,7 @@ def check_lock(entries: Sequence[LockEntry], catalogue: Catalogue) -> list[str]:
 
 
 def compare_locks(before: Sequence[LockEntry], after: Sequence[LockEntry]) -> list[str]:
-    """What replacing `before` by `after` would change: a readable difference per tool, added or removed ones too."""
+    """Compare two locks: a readable difference for each tool that `after` changes, adds or removes."""
     old, new = ({_place(entry): entry.definition for entry in entries} for entries in (before, after))
     differences = [f"{_named(place)}: would be lost" for place in old if place not in new]
     for place, definition in new.items():
@@ -191,7 +191,7 @@ def _named(place: tuple[str, str, str]) -> str:
 
 
 def difference(before: ToolDefinition, after: ToolDefinition, *, was: str, now: str) -> str:
-    """A unified diff of what the lock pins; `was` and `now` name the origin of each side.
+    """A unified diff of the pinned properties; `was` and `now` name the origin of each side.
 
     Invisible characters are spelled out, so that a change of nothing else is visible too.
     """

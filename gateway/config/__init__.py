@@ -1,1 +1,1 @@
-"""What users write: server entries, their files, variables and selections, and what is wrong with them."""
+"""Configuration: server entries and their files, variables, tool selections, and errors with file, key and remedy."""

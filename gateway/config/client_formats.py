@@ -1,7 +1,7 @@
-"""Entries as Claude Desktop, Cursor, VS Code and other clients write them, in this program's words.
+"""Translate server entries of Claude Desktop, Cursor, VS Code and other clients into this program's keys.
 
-What such a key does there either works here too, or means nothing where nobody is asked before a call, or is said:
-with a warning where a server goes without something, with an error where it would not be the same server.
+A key is translated, or ignored if it concerns only people (approval, display). One that has no counterpart is a warning
+if the server works without it, and an error if the server would be another one.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ log = structlog.get_logger(__name__)
 SILENT = frozenset(
     "autoApprove alwaysAllow autoApproveTools trust description dev icon gallery note name version watchPaths".split()
 )
-"""Keys about asking people, or for their eyes: they mean nothing in a rollout."""
+"""Keys about approval and display, which do not matter in a rollout."""
 _WARNED = {
     "timeout": "its unit differs between programs: set call_timeout_s, in seconds",
     "initTimeout": "set start_timeout_s, in seconds",
-    "oauth": "nobody can sign in here: use client_credentials, or a token in headers",
+    "oauth": "there is no interactive sign-in: use client_credentials, or a token in headers",
 }
-"""Keys that would do something there and do nothing here, with what does it here."""
+"""Keys that other clients use and this program ignores, with what to use instead."""
 _RENAMED = {"serverUrl": "url", "httpUrl": "url", "transportType": "type"}
 _LISTS = {"disabledTools": "deny", "excludeTools": "deny", "includeTools": "allow", "enabledTools": "allow"}
 
 
 def translated(entry: Mapping[str, Any], *, file: str | Path | None, key: str, editor: Editor | None) -> dict[str, Any]:
-    """The entry with the keys of other clients replaced by what they come to here.
+    """The entry with the keys of other clients replaced by this program's.
 
     Raises:
-        ConfigError: an `envFile` that cannot be read, a list of tools that is none, a `command` that is a list, or
-            two keys for the same thing.
+        ConfigError: an `envFile` cannot be read, a list of tools is not a list, `command` is a list, or two keys have
+            the same meaning.
     """
     fields = {name: value for name, value in entry.items() if name not in SILENT}
     if ignored := sorted(SILENT & entry.keys()):
@@ -48,7 +48,7 @@ def translated(entry: Mapping[str, Any], *, file: str | Path | None, key: str, e
         if theirs in fields:
             if ours in fields:
                 remedy = f"remove {theirs}"
-                raise ConfigError(f"stands beside {ours}", file=file, key=f"{key}.{theirs}", remedy=remedy)
+                raise ConfigError(f"has the same meaning as {ours}", file=file, key=f"{key}.{theirs}", remedy=remedy)
             fields[ours] = fields.pop(theirs)
     if isinstance(fields.get("command"), list):
         remedy = "write the program alone as command, and the rest as args"
@@ -64,7 +64,7 @@ def translated(entry: Mapping[str, Any], *, file: str | Path | None, key: str, e
 
 
 def patterns_by_key(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The tools that other clients' lists name, each with the list's key, of an entry that can be translated."""
+    """The tools that other clients' lists in a translatable entry name, each with the key of its list."""
     own: Any = entry.get("tools")
     deny: Any = cast("Mapping[str, Any]", own).get("deny") if isinstance(own, Mapping) else None
     ours = cast("list[Any]", deny) if isinstance(deny, list) else []
@@ -91,11 +91,11 @@ def _add_tools(fields: dict[str, Any], ours: str, named: Any, error: _At) -> Non
     if isinstance(tools, list):
         tools = {"allow": cast("list[Any]", tools)}
     if not isinstance(tools, Mapping):
-        return  # validation says what is wrong with it
+        return  # validation reports it
     tools = dict(cast("Mapping[str, Any]", tools))
     if ours == "allow":
         if "allow" in tools:
-            raise error("stands beside tools, which says the same", "remove one of them")
+            raise error("has the same meaning as tools", "remove one of them")
         tools["allow"] = names
     else:
         tools["deny"] = [*tools.get("deny", ()), *names]

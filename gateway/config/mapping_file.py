@@ -1,5 +1,7 @@
-"""A file whose top level is a mapping: JSON as people's editors write it, with comments, trailing commas and a byte
-order mark, or YAML. A key that stands twice is refused: both formats would keep the last one and say nothing."""
+"""Read a file whose top level is a mapping: JSON with comments, trailing commas and a byte order mark, or YAML.
+
+A duplicate key is an error; parsers of both formats would silently keep the last one.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def _text(path: str | Path) -> str:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that remembers which of its keys stood there more than once."""
+    """A JSON object that records its duplicate keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -69,11 +71,11 @@ class _Object(dict[str, Any]):
 
 
 def _json(text: str, path: str | Path) -> Any:
-    # Blanks, so that lines and columns in messages are those of the file.
+    # Replaced by blanks, so that lines and columns in messages are those of the file.
     text = _LAST_COMMA.sub(_blanked, _COMMENT.sub(_blanked, text))
     data = json.loads(text, object_pairs_hook=_Object)
     remedy = "only the last one would count: rename or remove one"
-    raise_all([ConfigError("stands twice", file=path, key=key, remedy=remedy) for key in _twice(data, "")])
+    raise_all([ConfigError("duplicate key", file=path, key=key, remedy=remedy) for key in _twice(data, "")])
     return data
 
 
@@ -100,6 +102,6 @@ class _Loader(yaml.SafeLoader):
                 continue
             name = (key.tag, key.value)
             if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep=deep)

@@ -1,4 +1,4 @@
-"""The typed configuration: which servers there are, how they are started, and every bound in seconds."""
+"""The typed configuration: the servers, how they are started, and every bound in seconds."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ INHERITED_ENV = frozenset(
     "SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS "
     "SYSTEMROOT SYSTEMDRIVE COMSPEC PATHEXT WINDIR USERPROFILE APPDATA LOCALAPPDATA PROGRAMFILES".split()
 )
-"""Variables a server process inherits, besides `LC_*` and what its entry names. Everything else, tokens and proxy
-addresses with credentials among it, stays with the trainer."""
+"""Variables that a server process inherits, in addition to `LC_*` and its entry's `env`. All others, for example tokens
+and proxy addresses with credentials, stay with the trainer."""
 
 TRANSPORTS = {
     **dict.fromkeys(("stdio", "local"), "command"),
     **dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http", "remote", "sse"), "url"),
     "in_process": "factory",
 }
-"""What clients write as `type` or `transport`, and the key that it goes with."""
+"""Values of `type` or `transport`, and the key that each requires."""
 _NEEDS = {"args": "command", "env": "command", "cwd": "command", "headers": "url", "client_credentials": "url"}
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
@@ -70,18 +70,18 @@ class _Model(BaseModel):
 
 
 def _url(value: str, key: str) -> str:
-    """The same. Raises ValueError where it is none that can be connected to; what it says may be secret."""
+    """Return the URL. Raises ValueError, without quoting it since it may be secret, if it cannot be connected to."""
     try:
         found = urlsplit(value)
         if found.scheme in ("http", "https") and found.hostname and found.port != 0 and " " not in value:
             return value
-    except ValueError:  # a port that is none, half an IPv6 address
+    except ValueError:  # an invalid port, an incomplete IPv6 address
         pass
     raise ValueError(f"{key} must begin with http:// or https:// and name a host")
 
 
 class ElicitationConfig(_Model):
-    """Who answers what servers ask the user within a call."""
+    """What answers elicitation: questions to the user that servers ask within a call."""
 
     server: str
     """The server whose tool with the role `elicit` answers."""
@@ -89,7 +89,7 @@ class ElicitationConfig(_Model):
 
 
 class SamplingConfig(_Model):
-    """Which model answers servers that ask for a completion: an OpenAI-compatible endpoint."""
+    """The model that answers servers' sampling requests: an OpenAI-compatible endpoint."""
 
     url: str
     """The base, as in `https://api.example.com/v1`; `/chat/completions` is added."""
@@ -97,7 +97,7 @@ class SamplingConfig(_Model):
     api_key: SecretStr | None = None
     timeout_s: Seconds = 60
     max_tokens: int = Field(default=4096, ge=1)
-    """The most tokens a server may ask for at a time."""
+    """Maximum tokens of one completion."""
 
     @field_validator("url")
     @classmethod
@@ -123,19 +123,19 @@ class ClientCredentialsConfig(_Model):
 
 
 class ServerConfig(_Model):
-    """One server: exactly one of `command`, `url` and `factory`, and what holds for all three."""
+    """One server: exactly one of `command`, `url` and `factory`, and settings that apply to all three."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default={}, repr=False)
-    """Added to the inherited allow-list; the only way for a secret to reach the server."""
+    """Added to the inherited allow-list; the only way to pass a secret to the server."""
     cwd: str | None = None
 
     url: str | None = None
     headers: dict[str, str] = Field(default={}, repr=False)
     client_credentials: ClientCredentialsConfig | None = None
     transport: str | None = Field(default=None, validation_alias=AliasChoices("transport", "type"))
-    """As other clients write it; only `sse` changes anything, the rest follows from `command` or `url`."""
+    """As other clients write it; only `sse` has an effect, the rest follows from `command` or `url`."""
 
     factory: str | None = None
     """`package.module:function`, called without arguments in this process; returns what `mcp.Client` accepts."""
@@ -144,7 +144,7 @@ class ServerConfig(_Model):
     tools: ToolSelection = ToolSelection()
     """Which tools the policy sees, and how; a list is short for `{allow: [...]}`."""
     roles: dict[Role, str] = {}
-    """Roles for tools of a server that does not mark them itself."""
+    """Tool names by role, for a server that does not mark its harness tools."""
     trusted: bool = False
     """Whether per-turn rewards in this server's results count."""
     required: bool = False
@@ -154,21 +154,21 @@ class ServerConfig(_Model):
     """Process start, handshake and tool listing together."""
     call_timeout_s: Seconds = 60
     close_timeout_s: Seconds = 5
-    """Closing politely; after it the process group is killed."""
+    """Time to close in order; after it the process group is killed."""
     max_message_bytes: int = Field(default=8 << 20, ge=1024)
     min_ready: int = Field(default=0, ge=0)
     """Warm processes kept ready under scope `process`."""
     max_processes: int | None = Field(default=None, ge=1)
-    """Processes at a time under scope `process`, warm and closing ones included; a lease waits for its turn."""
+    """Maximum processes at a time under scope `process`, warm and closing ones included; a lease waits for its turn."""
     leases_per_process: int = Field(default=1, ge=1)
-    """After how many leases a process is replaced; above 1 the server's reset tool makes it fresh in between."""
+    """Number of leases after which a process is replaced; above 1 the server's reset tool makes it fresh in between."""
     max_memory_mb: int | None = Field(default=None, ge=16)
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)
     """Seconds of CPU time for each process of the server, over its whole life (RLIMIT_CPU)."""
 
     log_level: LogLevel = "info"
-    """The server's log messages from this level on are kept in the trace."""
+    """The trace keeps the server's log messages of at least this level."""
 
     @property
     def kind(self) -> Kind:
@@ -180,10 +180,10 @@ class ServerConfig(_Model):
 
     @property
     def label(self) -> str:
-        """What a message may say about where the server is: the command or the bare address, never arguments."""
+        """The server's place for messages: the command or the address without query, never arguments."""
         if self.command is not None:
             program, *more = self.command.split()
-            # Where a whole command line stands in it, what follows may be secret.
+            # If `command` is a whole command line, what follows the program may be secret.
             return f"{program} …" if more and not Path(self.cwd or ".", self.command).exists() else self.command
         return self.factory or (self.url or "").split("?", 1)[0].rpartition("@")[2]
 
@@ -224,19 +224,19 @@ class ServerConfig(_Model):
         if self.max_processes is not None and self.min_ready > self.max_processes:
             raise ValueError("min_ready is more than max_processes")
         if (self.max_memory_mb or self.max_cpu_s) and self.command is None:
-            raise ValueError("max_memory_mb and max_cpu_s need a command; nothing else has a process of its own")
+            raise ValueError("max_memory_mb and max_cpu_s need a command; other servers have no process of their own")
         if self.scope is Scope.PROCESS and self.url is not None:
-            raise ValueError("scope: process needs a command or a factory; a url has no process of ours")
+            raise ValueError("scope: process needs a command or a factory; the gateway starts no process for a url")
         return self
 
 
 class LeaseDirConfig(_Model):
-    """The directory of a lease, which servers name as `${lease.dir}`: made anew for each lease, removed after it."""
+    """The directory of a lease, which servers name as `${lease.dir}`: created for each lease and removed after it."""
 
     template: str | None = None
-    """A directory whose contents each lease begins with; None begins with nothing."""
+    """A directory that is copied for each lease; None makes an empty directory."""
     parent: str | None = None
-    """Where the directories are made; None takes the system's place for temporary files."""
+    """Where the directories are created; None means the system's temporary directory."""
 
     @field_validator("template", "parent")
     @classmethod
@@ -245,13 +245,13 @@ class LeaseDirConfig(_Model):
 
 
 class GatewayConfig(_Model):
-    """All servers of one gateway, and the bounds that are not one server's."""
+    """All servers of one gateway, and bounds that do not belong to a single server."""
 
     servers: dict[str, ServerConfig]
     max_sessions: int = Field(default=64, ge=1)
-    """Sessions at a time; there is no limit over connections, so no session can hold one and starve for another."""
+    """Maximum sessions at a time. Connections have no limit, so no session can hold one and starve for another."""
     lease_timeout_s: Seconds = 1800
-    """Waiting for a place and for connections."""
+    """Bound on the wait for slots and connections."""
     reset_timeout_s: Seconds = 30
     release_timeout_s: Seconds = 10
     lease_dir: LeaseDirConfig = LeaseDirConfig()

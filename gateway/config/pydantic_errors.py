@@ -42,11 +42,11 @@ def validate(model: type[M], data: Mapping[str, Any], *, file: str | Path | None
 def config_errors(
     error: ValidationError, *, model: type[BaseModel], file: str | Path | None = None, key: str = ""
 ) -> list[ConfigError]:
-    """Each fault of a pydantic error; values are kept out where they may be secret.
+    """One `ConfigError` for each fault of a pydantic error; values that may be secret are not quoted.
 
     Args:
-        model: The model that refused; its fields give the near miss for an unknown key.
-        key: Where in the file the model's data stands.
+        model: The model that failed; its fields provide suggestions for an unknown key.
+        key: The key of the model's data in the file.
     """
     return [_config_error(fault, model, file, key) for fault in error.errors(include_url=False)]
 
@@ -86,14 +86,14 @@ def _config_error(fault: Any, model: type[BaseModel], file: str | Path | None, k
 
 
 def near(name: str, known: Iterable[str], what: str) -> str:
-    """The remedy for an unknown name: the one that was probably meant, else all there are."""
+    """The remedy for an unknown name: the nearest known name, else all of them."""
     names = sorted(known)
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {found[0]!r}?" if found else f"known {what}: {', '.join(names)}"
 
 
 def _annotation_at(model: type[BaseModel], path: Collection[str]) -> Any:
-    """The type of what stands at `path`; None where that cannot be told."""
+    """The type of the value at `path`; None if it is unknown."""
     here: Any = model
     for part in path:
         if part.isdigit() and get_origin(here) in (list, tuple):
@@ -101,7 +101,7 @@ def _annotation_at(model: type[BaseModel], path: Collection[str]) -> Any:
             continue
         fields = _fields(here)
         if fields is None:
-            # Inside a mapping of names to something: the name consumes one step.
+            # Inside a mapping by name: the name consumes one step.
             here = next((inner for inner in _arguments(here) if _fields(inner) is not None), None)
             continue
         field = fields.get(part) or next((each for each in fields.values() if each.validation_alias == part), None)
@@ -110,7 +110,7 @@ def _annotation_at(model: type[BaseModel], path: Collection[str]) -> Any:
 
 
 def _fields(annotation: Any) -> Any:
-    """The fields of the model that an annotation is, or allows for; None where it is no model's place."""
+    """The fields of the model that an annotation is or includes; None if there is none."""
     if get_origin(annotation) is dict:
         return None
     found = next((each for each in (annotation, *get_args(annotation)) if _is_model(each)), None)
@@ -122,7 +122,7 @@ def _is_model(candidate: Any) -> bool:
 
 
 def _arguments(annotation: Any) -> list[Any]:
-    """All types that an annotation is made of."""
+    """All types that an annotation consists of."""
     found: list[Any] = []
     for argument in get_args(annotation):
         found += [argument, *_arguments(argument)]

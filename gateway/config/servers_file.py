@@ -1,8 +1,7 @@
-"""A file of servers: `mcpServers` as Claude Desktop and Cursor write it, `servers` and `mcp.servers` as VS Code does,
-and our own YAML.
+"""Read a file of servers: `mcpServers` (Claude Desktop, Cursor), `servers` or `mcp.servers` (VS Code), or our YAML.
 
-Whatever is wrong is a `ConfigError` that names the file, the key as the file spells it, and the remedy; values that may
-be secret (`env`, `headers`, `args`, `url`) never appear in it. One wrong entry hides no other.
+Every problem is a `ConfigError` that names the file, the key as the file spells it, and the remedy; values that may
+be secret (`env`, `headers`, `args`, `url`) never appear in it. One invalid entry does not hide another.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ _EXPECTED = 'expected {"mcpServers": {NAME: {"command": ...}}}'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entries:
-    """The servers of a file: those that are right, and what is wrong with the others."""
+    """The servers of a file: the valid entries, and the errors of the others."""
 
     servers: dict[str, ServerConfig]
     faults: dict[str, ConfigError]
-    """By name; not one of `servers`."""
+    """By name; disjoint from `servers`."""
     disabled: tuple[str, ...]
     key: str
-    """Under what the file has them: `mcpServers`, `servers` or `mcp.servers`."""
+    """The file's key for its servers: `mcpServers`, `servers` or `mcp.servers`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServersFile:
-    """A file of servers as it was read."""
+    """The content of a file of servers."""
 
     config: GatewayConfig
-    """With the entries that are right."""
+    """With the valid entries."""
     entries: Entries
 
 
@@ -53,8 +52,7 @@ def load_servers(path: str | Path) -> GatewayConfig:
     """Read a file of servers.
 
     Raises:
-        ConfigError: the file is missing or unreadable, or anything in it is wrong: `ConfigErrors`, where it is more
-            than one thing.
+        ConfigError: the file is missing, unreadable or invalid; `ConfigErrors` for several problems.
     """
     found = read_servers(path)
     raise_all(list(found.entries.faults.values()))
@@ -62,10 +60,10 @@ def load_servers(path: str | Path) -> GatewayConfig:
 
 
 def read_servers(path: str | Path) -> ServersFile:
-    """Read a file of servers, in which an entry may be wrong without costing the others.
+    """Read a file of servers; invalid entries are reported in the result and do not affect the others.
 
     Raises:
-        ConfigError: the file is missing or unreadable, has no servers, or is wrong besides its entries.
+        ConfigError: the file is missing or unreadable, has no servers, or is invalid outside its entries.
     """
     data = read_mapping(path)
     raw, key, inputs, data = _servers_in(data, path)
@@ -85,12 +83,12 @@ def read_servers(path: str | Path) -> ServersFile:
 
 
 def _servers_in(data: dict[str, Any], path: str | Path) -> tuple[object, str, Any, dict[str, Any]]:
-    """The mapping of servers, its key, an editor's `inputs`, and those of the file's other keys that are ours."""
+    """The mapping of servers, its key, an editor's `inputs`, and the file's other keys that this program uses."""
     if "mcpServers" in data and "servers" in data:
         remedy = "move all of them under one"
         raise ConfigError("both mcpServers and servers are here", file=path, key="servers", remedy=remedy)
     if "mcpServers" in data:
-        # A desktop client's whole settings file is fine here.
+        # A desktop client's whole settings file is accepted.
         ours = {name: value for name, value in data.items() if name in GatewayConfig.model_fields}
         return data["mcpServers"], "mcpServers", data.get("inputs"), ours
     if "servers" in data:
@@ -105,7 +103,7 @@ def _servers_in(data: dict[str, Any], path: str | Path) -> tuple[object, str, An
 
 
 def no_servers(data: Mapping[str, Any], path: str | Path, *, key: str, expected: str) -> ConfigError:
-    """For a file without its `key`: names the key that was probably meant for it."""
+    """The error for a file without `key`; it suggests the key that was probably meant."""
     for right in ("mcpServers", "servers"):
         if meant := get_close_matches(right, data, n=1, cutoff=0.8):
             return ConfigError("no servers here", file=path, key=meant[0], remedy=f"did you mean {right!r}?")
@@ -116,7 +114,7 @@ def parse_servers(raw: object, *, file: str | Path | None = None, key: str = "se
     """The entries of a mapping of servers, variables expanded, disabled ones left out.
 
     Raises:
-        ConfigError: an entry is wrong or names a variable that is not set; `ConfigErrors` for several.
+        ConfigError: an entry is invalid or names a variable that is not set; `ConfigErrors` for several.
     """
     entries = read_entries(raw, file=file, key=key)
     raise_all(list(entries.faults.values()))
@@ -126,7 +124,7 @@ def parse_servers(raw: object, *, file: str | Path | None = None, key: str = "se
 def read_entries(
     raw: object, *, file: str | Path | None = None, key: str = "servers", editor: Editor | None = None
 ) -> Entries:
-    """`parse_servers`, with what is wrong with an entry beside the others. Raises ConfigError where `raw` is none."""
+    """`parse_servers`, with errors of entries in the result. Raises ConfigError if `raw` is not a mapping."""
     if not isinstance(raw, Mapping):
         raise ConfigError(
             "not a mapping of names to servers", file=file, key=key, remedy="expected NAME: {command: ...}"
@@ -151,7 +149,7 @@ def read_entries(
 
 
 def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Editor | None) -> ServerConfig | None:
-    """One entry; None where it is disabled, whatever else is wrong with it then."""
+    """One entry; None if it is disabled, even if it is invalid otherwise."""
     if not name.strip():
         raise ConfigError("a server without a name", file=file, key=at, remedy="give it one")
     if not isinstance(entry, Mapping):
@@ -175,21 +173,21 @@ def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Edit
 
 
 def check_template(lease_dir: LeaseDirConfig, *, file: str | Path | None) -> None:
-    """Raises `ConfigError` where what leases begin with is not there, though no server may name it yet."""
+    """Raise `ConfigError` if the template of lease directories does not exist, even if no server uses it yet."""
     if lease_dir.template is not None and not Path(lease_dir.template).is_dir():
         problem = f"no such directory: {lease_dir.template}"
         raise ConfigError(problem, file=file, key="lease_dir.template", remedy="make it, or correct the path")
 
 
 def expand_sampling(data: Mapping[str, Any], *, file: str | Path | None) -> dict[str, Any]:
-    """A file's top level with the variables in `sampling` replaced. Raises `ConfigError` for one that is not set."""
+    """A file's top level with the variables in `sampling` expanded. Raises `ConfigError` for one that is not set."""
     if "sampling" not in data:
         return dict(data)
     return {**data, "sampling": expand(data["sampling"], file=file, key="sampling")}
 
 
 def _expand_fixed(fields: dict[str, Any], *, file: str | Path | None, key: str) -> dict[str, Any]:
-    """The entry with the variables in its `tools.change.*.fixed` expanded; what is no mapping is left to validation."""
+    """The entry with the variables in its `tools.change.*.fixed` expanded; other types are left to validation."""
     tools: Any = fields.get("tools")
     changes: Any = cast("Mapping[str, Any]", tools).get("change") if isinstance(tools, Mapping) else None
     if not isinstance(changes, Mapping):

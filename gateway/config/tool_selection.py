@@ -1,4 +1,4 @@
-"""What a server's entry says about its tools: which of them the policy sees, under which names, with what filled in."""
+"""The `tools` section of a server's entry: which tools the policy sees, their names, and their fixed arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.types import ResourceKind
 
 
 class ToolOverride(BaseModel):
-    """How one tool, or all that a glob names, differs for the policy from what its server says."""
+    """Changes to one tool, or to all tools that a glob matches, as the policy sees them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,20 +22,20 @@ class ToolOverride(BaseModel):
     description: str | None = None
     fixed: dict[str, Any] = {}
     """Arguments that the gateway sends and the policy never sees; `${trajectory.id}` and `${trajectory.seed}` in
-    their strings are filled in for each trajectory."""
+    their strings are expanded for each trajectory."""
 
     @field_validator("name")
     @classmethod
     def _name_is_one(cls, name: str | None) -> str | None:
         if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-            raise InvalidValue("a tool's name has 1 to 64 letters, digits and _ . -", "choose another")
+            raise InvalidValue("a tool's name has 1 to 64 letters, digits, _ . and -", "choose another")
         return name
 
 
 class ToolSelection(BaseModel):
-    """The `tools` of a server's entry; a bare list is what `allow` says.
+    """The `tools` of a server's entry; a bare list means `allow`.
 
-    Patterns are names or globs (`*`, `?`, `[...]`) over the server's own names, case and all. Harness tools are never
+    Patterns are names or globs (`*`, `?`, `[...]`) over the server's own names, case-sensitive. Harness tools are never
     shown and need no entry.
     """
 
@@ -48,20 +48,20 @@ class ToolSelection(BaseModel):
     prefix: bool = False
     """Whether these tools are always `server__tool`; otherwise only where two servers share a name."""
     change: dict[str, ToolOverride] = {}
-    """By name or glob; where several fit a tool, the later ones win."""
+    """By name or glob; if several match a tool, later ones win."""
     offer: frozenset[ResourceKind] = frozenset()
-    """What is offered as tools of the gateway's own making, always with the prefix."""
+    """Kinds of resource tools to add, always with the prefix."""
 
     _written: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
 
     def written_under(self, keys: Mapping[str, str]) -> Self:
-        """The same, of which some patterns stood under another client's keys in the entry: pattern → key."""
+        """A copy that knows which patterns the entry has under another client's keys: pattern → key."""
         copied = self.model_copy()
         copied._written = dict(keys)
         return copied
 
     def key_of(self, key: str, pattern: str) -> str:
-        """Where in the entry a pattern stands: `key`, unless it was written under another client's."""
+        """The key of a pattern in the entry: `key`, unless it was written under another client's key."""
         return self._written.get(pattern, key) if key in ("tools", "tools.deny") else key
 
     @model_validator(mode="before")
@@ -98,7 +98,7 @@ _VARIABLE = re.compile(r"\$\{(trajectory\.(?:id|seed))\}")
 
 
 def fill(value: Any, *, trajectory: str, seed: int) -> Any:
-    """What a fixed argument is in one trajectory; `${trajectory.seed}` alone becomes the number itself."""
+    """The value of a fixed argument in one trajectory; the string `${trajectory.seed}` alone becomes a number."""
     if isinstance(value, str):
         if value == "${trajectory.seed}":
             return seed

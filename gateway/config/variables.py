@@ -1,4 +1,4 @@
-"""`${VARIABLE}` in a user's file: environment variables, this program's own, and those that editors know."""
+"""Expand `${VARIABLE}` in configuration files: environment variables, this program's own, and those of editors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Editor:
-    """What an editor knows of a file of its own when it replaces variables."""
+    """The values that an editor would use for its own variables in a file."""
 
     folder: Path
     """`${workspaceFolder}`."""
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """What it would ask its user for (`inputs` in VS Code's mcp.json), by id."""
+    """Definitions of values that it would prompt for (`inputs` in VS Code's mcp.json), by id."""
 
     @classmethod
     def of(cls, file: str | Path, inputs: Any = None) -> Editor:
-        """The workspace is what `.vscode` or `.cursor` lies in, else where the file lies."""
+        """The workspace is the parent of `.vscode` or `.cursor`, else the file's directory."""
         folder = Path(file).resolve().parent
         asked: dict[str, Mapping[str, Any]] = {}
         for each in cast("list[Any]", inputs) if isinstance(inputs, list) else []:
@@ -35,7 +35,7 @@ class Editor:
         return cls(folder=folder.parent if folder.name in (".vscode", ".cursor") else folder, inputs=asked)
 
     def known(self, name: str) -> str | None:
-        """The value of a variable that editors have; None for any other."""
+        """The value of an editor's variable; None for any other."""
         match name:
             case "workspaceFolder" | "workspaceRoot":
                 return str(self.folder)
@@ -61,8 +61,8 @@ def expand(
     `${here}` (the directory of the file), and with an `editor` `${workspaceFolder}`, `${userHome}`, `${input:ID}` and
     so on.
 
-    `${lease.dir}`, and what `keep` names, is left for the lease that knows it. Raises `ConfigError` for a variable
-    that is not set.
+    `${lease.dir}`, and the names in `keep`, are left for the lease to expand. Raises `ConfigError` for a variable that
+    is not set.
     """
     if isinstance(value, str):
         place = _Place(file, key, keep, editor)
@@ -96,7 +96,7 @@ class _Place:
         if self.editor is not None and text.startswith("input:"):
             return self._input(text.removeprefix("input:"), self.editor)
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            problem = f"${{{text}}} is not a variable this program knows"
+            problem = f"${{{text}}} is not a known variable"
             raise self._error(problem, "use ${NAME} for an environment variable or ${NAME:-default}")
         found = os.environ.get(name)
         if has_default and not found:
@@ -107,12 +107,12 @@ class _Place:
         return found
 
     def _input(self, asked: str, editor: Editor) -> str:
-        """What the editor would ask for is taken from the environment, else it is the input's own default."""
+        """The value of an editor's input: from the environment, else the input's default."""
         name = re.sub(r"\W", "_", asked).upper()
         found = os.environ.get(name, editor.inputs.get(asked, {}).get("default"))
         if found is None:
-            # Not its description: what editors show there is nobody's promise to hold no secret.
-            problem = f"the editor would ask for ${{input:{asked}}}, and nobody is asked here"
+            # The input's description is not quoted, since it may hold a secret.
+            problem = f"the editor would prompt for ${{input:{asked}}}, and there is no prompt here"
             raise self._error(problem, f"set the environment variable {name}")
         return str(found)
 

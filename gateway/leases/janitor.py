@@ -1,4 +1,4 @@
-"""The worker's side of the sweeper: marks for server processes, directories for leases, and both gone when they end."""
+"""The worker's side of the sweeper: marks server processes and makes lease directories, and has both removed."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from gateway.errors import ConfigError
 log = structlog.get_logger(__name__)
 
 OWNER = "MCP_ROLLOUT_OWNER"
-"""Environment variable that marks a server process and, by inheritance, everything it starts."""
+"""Environment variable that marks a server process and, by inheritance, all its descendants."""
 _SWEEPER = Path(__file__).with_name("sweeper.py")
 _PREFIX = f"mcp-rollout-lease-{platform.node()}-"
-"""Names the host: on a shared file system a lock tells nothing about owners on other hosts."""
+"""Contains the host name: on a shared file system a lock does not show whether an owner on another host is alive."""
 _LAST_SWEEP_S = 5.0
-"""How long the last sweep may take before the gateway goes on without it."""
+"""Bound on the last sweep; after it the gateway closes without waiting."""
 
 
 class Janitor:
-    """Enter it before the first server starts, leave it after the last one ended.
+    """Starts the sweeper. Enter it before the first server starts, leave it after the last one has ended.
 
     Args:
-        lease_dir: Where directories of leases are made, and from what; None where no server names one.
+        lease_dir: Parent and template of lease directories; None if no server names one.
 
     Raises, on entry:
-        ConfigError: the template is no directory, or nothing can be made in `parent`.
+        ConfigError: the template is not a directory, or `parent` is not writable.
     """
 
     def __init__(self, lease_dir: LeaseDirConfig | None) -> None:
@@ -79,12 +79,12 @@ class Janitor:
             os.close(self._lock)
 
     def mark(self) -> str:
-        """A value for `OWNER` that no other process has."""
+        """A unique value for `OWNER`."""
         self._marks += 1
         return f"{self._token}.{self._marks}"
 
     async def directory(self) -> Path:
-        """A fresh directory for one lease, a copy of the template. Raises `OSError`, and leaves nothing behind then."""
+        """Create a directory for one lease, a copy of the template. Raises `OSError`, and then leaves none behind."""
         assert self._root is not None and self._config is not None
         self._made += 1
         made = self._root / f"lease-{self._made}"
@@ -99,21 +99,21 @@ class Janitor:
         return made
 
     def ended(self, mark: str) -> None:
-        """The process that carries `mark` has ended: whatever it left running goes, too. Does not wait."""
+        """Have all processes with this mark killed, since the marked server has ended. Does not wait."""
         self._send(mark)
 
     def emptied(self, directory: Path) -> None:
-        """Nobody uses `directory` any more: it goes, once what was reported as ended is gone. Does not wait."""
+        """Have `directory` removed, after the processes that were reported as ended are gone. Does not wait."""
         self._send(f"{self._token}.none\t{directory}")
 
     def _send(self, line: str) -> None:
         if self._closed:
-            return  # the last sweep covers it, and the pipe's number may be another file's by now
+            return  # the last sweep covers it, and the pipe's descriptor may belong to another file by now
         self._unsent += os.fsencode(line) + b"\n"
         try:
             self._unsent = self._unsent[os.write(self._pipe, self._unsent) :]
         except BlockingIOError:
-            pass  # it goes along with the next line; the last sweep covers everything
+            pass  # sent with the next line; the last sweep covers everything
         except OSError as error:
             self._unsent = b""
             if not self._gone:
@@ -122,13 +122,13 @@ class Janitor:
 
 
 def _start(argv: list[str]) -> subprocess.Popen[bytes]:
-    # A session of its own, so that what ends the worker's whole process group leaves it alone.
+    # In a session of its own, so that a signal to the worker's process group does not reach it.
     silent = subprocess.DEVNULL
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=silent, stderr=silent, env={}, start_new_session=True)
 
 
 def _make_root(config: LeaseDirConfig) -> tuple[Path, int]:
-    """A directory of this gateway's own, and the lock that says that its owner lives."""
+    """Create this gateway's own directory; returns it with a lock that is held as long as its owner lives."""
     if config.template is not None and not Path(config.template).is_dir():
         raise ConfigError(
             f"no such directory: {config.template}", key="lease_dir.template", remedy="name one, or leave the key out"
@@ -137,7 +137,7 @@ def _make_root(config: LeaseDirConfig) -> tuple[Path, int]:
     try:
         _remove_stale(parent.glob(f"{_PREFIX}*"))
         root = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        # It appears under its name only when it is locked: nobody can take it for one whose owner has died.
+        # Renamed only when locked, so that no other gateway takes the directory for one whose owner has died.
         unnamed = root / ".locking"
         lock = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -150,12 +150,12 @@ def _make_root(config: LeaseDirConfig) -> tuple[Path, int]:
 
 
 def _remove_stale(roots: Iterable[Path]) -> None:
-    """Remove what a worker left behind that was killed together with its sweeper."""
+    """Remove directories of workers that were killed together with their sweepers."""
     for root in roots:
         try:
             lock = os.open(root / ".lock", os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
-            continue  # somebody else's, or not finished
+            continue  # another user's, or not locked yet
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

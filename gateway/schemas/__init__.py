@@ -1,1 +1,1 @@
-"""JSON Schemas of tools: compiled and bounded, narrowed, and values checked or mended by them."""
+"""JSON Schemas of tools: bounding their cost, compiling them, hiding arguments, validating and coercing values."""

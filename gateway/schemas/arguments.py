@@ -40,9 +40,9 @@ class Prepared:
 
 
 def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None) -> Prepared:
-    """Validate the arguments of a call against the tool's full input schema, once on the way of a correct call.
+    """Validate the arguments of a call against the tool's full input schema; valid arguments are validated only once.
 
-    A schema that is broken, or too expensive for these arguments, checks nothing: the server, which wrote it, decides.
+    A schema that is broken, or too expensive for these arguments, is not enforced: the server, which wrote it, decides.
 
     Args:
         arguments: As the policy wrote them.
@@ -78,10 +78,10 @@ def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str
 def _coerce(
     sent: Mapping[str, Any], errors: Sequence[ValidationError], fixed: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The arguments with every fault corrected, and the changes by path; None where one cannot be, or is ambiguous.
+    """The arguments with every fault corrected, and the changes by path; None if one is ambiguous or not correctable.
 
-    A fault can be corrected where the value is a string, the schema allows no string there, and the string holds
-    exactly one value that the schema does allow, as JSON writes it.
+    A fault can be corrected if the value is a string, the schema allows no string there, and the string is the JSON of
+    exactly one value that the schema allows.
     """
     at_fault: dict[tuple[str | int, ...], list[ValidationError]] = {}
     for error in errors:
@@ -102,8 +102,10 @@ def _coerce(
 
 
 def _readings_of_all(errors: Sequence[ValidationError]) -> list[Any] | None:
-    """The values that satisfy all errors at one path, each once; None where the value is not a string, a string is
-    allowed, or an error is not about the value's type."""
+    """The distinct values that satisfy all errors at one path.
+
+    None if the value is not a string, a string is allowed, or an error is not about the value's type.
+    """
     found: list[Any] | None = None
     for error in errors:
         readings = _readings(error)
@@ -114,7 +116,7 @@ def _readings_of_all(errors: Sequence[ValidationError]) -> list[Any] | None:
 
 
 def _readings(error: ValidationError) -> list[Any] | None:
-    """The same for one error."""
+    """As `_readings_of_all`, for one error."""
     text = cast("object", error.instance)
     if not isinstance(text, str):
         return None

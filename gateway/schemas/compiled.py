@@ -20,36 +20,37 @@ from gateway.schemas.subschemas import Node, Unchecked, read_graph
 log = structlog.get_logger(__name__)
 
 MOST_EFFORT = 2_000_000
-"""Steps for one value: about a fifth of a second of the worst schema, and far beyond what real ones take."""
+"""Maximum steps for one value: about a fifth of a second for the worst schema; real ones need far fewer."""
 MOST_WORDED = 30_000
-"""Steps up to which every fault is described; a description takes some kilobytes of memory a step."""
+"""Steps up to which every fault is described; a description takes some kilobytes of memory per step."""
 _MOST_STACKED = 2000
-"""Nesting of schemas on the validator's stack, which overflows at fifty times that."""
+"""Maximum nesting of schemas on the validator's stack, which overflows at fifty times that."""
 _MOST_PATTERN_BYTES = 8 << 20
-"""For all regular expressions of one schema."""
+"""Maximum for all regular expressions of one schema."""
 _LONGEST_PATTERN = 2000
-"""Characters; compiling time grows with them."""
+"""In characters; the time to compile grows with them."""
 _MOST_REJECTED = 3
+"""Number of rejected patterns after which only the smallest size is tried."""
 _MOST_UNEVALUATED = 50_000
-"""Steps in schemas with `unevaluated...`, for which everything they apply is compiled a second time."""
+"""Maximum steps in schemas with `unevaluated...`; everything that they apply is compiled a second time."""
 _NODE_BYTES = 4096
 _KEPT_BYTES = 64 << 20
 _DIALECTS = ("draft-04/schema", "draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema")
 
 
 SIZES = (32 << 10, 256 << 10, 1 << 20)
-"""Size limits for one compiled expression, in bytes; it is counted as the first that is enough."""
+"""Size limits for one compiled expression, in bytes; it counts as the first that is sufficient."""
 
 
 class TooMuch(Exception):
-    """Checking this value could take more than `MOST_EFFORT` steps."""
+    """Validating this value could take more than `MOST_EFFORT` steps."""
 
 
 class Program:
-    """One schema, compiled.
+    """One compiled schema.
 
     Raises:
-        Unchecked: it is no valid schema, or its cost has no bound.
+        Unchecked: the schema is invalid, or its cost has no bound.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -67,14 +68,14 @@ class Program:
         self._unique_items = any(node.keywords.get("uniqueItems") is True for node in nodes)
         patterns = _Patterns(nodes)
         self.left_out = patterns.left_out
-        """Schemas that are used without their pattern."""
+        """Subschemas that are used without their pattern."""
         self.weight = patterns.total + _NODE_BYTES * len(nodes)
-        """Bytes that this is counted as."""
+        """Estimated size in bytes."""
         self._schema = _without_patterns(schema, self.left_out)
         self._validator = _compile(self._schema, patterns.largest)
 
     def names_beside(self, path: Sequence[str | int]) -> list[str]:
-        """The names under `properties` of the schema that has the keyword at `path`."""
+        """The names under `properties` of the subschema that has the keyword at `path`."""
         here: Any = self._schema
         for step in path[:-1]:
             here = here[step]
@@ -103,11 +104,11 @@ class Program:
         return steps + cost.text * characters, steps
 
     def errors(self, value: Any) -> list[ValidationError] | None:
-        """What is wrong with `value`; None where something is and it is too large to say what.
+        """The faults of `value`; None if there are some and describing them would cost too much.
 
         Raises:
-            TooMuch: nothing was checked.
-            ValueError: it is no JSON value, or one nested more than 100 deep.
+            TooMuch: nothing was validated.
+            ValueError: it is not a JSON value, or is nested more than 100 deep.
         """
         effort, to_word = self.effort(value)
         if effort > MOST_EFFORT:
@@ -122,7 +123,7 @@ def options(size: int) -> RegexOptions:
 
 
 def compiled_size(pattern: str, room: int) -> int | None:
-    """How many bytes a pattern is counted as, at most `room`; None where it is not linear or needs more."""
+    """The size in bytes that a pattern counts as, at most `room`; None if it is not linear or needs more."""
     if len(pattern) > _LONGEST_PATTERN:
         return None
     for size in SIZES:
@@ -139,13 +140,13 @@ def compiled_size(pattern: str, room: int) -> int | None:
 class _Patterns:
     """The regular expressions of one schema: their size, and those that are left out.
 
-    A rejected pattern is compiled up to each of `SIZES`, so only the first few may be: later ones get the least size.
+    A rejected pattern is compiled with each of `SIZES`. After a few rejections only the smallest size is tried.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.total, self.largest = 0, SIZES[0]
         self.left_out: list[Node] = []
-        """Schemas whose own pattern is not linear or too large."""
+        """Subschemas whose own pattern is not linear or too large."""
         self._rejected = 0
         for node in nodes:
             stated = node.keywords.get("pattern")
@@ -173,13 +174,13 @@ def _without_patterns(schema: Mapping[str, Any], left_out: Sequence[Node]) -> di
         here: Any = copied
         for step in node.place:
             here = cast("Any", here[int(step)] if isinstance(here, list) else here[step])
-        here.pop("pattern", None)  # a place may have been referred to as another's part, too
+        here.pop("pattern", None)  # the same place may be reachable by several references
     return copied
 
 
 def _compile(schema: dict[str, Any], pattern_size: int) -> Validator:
     if not str(schema.get("$schema", "")).rstrip("#").endswith(_DIALECTS):
-        schema.pop("$schema", None)  # one that nobody here knows: read as the newest
+        schema.pop("$schema", None)  # an unknown dialect is read as the newest one
     try:
         return validator_for(schema, offline=True, validate_formats=False, pattern_options=options(pattern_size))
     except (ValidationError, ReferencingError, ValueError) as error:
@@ -187,9 +188,9 @@ def _compile(schema: dict[str, Any], pattern_size: int) -> Validator:
 
 
 class Programs:
-    """Compiled schemas by identity, so that a look-up costs nothing that grows with the schema.
+    """A cache of compiled schemas by identity, so that the cost of a lookup does not depend on the schema's size.
 
-    Those that were not used for longest are forgotten, so that no more than `most` bytes are held.
+    The least recently used ones are evicted above `most` bytes.
     """
 
     def __init__(self, most: int = _KEPT_BYTES) -> None:
@@ -198,7 +199,7 @@ class Programs:
         self.weight = 0
 
     def get(self, schema: Mapping[str, Any], *, subject: str) -> Program | None:
-        """The program for this very schema; None, and a line in the log the first time, where it is `Unchecked`."""
+        """The program for this schema object; None, logged the first time, if it is `Unchecked`."""
         if (kept := self._kept.get(id(schema))) is None:
             return self._compiled(schema, subject)
         self._kept.move_to_end(id(schema))
@@ -206,7 +207,7 @@ class Programs:
 
     def _compiled(self, schema: Mapping[str, Any], subject: str) -> Program | None:
         program = compile_schema(schema, subject=subject)
-        # The schema is held, too: as long as it is, no other has its id.
+        # The cache holds the schema, too, so that no other object gets its id.
         self._kept[id(schema)] = schema, program
         self.weight += _weight(program)
         while self.weight > self._most and len(self._kept) > 1:
@@ -220,7 +221,7 @@ def _weight(kept: Program | None) -> int:
 
 
 def compile_schema(schema: Mapping[str, Any], *, subject: str) -> Program | None:
-    """The program, or None where the schema is `Unchecked`; what is not checked is logged."""
+    """The program, or None if the schema is `Unchecked`; logs whatever is not validated."""
     try:
         program = Program(schema)
     except Unchecked as problem:

@@ -14,21 +14,21 @@ from typing import Any, NamedTuple, cast
 from gateway.schemas.subschemas import Node, Unchecked
 
 DEEPEST = 100
-"""Levels of a value or of a schema as a document."""
+"""Maximum nesting of a value, or of a schema as a document."""
 MOST_NESTED = 64
-"""Levels of a call's arguments. What wraps them on their way, a score's messages above all, still fits `DEEPEST`."""
+"""Maximum nesting of a call's arguments, so that messages which contain them still fit `DEEPEST`."""
 MOST_VALUES = 100_000
-"""JSON values and names in one schema."""
+"""Maximum JSON values and names in one schema."""
 _ENORMOUS = 1 << 40
 _CHARACTERS = 64
-"""Of a string; what takes as long to compare or to count as looking at one more value."""
+"""Characters of a string whose comparison takes as long as one more value."""
 
 
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,6})(,?)(\d{0,6})\}|.", re.DOTALL)
 _PLAIN = frozenset({bool, type(None)})
-"""Values that hold no others and have no length."""
+"""Types of values without parts and length."""
 _BIG = 1 << 63
-"""Integers from here on are compared digit by digit, and each with each where they are to be unique."""
+"""Integers from here on are compared digit by digit, and under `uniqueItems` each with each."""
 _type_of: Callable[[Any], Any] = type
 _OBJECT: Any = Mapping
 _ARRAY: Any = (list, tuple)
@@ -42,10 +42,10 @@ class Extent(NamedTuple):
     """How large a JSON value is."""
 
     nodes: int
-    """Values and names in it; a long string counts for several."""
+    """Number of values and names; a long string counts for several."""
     characters: int
     depth: int
-    """0 for a value that holds no others."""
+    """0 for a value without parts."""
     big_integers: int
     """Integers of more than 64 bits."""
 
@@ -57,7 +57,7 @@ def measure(value: Any) -> Extent:
         TooDeep: it is nested more than `DEEPEST` deep.
         ValueError: an object has a name that is not a string, a string has a lone surrogate, or a number is not finite.
     """
-    # On the path of every call: no look at a type, and no call, more than it takes.
+    # Runs on every call, so it avoids type checks and function calls where possible.
     nodes = characters = depth = big = 0
     level: list[Any] = [value]
     while True:
@@ -101,7 +101,7 @@ def _length(text: str) -> int:
 
 
 def too_large(schema: Mapping[str, Any]) -> str:
-    """Why a schema, or a tool, is beyond what is handled at all; empty where it is not."""
+    """Why a schema or a tool definition is too large to be used; empty if it is not."""
     try:
         extent = measure(schema)
     except TooDeep as error:
@@ -112,21 +112,21 @@ def too_large(schema: Mapping[str, Any]) -> str:
 
 
 class Cost(NamedTuple):
-    """An upper bound for one value of a given depth, along any way into it."""
+    """An upper bound for one value of a given depth, along any path into it."""
 
     steps: int
-    """Keywords and stated values to look at."""
+    """Keywords and schema values to evaluate."""
     text: int
-    """States of regular expressions to go through for each character."""
+    """States of regular expressions to visit for each character."""
     depth: int
-    """Schemas within schemas; what the checker's stack has to hold."""
+    """Nesting of schemas, which the validator's stack has to hold."""
 
 
 class Costs:
-    """The cost of a graph's root by the depth of the value, worked out as far as it is asked for.
+    """The cost of a graph's root by the depth of the value, computed on demand.
 
     Raises:
-        Unchecked: the schema applies itself to the very value it is applied to.
+        Unchecked: the schema applies itself to the same value.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -134,7 +134,7 @@ class Costs:
         self._order = _applied_first(nodes)
         self._own = [_own(node) for node in nodes]
         self.flat = self._next([Cost(0, 0, 0)] * len(nodes))
-        """Of each schema, the cost for a value that holds no others."""
+        """For each schema, the cost for a value without parts."""
         self._last = self.flat
         self._by_depth = [self.flat[0]]
         self._settled = False
@@ -153,8 +153,8 @@ class Costs:
     def _next(self, below: Sequence[Cost]) -> list[Cost]:
         """The costs for values one level deeper than those of `below`.
 
-        A value is an array or an object, never both, so what schemas ask of items and of members is summed up apart
-        over all that are applied to one value. Of members with different names a way meets only the dearest.
+        A value is either an array or an object, so the costs of items and of members are summed separately over all
+        schemas that apply to one value. Of members with different names a path meets only one, so the maximum counts.
         """
         now = [Cost(0, 0, 0)] * len(self._nodes)
         apart: list[_Apart] = [(0, 0, 0, 0, 0, 0)] * len(self._nodes)
@@ -174,23 +174,23 @@ class Costs:
             for each in node.members:
                 steps, text, depth = below[each]
                 members, members_text, deepest = members + steps, members_text + text, max(deepest, depth)
-            dearest = dearest_text = 0
+            largest = largest_text = 0
             for each in node.named:
                 steps, text, depth = below[each]
-                dearest, dearest_text = max(dearest, steps), max(dearest_text, text)
+                largest, largest_text = max(largest, steps), max(largest_text, text)
                 deepest = max(deepest, depth)
-            parts = here, here_text, items, items_text, members + dearest, members_text + dearest_text
+            parts = here, here_text, items, items_text, members + largest, members_text + largest_text
             apart[index] = parts = cast("_Apart", tuple(min(part, _ENORMOUS) for part in parts))
             now[index] = Cost(parts[0] + max(parts[2], parts[4]), parts[1] + max(parts[3], parts[5]), deepest + 1)
         return now
 
 
 _Apart = tuple[int, int, int, int, int, int]
-"""Steps and text for the value itself, for its items, for its members."""
+"""Steps and text each for the value itself, for its items, and for its members."""
 
 
 def _own(node: Node) -> tuple[int, int]:
-    """Steps and text of a schema itself, without those that it applies."""
+    """Steps and text of a schema itself, without its subschemas."""
     steps, text = 1, 0
     for keyword, value in node.keywords.items():
         steps += 1
@@ -206,7 +206,7 @@ def _own(node: Node) -> tuple[int, int]:
 
 
 def _applied_first(nodes: Sequence[Node]) -> list[int]:
-    """All indices, each after those that its schema applies to the same value. Raises `Unchecked` for a circle."""
+    """All indices, each after those that its schema applies to the same value. Raises `Unchecked` on a cycle."""
     waits_for = [len(node.here) for node in nodes]
     applied_by: list[list[int]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):
@@ -219,13 +219,13 @@ def _applied_first(nodes: Sequence[Node]) -> list[int]:
             if not waits_for[each]:
                 order.append(each)
     if len(order) < len(nodes):
-        raise Unchecked("it never ends: it applies itself to the same value")
+        raise Unchecked("it applies itself to the same value, endlessly")
     return order
 
 
 def states(pattern: str) -> int:
-    """How many places in the pattern one character of the text may have to be compared with, repeats written out."""
-    total, last = [1], [0]  # by depth of the group; the last part is what a repeat repeats
+    """Number of automaton states of a pattern, that is of its places with repeats written out."""
+    total, last = [1], [0]  # by depth of the group; the last part is the operand of a repeat
     for token in _TOKEN.finditer(pattern):
         match token.group():
             case "(":

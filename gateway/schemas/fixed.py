@@ -15,8 +15,8 @@ _CONDITIONS = frozenset(
     "allOf anyOf oneOf not if then else dependentRequired dependentSchemas dependencies propertyNames minProperties "
     "maxProperties enum const $ref $dynamicRef $recursiveRef".split()
 )
-"""Root keywords whose outcome may depend on which arguments there are. Evaluating them for a known value would be a
-partial evaluator of JSON Schema; a schema that has one is refused instead."""
+"""Root keywords whose outcome may depend on which arguments are present. Evaluating them for known values would need a
+partial evaluator of JSON Schema; a schema with one of them is refused instead."""
 
 
 class CannotHide(Exception):

@@ -1,4 +1,4 @@
-"""What verl's own schema class accepts of a tool's input schema: type, description and enum of each argument."""
+"""Reduce a tool's input schema to what verl's own schema class accepts: each argument's type, description and enum."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ ALL_TYPES = ["string", "integer", "number", "boolean", "object", "array", "null"
 
 
 def verl_parameters(input_schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What verl 0.9.1's `OpenAIFunctionParametersSchema` accepts of a full input schema.
+    """The part of a full input schema that verl 0.9.1's `OpenAIFunctionParametersSchema` accepts.
 
-    It wants a `type` on every top-level property and keeps type, description and enum alone. `$ref`, `anyOf`, `oneOf`,
-    `allOf`, `const` and `enum` are folded into that type; what has no type may be anything.
+    That class requires a `type` on every top-level property and keeps only type, description and enum. `$ref`, `anyOf`,
+    `oneOf`, `allOf`, `const` and `enum` are folded into the type; a property without any type gets all of them.
     """
     properties: dict[str, Any] = {}
     allowed = _Types(input_schema)
@@ -42,11 +42,11 @@ def _enum(schema: Mapping[str, Any]) -> list[Any]:
 
 
 _FURTHEST = 50
-"""References from one to the next."""
+"""Maximum length of a chain of references."""
 
 
 class _Types:
-    """The JSON types that schemas of one document allow; each reference is followed once, whoever refers to it."""
+    """The JSON types that the schemas of one document allow; each reference is followed only once."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -54,14 +54,14 @@ class _Types:
         self._following = 0
 
     def of(self, schema: Any) -> set[str]:
-        """The empty set where the schema does not say."""
+        """The types that a schema allows; empty if it does not restrict them."""
         if not isinstance(schema, Mapping):
             return set()
         node = cast("Mapping[str, Any]", schema)
         reference = node.get("$ref")
         if isinstance(reference, str):
             if reference not in self._found:
-                self._found[reference] = set()  # what refers to itself adds nothing
+                self._found[reference] = set()  # a reference to itself adds nothing
                 self._following += 1
                 if self._following <= _FURTHEST:
                     self._found[reference] = self.of(_target(reference, self._root))

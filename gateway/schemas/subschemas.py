@@ -1,7 +1,7 @@
 """A JSON Schema as a graph: which schemas it applies to a value, to its items and to its members.
 
-Only what can be reached from the root is in the graph, for only that is ever applied. Nothing is fetched: a reference
-leads to a place in the same document or the schema is `Unchecked`.
+Only schemas reachable from the root are in the graph, since no others are applied. Nothing is fetched: if a reference
+does not point into the same document, the schema is `Unchecked`.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 MOST_SCHEMAS = 2000
-"""Reachable schemas in one document."""
+"""Maximum reachable schemas in one document."""
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _HERE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"})
 _ITEMS = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"})
 _MEMBERS = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"})
 _BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
-"""Keywords that hold schemas by name; all others hold one or a list of them."""
+"""Keywords whose value is a mapping of names to schemas; all others have one schema or a list of them."""
 
 
 class Unchecked(Exception):
-    """Why nothing is checked against a schema. The message is for whoever wrote the schema."""
+    """Raised for a schema against which nothing is validated; the message is for the schema's author."""
 
 
 @dataclass(slots=True)
 class Node:
-    """One schema, and the indices of those that it applies."""
+    """One schema, and the indices of its subschemas by what they apply to."""
 
     keywords: Mapping[str, Any]
     place: tuple[str, ...]
@@ -36,17 +36,17 @@ class Node:
     """Applied to the same value."""
     items: list[int] = field(default_factory=list[int])
     members: list[int] = field(default_factory=list[int])
-    """Applied to the members of an object, or to their names, whatever the names are."""
+    """Applied to all members of an object, or to their names."""
     named: list[int] = field(default_factory=list[int])
-    """Applied to the member of one name each."""
+    """Each applied to the member with one name."""
 
 
 def read_graph(schema: Mapping[str, Any]) -> list[Node]:
-    """The graph, the root first.
+    """Read the graph, the root first.
 
     Raises:
-        Unchecked: a reference leads out of the document or nowhere, the document has parts with addresses of their own,
-            or there are more than `MOST_SCHEMAS` schemas.
+        Unchecked: a reference points out of the document or to nothing, a part of the document has an `$id`, or there
+            are more than `MOST_SCHEMAS` schemas.
     """
     document = Document(schema)
     nodes = [Node(schema, ())]
@@ -54,7 +54,7 @@ def read_graph(schema: Mapping[str, Any]) -> list[Node]:
 
     def add(place: tuple[str, ...], found: Any) -> list[int]:
         if not isinstance(found, Mapping):
-            return []  # true, false, or what is no schema at all, which the compiler will say
+            return []  # true, false, or not a schema at all, which the compiler reports
         if place not in index:
             if len(nodes) == MOST_SCHEMAS:
                 raise Unchecked(f"it has more than {MOST_SCHEMAS} schemas in it")
@@ -81,7 +81,7 @@ def read_graph(schema: Mapping[str, Any]) -> list[Node]:
 
 
 def _schemas(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The schemas that a keyword holds, with the steps from the keyword to each."""
+    """The schemas in the value of a keyword, with the steps from the keyword to each."""
     if keyword in _BY_NAME:
         if isinstance(value, Mapping):
             yield from (((str(name),), inner) for name, inner in cast("Mapping[Any, Any]", value).items())
@@ -93,7 +93,7 @@ def _schemas(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 class Document:
-    """Where references lead. Raises `Unchecked` for a schema of whose parts one has an address of its own."""
+    """Resolves references within one document. Raises `Unchecked` if a part of it has an `$id`."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -117,22 +117,22 @@ class Document:
                 todo += [((*place, str(name)), inner) for name, inner in here.items()]
 
     def target(self, reference: Any) -> tuple[tuple[str, ...], Any]:
-        """Place and value. Raises `Unchecked`."""
+        """The place and value that a reference points to. Raises `Unchecked`."""
         address, _, fragment = str(reference).partition("#")
         if address and address != self._address:
-            raise Unchecked(f"it refers out of itself: {str(reference)[:80]!r}")
+            raise Unchecked(f"it refers to another document: {str(reference)[:80]!r}")
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
             found = self._anchors.get(fragment, [])
             if len(found) != 1:
-                raise Unchecked(f"it refers to an anchor that stands in {len(found)} places: {fragment[:80]!r}")
+                raise Unchecked(f"it refers to an anchor that occurs {len(found)} times: {fragment[:80]!r}")
             return found[0]
         here: Any = self._root
         steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in fragment.split("/")[1:])
         for step in steps:
             here = _inner(here, step)
         if not isinstance(here, Mapping | bool):
-            raise Unchecked(f"it refers to what is not there: {str(reference)[:80]!r}")
+            raise Unchecked(f"it has a reference to nothing: {str(reference)[:80]!r}")
         return steps, cast("Any", here)
 
 
@@ -145,7 +145,7 @@ def _inner(value: Any, step: str) -> Any:
 
 
 def needed_definitions(schema: Mapping[str, Any], keyword: str, definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a document's `definitions` that the rest of it refers to, by way of each other too; all where unsure."""
+    """The `definitions` that the rest of a document refers to, directly or through each other; all if unsure."""
     prefix = f"#/{keyword}/"
     todo = list(_references({name: part for name, part in schema.items() if name != keyword}))
     found: set[str] = set()
@@ -153,7 +153,7 @@ def needed_definitions(schema: Mapping[str, Any], keyword: str, definitions: Map
         reference = todo.pop()
         name = reference.removeprefix(prefix).split("/")[0]
         if not reference.startswith(prefix):
-            return dict(definitions)  # an anchor, or the root itself: what it needs is not ours to tell
+            return dict(definitions)  # an anchor, or the root itself: its needs are unknown here
         if name in definitions and name not in found:
             found.add(name)
             todo += _references(definitions[name])

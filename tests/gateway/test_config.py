@@ -113,7 +113,7 @@ BAD: list[tuple[Any, str, str, str]] = [
     (
         {"mcpServers": {"w": {**WORLD, "tools": {"change": {"a": {"name": "b c"}}}}}},
         "mcpServers.w.tools.change.a.name",
-        "1 to 64 letters, digits and _ . -, got 'b c'",
+        "1 to 64 letters, digits, _ . and -, got 'b c'",
         "choose another",
     ),
     (
@@ -128,7 +128,7 @@ BAD: list[tuple[Any, str, str, str]] = [
         "no such directory",
         "make it",
     ),
-    ('{"mcpServers": {"w": {"command": "x"}, "w": {"command": "y"}}}', "mcpServers.w", "stands twice", "only the last"),
+    ('{"mcpServers": {"w": {"command": "x"}, "w": {"url": "y"}}}', "mcpServers.w", "duplicate key", "only the last"),
     ('{"mcpServers": {"w": {"command": "C:\\Users"}}}', "line 1, column 37", "Invalid", "write each backslash twice"),
     ("", "line 1, column 1", "the file is empty", "expected"),
     ({"mcpServers": {"w": {"command": "${NO_SUCH}"}}}, "mcpServers.w.command", "NO_SUCH is not set", "set NO_SUCH"),

@@ -104,8 +104,8 @@ async def test_the_lock_pins_what_is_offered(config: Config, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("plain", r"servers.plain.tools.resource_kind: the server has no instructions \(it has: prompts, resources\)"),
-        ("taker", r"servers.taker.tools.resource_kind: the server has a tool 'resources/read' of its own"),
+        ("plain", r"servers.plain.tools.offer: the server has no instructions \(it has: prompts, resources\)"),
+        ("taker", r"servers.taker.tools.offer: the server has a tool 'resources/read' of its own"),
     ],
 )
 async def test_what_cannot_be_offered_is_said_at_the_start(config: Config, name: str, said: str) -> None:

@@ -313,7 +313,7 @@ async def test_a_bundle_is_kept_warm_whole(mini: Entry, config: Config, tmp_path
     ("entry", "bounds", "said"),
     [
         ({"args": ["${lease.dir}"]}, {}, r"servers.w.scope: \${lease.dir} .* \(set scope: process\)"),
-        ({"command": "${lease.dir}/x", "scope": "process"}, {}, r"servers.w: .*wrong place \(use it in args, env"),
+        ({"command": "${lease.dir}/x", "scope": "process"}, {}, r"servers.w: .*not expanded here \(use it in args"),
         (
             {"args": ["${lease.dir}"], "scope": "process", "leases_per_process": 2},
             {},

@@ -93,8 +93,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"command": "x", "envFile": 3}, r"w\.envFile: must be the path"),
     ({"command": "x", "envFile": "s.json"}, r"w\.envFile: .*s\.json, line 1 is not NAME=VALUE"),
     ({"command": "x", "disabledTools": "rm"}, r"w\.disabledTools: must be a list of strings"),
-    ({"command": "x", "includeTools": ["a"], "tools": ["b"]}, r"w\.includeTools: stands beside tools"),
-    ({"url": "http://x", "httpUrl": "http://y"}, r"w\.httpUrl: stands beside url \(remove httpUrl\)"),
+    ({"command": "x", "includeTools": ["a"], "tools": ["b"]}, r"w\.includeTools: has the same meaning as tools"),
+    ({"url": "http://x", "httpUrl": "http://y"}, r"w\.httpUrl: has the same meaning as url \(remove httpUrl\)"),
     ({"command": "x", "env": {"K": "${input:my-key}"}}, r"w\.env\.K: .*\$\{input:my-key\}.*set the .* variable MY_KEY"),
     ({"command": "x", "enabled": "no"}, r"w\.enabled: must be true or false"),
     (
@@ -141,7 +141,7 @@ def test_a_key_that_stands_twice_is_told_wherever_it_stands(tmp_path: Path) -> N
     with pytest.raises(ConfigError) as caught:
         load_servers(written(tmp_path / "s.json", text))
     assert [fault.key for fault in faults_of(caught.value)] == ["x", "mcpServers.w"]
-    with pytest.raises(ConfigError, match=r"line 3, column 3: not valid YAML: 'a' stands twice"):
+    with pytest.raises(ConfigError, match=r"line 3, column 3: not valid YAML: duplicate key 'a'"):
         load_servers(written(tmp_path / "s.yaml", "servers:\n  a: {command: x}\n  a: {command: y}\n"))
 
 
