@@ -166,7 +166,7 @@ class _Posts:
         except httpx2.TransportError as error:
             self._link.trouble = note_failure(error, delivery)
             raise anyio.BrokenResourceError from error
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             self._link.trouble = reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             delivery.break_off(Broke.LINE, reason)
             raise anyio.BrokenResourceError
