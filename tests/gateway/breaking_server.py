@@ -1,7 +1,7 @@
 """A handshake-era MCP server over stdio that records each execution of a call before its effect, and then breaks.
 
-`python -I -S breaking_server.py RECORD TOOL...` appends the `id` of each call that runs to the file RECORD. How it breaks
-stands in the call's own arguments: `breaks` has one entry for each process that is asked, which RECORD.asked counts.
+`python -I -S breaking_server.py RECORD TOOL...` appends the `id` of each call that runs to the file RECORD. How it
+breaks is among the call's own arguments: `breaks` has one entry for each attempt, which the file RECORD.asked counts.
 """
 
 import json

@@ -12,7 +12,7 @@ import random
 import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
@@ -70,59 +70,67 @@ class Breaking:
         self.ran: Counter[str] = Counter()
         self.broken: Counter[str] = Counter()
         """Breaks so far, by kind."""
-        self._listener: asyncio.Server | None = None
-        self._listening = asyncio.Lock()
+        self._listener: socket.socket | None = None
         # Bound and never listening, so that the port stays the server's own while it is unreachable.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("127.0.0.1", 0))
         self._port = self._reserved.getsockname()[1]
         self._unreachable: set[str] = set()
+        self._over: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._idle: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
-        await self._listen()
+        self._listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         for writer in list(self._writers):
             writer.transport.abort()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks)
         self._reserved.close()
 
     @property
     def origin(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    async def call_over(self, call: str) -> None:
-        """The client's call has ended: what was unreachable because of it is reachable again."""
-        if call in self._unreachable:
-            self._unreachable.discard(call)
-            await self._listen()
+    def call_over(self, call: str) -> None:
+        """The client's call has ended: where it made the server unreachable, the server is reachable again."""
+        self._over.add(call)
+        self._unreachable.discard(call)
+        if self._listener is None and not self._unreachable:
+            self._listen()
 
-    async def _listen(self) -> None:
-        async with self._listening:
-            if self._listener is None and not self._unreachable:
-                self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", self._port)
+    def _listen(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self._port), backlog=1000)
+        self._listener.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
-    def _stop_listening(self, call: str) -> None:
-        self._unreachable.add(call)
+    def _stop_listening(self) -> None:
         if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
             self._listener = None
+
+    def _become_unreachable(self, call: str) -> None:
+        if call in self._over:
+            return  # the client gave it up while it ran
+        self._unreachable.add(call)
+        self._stop_listening()
         for writer in self._idle:
             writer.close()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        task = asyncio.get_running_loop().create_task(self._accepted(accepted))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accepted(self, accepted: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=accepted)
         self._writers.add(writer)
         try:
             while True:
@@ -141,8 +149,9 @@ class Breaking:
         finally:
             self._idle.discard(writer)
             self._writers.discard(writer)
-            self._tasks.discard(task)
             writer.transport.abort() if self._rng.random() < 0.5 else writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     def _in_session(self, line: str, headers: Json) -> bool:
         raise NotImplementedError
@@ -315,7 +324,7 @@ class BreakingHttp(Breaking):
                 resumed = kind.partition(", then ")[2]
                 self._resumed[call] = resumed, answer
                 if resumed == "unreachable":
-                    self._stop_listening(call)
+                    self._become_unreachable(call)
                 await chunk(writer, b"id: %s\nretry: 0\ndata:\n\n" % call.encode())
             if kind.startswith("stream breaks"):
                 await chunk(writer, b"event: message\ndata: {")
