@@ -30,8 +30,6 @@ MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, an
 _MAX_ROUNDS = 10
 """How often a server may answer a call with "come back with this state" before that breaks the protocol."""
 _ROUND_S = 0.05
-_CLOSED = "Connection closed"
-"""How mcp words its own CONNECTION_CLOSED; servers use that code for errors of their own."""
 
 
 class Calls:
@@ -177,8 +175,7 @@ class Calls:
 
     def _failed(self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str) -> ToolResult:
         """The server's refusal, for the policy to read; raises where it gave no answer."""
-        if not self.notes_delivery and isinstance(error, MCPError) and error.message == _CLOSED:
-            # Foreign streams tell of their end by mcp's words alone.
+        if delivery.broke is None and self._closed_by_mcp(error):
             delivery.break_off(Broke.LINE, "the connection ended")
         outcome = failure(error, delivery, down=self._link.down, repeatable=repeatable, server=server, tool=tool)
         if delivery.broke is Broke.SESSION:
@@ -186,3 +183,12 @@ class Calls:
         if isinstance(outcome, GatewayError):
             raise outcome from error
         return outcome
+
+    def _closed_by_mcp(self, error: Exception) -> bool:
+        """Whether mcp raised this because its streams ended. Servers use its code and its words for errors of their
+        own, so that the state of mcp's dispatcher decides."""
+        if not isinstance(error, MCPError) or error.code != mcp.CONNECTION_CLOSED:
+            return False
+        not_written = isinstance(error.__context__, anyio.BrokenResourceError | anyio.ClosedResourceError)
+        dispatcher: Any = self.session._dispatcher if self.session is not None else None  # pyright: ignore[reportPrivateUsage]
+        return not_written or dispatcher is None or getattr(dispatcher, "_closed", False)

@@ -14,7 +14,9 @@ from pydantic import ValidationError
 
 from gateway.connection.in_flight import InFlightCall, Refused
 from gateway.errors import RequestRefused
+from gateway.schemas.cost import measure
 from gateway.transport.delivery import DELIVERY, Delivery
+from gateway.transport.wire import first_fault
 from gateway.types import TRAJECTORY_META, RequestKind
 
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
@@ -159,11 +161,12 @@ async def _answered(
         call.refuse(kind, raw, "elicitation by url needs a browser")
     answer = await call.answer(kind, raw, tool=tool)
     try:
+        measure(answer)
         return model.model_validate(answer, by_name=False)
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    except ValueError as error:
+        fault = first_fault(error) if isinstance(error, ValidationError) else str(error)
         where = {"server": call.server, "tool": call.tool}
-        problem = f"{kind}: the answer does not fit the protocol: {fault['msg']}"
+        problem = f"{kind}: the answer does not fit the protocol: {fault}"
         call.broken = RequestRefused(problem, **where)
         raise Refused(problem) from error
 

@@ -101,10 +101,17 @@ class Sending:
             if not error.may_resend:
                 raise
             broken = error
-        again = await self._usable(connection, broken)
-        self._check(tool)  # while this waited, the lease may have ended
-        log.info("session.resent", trajectory=self._trajectory, server=tool.server, tool=tool.name, after=broken.code)
-        return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, in_flight=in_flight())
+        try:
+            again = await self._usable(connection, broken)
+            self._check(tool)  # while this waited, the lease may have ended
+            log.info(
+                "session.resent", trajectory=self._trajectory, server=tool.server, tool=tool.name, after=broken.code
+            )
+            return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, in_flight=in_flight())
+        except ServerUnavailable as error:
+            if isinstance(broken, DeliveryUnknown):
+                raise broken from error  # the second attempt did not run, but the first one may have
+            raise
 
     def _check(self, tool: ToolDefinition) -> None:
         if self.ended:
@@ -117,11 +124,10 @@ class Sending:
         server = connection.server
         if connection.alive:
             await anyio.sleep(_RESEND_PAUSE_S)
+        if connection.alive:
             return connection
         reopen = self._reopen.get(server)
         if reopen is None:
-            if isinstance(broken, DeliveryUnknown):
-                raise broken
             lost = f"its process has ended and this trajectory's state with it: {broken}"
             raise ServerUnavailable(lost, server=server, tool=broken.tool) from broken
         self.connections[server] = again = await reopen()

@@ -17,7 +17,7 @@ from gateway.config.tool_selection import fill
 from gateway.connection.in_flight import Answerer, InFlightCall, Question
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
 from gateway.leases.sending import Sending
-from gateway.schemas.arguments import prepare
+from gateway.schemas.arguments import encodable, prepare
 from gateway.schemas.check import check_value
 from gateway.types import REWARD_META, CallFault, RequestKind, Role, ServerEvents, ToolDefinition, ToolResult
 
@@ -137,7 +137,7 @@ class Session:
         tool = self._harness.get((role, server))
         if tool is None:
             raise HarnessError(f"has no {role} tool", server=server, role=role)
-        known = {**_known_arguments(tool, arguments), **self._fixed(tool)}
+        known = {**encodable(_known_arguments(tool, arguments)), **self._fixed(tool)}
         result = await self._send(tool, known, timeout_s=self._timeout_s(role, server))
         if result.is_error:
             self._sending.mark_failed(server)

@@ -17,7 +17,7 @@ from typing import Any, cast
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, program_of, show_value, subject_of
-from gateway.schemas.cost import MOST_NESTED, measure
+from gateway.schemas.cost import DEEPEST, MOST_NESTED, measure
 from gateway.types import ToolDefinition
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
@@ -73,6 +73,34 @@ def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str
     if (coerced := _coerce(sent, errors or (), fixed)) is not None and program.fits(coerced[0]):
         return Prepared(arguments=coerced[0], changes={**changes, **coerced[1]})
     return Prepared(faults=describe_errors(errors, program, hidden=fixed.keys()))
+
+
+def encodable(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same arguments where JSON can hold them, else a copy with replacements, for tools of the harness.
+
+    The messages of a trajectory contain what a policy wrote into calls that were never sent. In the copy, lone
+    surrogates are U+FFFD, numbers that are not finite are text, and what is nested more than `DEEPEST` deep is `…`.
+    """
+    try:
+        measure(arguments)
+    except ValueError:
+        return _replaced(arguments, DEEPEST)
+    return arguments
+
+
+def _replaced(value: Any, levels: int) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping | list | tuple) and not levels:
+        return "…"
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {_replaced(str(name), levels): _replaced(inner, levels - 1) for name, inner in items}
+    if isinstance(value, list | tuple):
+        return [_replaced(inner, levels - 1) for inner in cast("Sequence[Any]", value)]
+    return value
 
 
 def _coerce(

@@ -7,15 +7,21 @@ such fault into an HTTP error answer for the request that met it, and notes on t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 
 import anyio
 import httpx2
+from mcp_types import JSONRPCError, jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from gateway.transport.delivery import DELIVERY, Broke, Delivery, Pace
 from gateway.transport.http_client import describe, drain, header, is_plain, note_failure
 from gateway.transport.http_streams import BackgroundPosts
 from gateway.transport.link import Link
+
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""What ends an event."""
 
 
 class CallGuard(httpx2.AsyncBaseTransport):
@@ -75,16 +81,17 @@ class CallGuard(httpx2.AsyncBaseTransport):
         """
         # The server may leave the stream silent for as long as it likes.
         request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
+        own = delivery is None
         pace = self._pace if delivery is None else delivery.pace
         delivery = delivery or Delivery()
         with delivery.awaited():
             await anyio.sleep(pace.wait_s(anyio.current_time()))
             response = await self._answer(request, delivery)
             if response is not None:
-                assert isinstance(response.stream, httpx2.AsyncByteStream)
-                if response.status_code == 200:
+                if response.status_code == 200 and _is_event_stream(response):
                     delivery.mend()
-                response.stream = _AwaitedBody(response.stream, delivery)
+                body = _BoundedBody(response, delivery, self._limit, by_event=own)
+                response.stream = _AwaitedBody(body, delivery)
                 return response
         return _no_answer(request)
 
@@ -131,8 +138,13 @@ class CallGuard(httpx2.AsyncBaseTransport):
             return response
         # Read here: mcp would parse the beginning of a document that breaks off or is too long.
         response.stream = body
-        await response.aread()
-        return response if body.is_whole else _no_answer(request)
+        with suppress(httpx2.TransportError):
+            await response.aread()
+        if not body.is_whole:
+            return _no_answer(request)
+        if response.status_code >= 400 and delivery.broke is None and not _is_error_response(response.content):
+            delivery.break_off(Broke.LINE, _status_line(response))
+        return response
 
     async def _answer(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response | None:
         """The answer, its body still unread; None where a fault was noted instead."""
@@ -148,22 +160,27 @@ class CallGuard(httpx2.AsyncBaseTransport):
         if status == 404 and "mcp-session-id" in request.headers:
             # Streamable HTTP, "Session Management": this status and this header mean that the session is over.
             delivery.break_off(Broke.SESSION, "the server has ended this session and what it held")
-        elif status >= 300 and not _is_document(response):  # in a document travels a JSON-RPC error, which says more
-            delivery.break_off(Broke.LINE, f"HTTP {status} {response.reason_phrase}".rstrip())
+        elif status != 200 and (status < 400 or not _is_document(response)):
+            # In a document may travel a JSON-RPC error, which says more.
+            delivery.break_off(Broke.LINE, _status_line(response))
         elif status == 200 and not _is_document(response) and not _is_event_stream(response):
             kind = header(response, b"content-type")[:80].decode("latin-1")
             delivery.break_off(Broke.CONTENT, f"the answer has the content type {kind!r}")
         self._link.note_status(status)
         if status >= 300:
-            self._link.trouble = f"HTTP {status} {response.reason_phrase}".rstrip()
+            self._link.trouble = _status_line(response)
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
-    """The body of an answer: it has a limit, and may break off."""
+    """The body of an answer: it has a limit, and may break off.
 
-    def __init__(self, response: httpx2.Response, delivery: Delivery, limit: int) -> None:
+    Args:
+        by_event: Whether the limit is one event's, for a stream that lasts as long as its connection.
+    """
+
+    def __init__(self, response: httpx2.Response, delivery: Delivery, limit: int, *, by_event: bool = False) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        self._inner, self._delivery, self._limit = response.stream, delivery, limit
+        self._inner, self._delivery, self._limit, self._by_event = response.stream, delivery, limit, by_event
         self.is_whole = True
         """Whether nothing was cut from what was read so far."""
 
@@ -172,6 +189,8 @@ class _BoundedBody(httpx2.AsyncByteStream):
         try:
             async for piece in self._inner:
                 size += len(piece)
+                if self._by_event and (blank := max(piece.rfind(line) for line in _BLANK_LINES)) >= 0:
+                    size = len(piece) - blank
                 if size > self._limit:
                     self.is_whole = False
                     problem = f"the answer has more than max_message_bytes ({self._limit})"
@@ -179,9 +198,9 @@ class _BoundedBody(httpx2.AsyncByteStream):
                     return
                 yield piece
         except httpx2.TransportError as error:
-            # The body ends here; mcp then answers the call itself, since it got no response.
             self.is_whole = False
             self._delivery.break_off(Broke.LINE, describe(error))
+            raise  # mcp counts failed attempts to resume a stream, and answers the call itself when it gives up
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -215,6 +234,18 @@ class _AwaitedBody(httpx2.AsyncByteStream):
         if on_close is not None:
             on_close()
         await self._inner.aclose()
+
+
+def _status_line(response: httpx2.Response) -> str:
+    return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
+
+
+def _is_error_response(body: bytes) -> bool:
+    """Whether mcp reads a JSON-RPC error from this body; of any other it makes an error of its own."""
+    try:
+        return isinstance(jsonrpc_message_adapter.validate_json(body, by_name=False), JSONRPCError)
+    except ValidationError:
+        return False
 
 
 def _is_document(response: httpx2.Response) -> bool:

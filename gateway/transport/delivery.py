@@ -38,7 +38,7 @@ class Broke(StrEnum):
     SESSION = "session"
     """The server answered that it does not know the protocol session (HTTP 404), which it must not run requests of."""
     LINE = "line"
-    """The connection ended, or an HTTP error status came in place of an answer, whatever its number."""
+    """The connection ended, or an HTTP status came in place of an answer, whatever its number."""
     CONTENT = "content"
     """An answer came and cannot be used: too long, encoded, or not of the protocol."""
     TIMEOUT = "timeout"

@@ -169,7 +169,7 @@ class _Posts:
             self._link.note_transport_error(error)
             self._link.trouble = note_failure(error, delivery)
             raise anyio.BrokenResourceError from error
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             self._link.note_status(response.status_code)
             self._link.trouble = reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             delivery.break_off(Broke.LINE, reason)

@@ -1,0 +1,230 @@
+"""At most once: no call that could do harm twice runs twice, however its server or its connection breaks.
+
+The servers record each execution before its effect, and break as a seeded generator decides, while other calls are in
+flight over the same connection.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from breaking import CONNECTION, HTTP_BREAKS, REPEATABLE, SSE_BREAKS, Breaking, BreakingHttp, BreakingSse, breaking
+from mcp.client.streamable_http import streamable_http_client
+
+from gateway import Gateway, GatewayConfig, GatewayError, ToolResult
+from gateway.errors import DeliveryUnknown, ProtocolError, ServerUnavailable
+from gateway.transport.delivery import Broke, Sent, Verdict, verdict
+
+STDIO = Path(__file__).with_name("breaking_server.py")
+STDIO_BREAKS = (
+    *("dies before", "dies after", "answers and dies", "dies amid", "closes its output"),
+    *("closes its errors", "garbage", "garbage answer", "error") * 2,
+)
+BREAK_TWICE = 0.3
+"""Share of calls whose second attempt breaks as well as the first."""
+LANES, AT_ONCE = 8, 6
+"""Trajectories at a time, and calls that each of them has in flight."""
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+@pytest.mark.parametrize("broke", Broke)
+@pytest.mark.parametrize("sent", Sent)
+def test_the_table_allows_a_second_attempt_only_where_it_cannot_run_a_call_twice(
+    sent: Sent, broke: Broke, repeatable: bool
+) -> None:
+    ran_or_too_late = broke in (Broke.CONTENT, Broke.TIMEOUT)
+    surely_not_run = sent is Sent.NOTHING or (sent is Sent.REQUEST and broke is Broke.SESSION)
+    if ran_or_too_late:
+        expected = Verdict.REFUSED
+    elif surely_not_run or repeatable:
+        expected = Verdict.RESEND
+    else:
+        expected = Verdict.UNKNOWN
+    assert verdict(sent, broke, repeatable=repeatable) is expected
+
+
+@dataclass
+class Storm:
+    """Calls through a gateway while their servers break, and what became of each.
+
+    Args:
+        kinds: Of breaks to draw from.
+        ended: Called with the id of each call that is over.
+        share: Of calls whose first attempt breaks.
+    """
+
+    seed: str
+    kinds: Sequence[str]
+    plan: Callable[[str, list[str]], dict[str, Any]]
+    """Makes a call's breaks known to the server; returns arguments to add to the call."""
+    ended: Callable[[str], None] = lambda _: None
+    share: float = 0.8
+    drawn: dict[str, list[str]] = field(default_factory=dict)
+    """Breaks by call, as planned."""
+    outcomes: dict[str, tuple[str, ToolResult | GatewayError]] = field(default_factory=dict)
+    """By call, its tool and its outcome."""
+
+    async def rage(self, gateway: Gateway, enough: Callable[[], bool]) -> None:
+        """Call from several trajectories at a time, each with several calls in flight, until `enough()`."""
+        numbers = itertools.count()
+
+        async def live(lane: int) -> None:
+            rng = random.Random(f"{self.seed}/{lane}")
+            while not enough():
+                number = next(numbers)
+                try:
+                    async with (
+                        gateway.lease(trajectory=f"t{number}", task=None, seed=1) as session,
+                        anyio.create_task_group() as calls,
+                    ):
+                        for each in range(AT_ONCE):
+                            tool = rng.choice(list(session.tools))
+                            breaks = [rng.choice(self.kinds)] if rng.random() < self.share else []
+                            if breaks and rng.random() < BREAK_TWICE:
+                                breaks.append(rng.choice(self.kinds))
+                            calls.start_soon(self._call, session, tool, f"{number}-{each}", breaks)
+                except* GatewayError:  # no connection for this lease: none of its calls was made
+                    pass
+
+        async with anyio.create_task_group() as lanes:
+            for lane in range(LANES):
+                lanes.start_soon(live, lane)
+
+    async def _call(self, session: Any, tool: str, call: str, breaks: list[str]) -> None:
+        self.drawn[call] = list(breaks)
+        more = self.plan(call, breaks)
+        name = session.tools[tool].name
+        try:
+            self.outcomes[call] = name, await session.call(tool, {"id": call, **more})
+        except GatewayError as error:
+            self.outcomes[call] = name, error
+        self.ended(call)
+
+    def check(self, ran: Counter[str]) -> Counter[str]:
+        """Hold the outcomes against what ran; returns how often each kind of outcome occurred."""
+        kinds: Counter[str] = Counter()
+        faults: list[str] = []
+        for call, (tool, outcome) in self.outcomes.items():
+            times = ran[call]
+            if fault := _fault(call, times, 2 if tool in REPEATABLE else 1, outcome):
+                faults.append(f"{call} ({tool}, {self.drawn.get(call)}): {fault}: {outcome!r}")
+            error = isinstance(outcome, ToolResult) and outcome.is_error
+            kinds["error result" if error else "result" if isinstance(outcome, ToolResult) else outcome.code] += 1
+            kinds["twice"] += times == 2
+            kinds["twice, then a result"] += times == 2 and isinstance(outcome, ToolResult) and not error
+        assert not faults, "\n".join(faults)
+        return kinds
+
+
+def _fault(call: str, ran: int, most: int, outcome: ToolResult | GatewayError) -> str:
+    """What is wrong with the outcome of a call that ran so often; empty where nothing is."""
+    if ran > most:
+        return f"ran {ran} times"
+    match outcome:
+        case ToolResult(is_error=True):
+            # Of the tool's own making: the servers send these texts as JSON-RPC errors.
+            return "" if ran and outcome.text in ("it broke", "Connection closed") else "no tool said so"
+        case ToolResult():
+            return "" if ran and outcome.text == call else f"returned, ran {ran} times"
+        case ServerUnavailable():
+            return f"ran {ran} times and is said not to have" if ran else ""
+        case _:
+            return "" if type(outcome) in (DeliveryUnknown, ProtocolError) else "of another kind"
+
+
+def config(**entries: dict[str, Any]) -> GatewayConfig:
+    bounds = {"required": True, "call_timeout_s": 20, "close_timeout_s": 0.5}
+    return GatewayConfig.model_validate({"servers": {name: {**bounds, **entry} for name, entry in entries.items()}})
+
+
+async def storm_over_http(
+    kind: type[Breaking], breaks: int, *, seed: str, foreign: bool = False, **entry: Any
+) -> Counter[str]:
+    """Until the server broke so often. With `foreign`, mcp's own transport is given by `connect=`.
+
+    That one reports nothing about deliveries, and words the faults of HTTP as if the server had answered, so that only
+    broken connections are drawn for it. One of them ends all calls in flight, so few are drawn.
+    """
+    async with breaking(kind, seed, unread=0.0 if foreign else 0.02) as server:
+
+        def plan(call: str, drawn: list[str]) -> dict[str, Any]:
+            server.plan[call] = drawn
+            return {}
+
+        kinds = CONNECTION if foreign else HTTP_BREAKS if kind is BreakingHttp else SSE_BREAKS
+        storm = Storm(seed=seed, kinds=kinds, plan=plan, ended=server.call_over, share=0.1 if foreign else 0.8)
+        connect = (lambda config, _: streamable_http_client(config.url)) if foreign else None
+        async with Gateway(config(world={**server.entry, **entry}), connect=connect) as gateway:
+            await storm.rage(gateway, lambda: server.broken.total() >= breaks)
+        return storm.check(server.ran)
+
+
+async def storm_over_stdio(breaks: int, directory: Path, *, seed: str, scope: str) -> Counter[str]:
+    """`world` keeps state with its process; `library` only reads, so a call may be sent to its next process."""
+    records = {name: directory / f"{seed}-{name}" for name in ("world", "library")}
+    drawn: Counter[str] = Counter()
+
+    def plan(call: str, kinds: list[str]) -> dict[str, Any]:
+        drawn.update(kinds[:1])
+        return {"breaks": kinds}
+
+    tools = {"world": ("put", "assign"), "library": ("look",)}
+    entries = {
+        name: {
+            "command": sys.executable,
+            "args": ["-I", "-S", str(STDIO), str(record), *tools[name]],
+            "scope": scope,
+            **({"min_ready": 2} if scope == "process" else {}),
+        }
+        for name, record in records.items()
+    }
+    storm = Storm(seed=seed, kinds=STDIO_BREAKS, plan=plan)
+    async with Gateway(config(**entries)) as gateway:
+        await storm.rage(gateway, lambda: drawn.total() >= breaks)
+    ran = Counter(itertools.chain.from_iterable(path.read_text().split() for path in records.values() if path.exists()))
+    return storm.check(ran)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("scope", ["shared", "session"])
+@pytest.mark.parametrize("kind", [BreakingHttp, BreakingSse])
+async def test_over_http_and_sse_no_call_runs_twice_that_may_do_harm(kind: type[Breaking], scope: str) -> None:
+    found = await storm_over_http(kind, 300, seed=scope, scope=scope)
+    assert found["result"] and found["delivery_unknown"] and found["twice, then a result"], found
+    assert kind is BreakingSse or (found["server_unavailable"] and found["error result"]), found
+
+
+@pytest.mark.anyio
+async def test_over_a_transport_that_reports_no_deliveries_every_call_counts_as_sent() -> None:
+    found = await storm_over_http(BreakingHttp, 20, seed="foreign", foreign=True)
+    assert found["result"] and found["delivery_unknown"] and found["twice, then a result"], found
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("scope", ["shared", "process"])
+async def test_over_stdio_no_call_runs_twice_that_may_do_harm(scope: str, tmp_path: Path) -> None:
+    found = await storm_over_stdio(150, tmp_path, seed=scope, scope=scope)
+    assert found["result"] and found["delivery_unknown"] and found["error result"], found
+    assert scope == "process" or (found["server_unavailable"] and found["twice, then a result"]), found
+
+
+@pytest.mark.full
+@pytest.mark.anyio
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", range(5))
+async def test_ten_thousand_breaks_run_no_call_twice_that_may_do_harm(part: int, tmp_path: Path) -> None:
+    for scope in ("shared", "session"):
+        await storm_over_http(BreakingHttp, 450, seed=f"{part}/{scope}", scope=scope)
+        await storm_over_http(BreakingSse, 300, seed=f"{part}/{scope}", scope=scope)
+    await storm_over_http(BreakingHttp, 100, seed=f"{part}", foreign=True)
+    for scope in ("shared", "process"):
+        await storm_over_stdio(200, tmp_path, seed=f"{part}-{scope}", scope=scope)
