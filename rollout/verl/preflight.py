@@ -27,6 +27,7 @@ from rollout.environment.parquet import read_rows
 from rollout.environment.row_validation import (
     STOCK_AGENT,
     Row,
+    RowProblem,
     environment_problem,
     environment_problems,
     prompt_lengths,
@@ -136,6 +137,10 @@ def _rows(config: DictConfig, path: Path) -> list[Row]:
     rows, problems = read_task_rows(path, default_agent=default, prompt_key=key)
     _raise_first(problems)
     if shared := shared_indices(rows):
+        if config.actor_rollout_ref.rollout.full_determinism:
+            problem = f"{shared} rows have none of their own, and under full_determinism request ids are made of it"
+            remedy = "number the rows from 0, as `mcp-rollout data` does"
+            raise RowProblem(problem, path=path, row=None, key="extra_info.index", remedy=remedy)
         log.warning(
             "rows without an extra_info.index of their own are traced and sampled as one row",
             file=str(path),

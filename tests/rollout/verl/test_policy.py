@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from rollout.environment.task import Origin
+from rollout.errors import EngineError
 from rollout.types import FinishReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
@@ -28,10 +30,10 @@ class Client:
         return TokenOutput(token_ids=self._ids, log_probs=logprobs, stop_reason=self._stop_reason)
 
 
-def policy(client: Client) -> Any:
+def policy(client: Any, **params: Any) -> Any:
     from rollout.verl.policy import VerlPolicy
 
-    return VerlPolicy(client, "t", Origin(), {}, stop_token_ids=[], end_ids=[END], seed_key="seed")  # type: ignore[arg-type]
+    return VerlPolicy(client, "t", Origin(), params, stop_token_ids=[], end_ids=[END], seed_key="seed")
 
 
 @pytest.mark.parametrize(
@@ -67,3 +69,41 @@ async def test_a_turn_that_is_asked_for_again_is_sampled_with_another_seed() -> 
     for turn in (0, 1, 1, 2):
         await asked.generate([5], max_tokens=4, turn=turn)
     assert len({params["seed"] for params in client.asked}) == 4
+
+
+class Server:
+    """Stands for verl's server actor, behind verl's own client: returns two tokens."""
+
+    def __init__(self, logprobs: list[float] | None) -> None:
+        self._logprobs = logprobs
+        self.generate = self
+
+    async def remote(self, **_: Any) -> Any:
+        from verl.workers.rollout.replica import TokenOutput
+
+        return TokenOutput(token_ids=[1, END], log_probs=self._logprobs, stop_reason="completed", extra_fields={})
+
+
+def asynchronous_client(server: Server) -> Any:
+    """The client of verl's asynchronous trainer modes, without its load balancer."""
+    from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
+
+    class Client(FullyAsyncLLMServerClient):
+        async def _acquire_server(self, request_id: str, **_: Any) -> tuple[str, Any]:
+            return "server", server
+
+        def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+            pass
+
+    return Client(OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "sglang"}}}))
+
+
+async def test_asynchronous_modes_generate_without_logprobs_where_none_are_requested() -> None:
+    asked = policy(asynchronous_client(Server(None)), logprobs=False)
+    completion = await asked.generate([5], max_tokens=4, turn=0)
+    assert (completion.ids, completion.logprobs) == ([1, END], None)
+
+
+async def test_logprobs_that_were_requested_and_are_missing_fail_the_turn() -> None:
+    with pytest.raises(EngineError, match="0 logprobs for 2 tokens"):
+        await policy(asynchronous_client(Server(None)), logprobs=True).generate([5], max_tokens=4, turn=0)

@@ -49,7 +49,7 @@ def preflight(
         environment: dict[str, Any] = ENVIRONMENT,
         mcp: Any = MCP,
         prompt: Any = ({"role": "user", "content": "Shout plum."},),
-        index: int | None = 0,
+        index: object = 0,
     ) -> str:
         (tmp_path / "environments").mkdir()
         (tmp_path / "environments" / "echo.yaml").write_text(yaml.safe_dump(environment))
@@ -90,6 +90,11 @@ def test_rows_that_would_be_sampled_alike_are_said(preflight: Preflight) -> None
     assert warning["rows"] == 2 and warning["file"].endswith("rows.parquet")
 
 
+def test_rows_that_would_share_a_request_id_are_refused_under_full_determinism(preflight: Preflight) -> None:
+    message = preflight("actor_rollout_ref.rollout.full_determinism=True")
+    assert "extra_info.index" in message and "request ids" in message and "number the rows" in message
+
+
 DROPS = ENVIRONMENT | {"thinking": {"context": "drop_previous"}}
 CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
 
@@ -124,6 +129,7 @@ def test_a_thinking_policy_or_filter_that_cannot_be_trained_is_refused(
     ("change", "said"),
     [
         ({"mcp": None}, ["rows.parquet: row 1", "extra_info.mcp", "mcp-rollout data"]),
+        ({"index": "7"}, ["rows.parquet: row 1", "extra_info.index", "'7'", "number the rows", "mcp-rollout data"]),
         ({"mcp": {**MCP, "seed": None}}, ["rows.parquet: row 1", "extra_info.mcp.seed"]),
         (
             {"mcp": {**MCP, "tools": ["shuot"]}},
