@@ -37,7 +37,14 @@ from rollout.environment.row_validation import (
 from rollout.environment.startup import opened, opened_environment
 from rollout.environment.validation import LOCK_KEY, refuse_differences, selected
 from rollout.trace.store import TraceStore
-from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens
+from rollout.verl.settings import (
+    Settings,
+    check_groups,
+    check_model_length,
+    check_thinking,
+    context_tokens,
+    reward_parts,
+)
 from rollout.verl.tool_agent_sessions import gateway_config
 
 if TYPE_CHECKING:
@@ -90,6 +97,7 @@ async def preflight(config: DictConfig) -> None:
     """
     settings = Settings.of(config)
     _check_given(config)
+    check_groups(config, reward_parts(settings))
     TraceStore(settings.trace_dir).check()
     rows: list[Row] = []
     for path in _files(config):

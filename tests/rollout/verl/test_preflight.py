@@ -95,6 +95,7 @@ def test_rows_that_would_share_a_request_id_are_refused_under_full_determinism(p
     assert "extra_info.index" in message and "request ids" in message and "number the rows" in message
 
 
+V0 = ["trainer.use_v1=False", "algorithm.adv_estimator=reinforce_plus_plus"]
 DROPS = ENVIRONMENT | {"thinking": {"context": "drop_previous"}}
 CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
 
@@ -102,12 +103,12 @@ CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
 @pytest.mark.parametrize(
     ("environment", "overrides", "said"),
     [
-        (DROPS, ["trainer.use_v1=False"], ["echo.yaml", "thinking.context", "v0 trainer takes one"]),
+        (DROPS, V0, ["echo.yaml", "thinking.context", "v0 trainer takes one"]),
         (DROPS, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.context", "gpt-oss"]),
         (CLOSES, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.tokens_per_turn", "gpt-oss"]),
         (
             ENVIRONMENT,
-            ["actor_rollout_ref.rollout.custom.mcp.thinking.context=drop_previous", "trainer.use_v1=False"],
+            ["actor_rollout_ref.rollout.custom.mcp.thinking.context=drop_previous", *V0],
             ["thinking.context"],
         ),
         (
@@ -187,6 +188,28 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
 def test_what_is_wrong_with_the_configuration_is_said(preflight: Preflight, override: str, said: list[str]) -> None:
     message = preflight(override)
     assert message.startswith("error: ") and all(part in message for part in said), message
+
+
+FILTERS = "algorithm.filter_groups.enable=True"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["trainer.use_v1=False"], ["algorithm.adv_estimator", "grpo", "reward of 0", "set trainer.use_v1=True"]),
+        ([FILTERS, "algorithm.filter_groups.metric=acc"], ["filter_groups.metric", "'acc'", "one of reward, letters"]),
+        ([FILTERS, "trainer.v1.trainer_mode=colocate_async"], ["algorithm.filter_groups", "trainer_mode=sync"]),
+    ],
+)
+def test_what_withdrawn_trajectories_would_spoil_is_refused(
+    preflight: Preflight, overrides: list[str], said: list[str]
+) -> None:
+    message = preflight(*overrides)
+    assert [part for part in said if part not in message] == [], message
+
+
+def test_groups_of_one_reward_can_be_filtered(preflight: Preflight) -> None:
+    assert preflight(FILTERS, "algorithm.filter_groups.metric=letters") == ""
 
 
 USER = ENVIRONMENT | {
