@@ -11,11 +11,14 @@ from verl.workers.rollout.replica import TokenOutput
 
 from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
+from rollout.loop.limits import shielded
 from rollout.types import Completion, FinishReason
 
 
 class VerlPolicy:
     """Token-in-token-out generation through verl's `LLMServerClient`, sticky to one server per trajectory.
+
+    A generation ends by itself, also where the trajectory's time is over.
 
     Args:
         request_id: The same for all turns of a trajectory; verl's client chooses the server by it.
@@ -51,7 +54,11 @@ class VerlPolicy:
         images = self._images()
         inputs: dict[str, Any] = {"prompt_ids": ids} | ({"image_data": images} if images else {})
         try:
-            output = await self._client.generate(request_id=self._request_id, sampling_params=params, **inputs)
+            # Shielded from the trajectory's clock: verl's client cannot abort a request, and a server would go on
+            # generating after its load balancer has counted the request out, also while the trainer releases the
+            # server's memory. `max_tokens` bounds the wait.
+            request = self._client.generate(request_id=self._request_id, sampling_params=params, **inputs)
+            output = await shielded(request)
         except Exception as error:  # the engine's boundary: Ray wraps any exception of a server
             raise EngineError(f"{type(error).__name__}: {error}") from error
         logprobs = output.log_probs

@@ -114,12 +114,11 @@ class _BatchChecks:
     finished_keys: dict[str, set[str]]
     failure_keys: dict[str, set[str]]
 
-    def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
-        super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs, **_filter_arguments(sampler_kwargs))
-        self.poll_interval = float(sampler_kwargs.get("poll_interval_s", self.poll_interval))
-        self._min_group_size = min(
-            int(sampler_kwargs.get("min_group_size", 2)), int(sampler_kwargs.get("group_size", 1))
-        )
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = kwargs["sampler_kwargs"]
+        super().__init__(*args, **kwargs, **_filter_arguments(given))
+        self.poll_interval = float(given.get("poll_interval_s", self.poll_interval))
+        self._min_group_size = min(int(given.get("min_group_size", 2)), int(given.get("group_size", 1)))
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """Sample as verl does, and add `mcp/*` to its metrics.
