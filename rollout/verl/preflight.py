@@ -97,6 +97,7 @@ async def preflight(config: DictConfig) -> None:
     """
     settings = Settings.of(config)
     _check_given(config)
+    _warn_of_renormalised_sampling(config)
     check_groups(config, reward_parts(settings))
     TraceStore(settings.trace_dir).check()
     rows: list[Row] = []
@@ -125,6 +126,21 @@ def _check_given(config: DictConfig) -> None:
     if config.trainer.device == "cpu" and os.environ.get("VERL_PLATFORM") != "cpu":
         raise ConfigError(
             "the CPU engine needs verl's CPU platform", key="engine", remedy="set VERL_PLATFORM=cpu in the environment"
+        )
+
+
+def _warn_of_renormalised_sampling(config: DictConfig) -> None:
+    """Warn where the engine samples from a part of the distribution whose whole the trainer computes."""
+    rollout = config.actor_rollout_ref.rollout
+    cut = {
+        key: rollout[key] for key, neutral in {"top_p": 1.0, "top_k": -1}.items() if rollout[key] not in (neutral, 0)
+    }
+    if cut:
+        log.warning(
+            "the engine renormalises the probabilities of the tokens it samples from, and the trainer does not: "
+            "trained log-probabilities differ from sampled ones; set top_p=1.0 and top_k=-1 for training",
+            key="actor_rollout_ref.rollout",
+            **cut,
         )
 
 

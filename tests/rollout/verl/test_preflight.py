@@ -190,6 +190,19 @@ def test_what_is_wrong_with_the_configuration_is_said(preflight: Preflight, over
     assert message.startswith("error: ") and all(part in message for part in said), message
 
 
+@pytest.mark.parametrize(
+    ("override", "cut"),
+    [("temperature=0.7", {}), ("top_p=0.8", {"top_p": 0.8}), ("top_k=20", {"top_k": 20})],
+)
+def test_sampling_from_a_part_of_the_distribution_is_warned_of(
+    preflight: Preflight, override: str, cut: dict[str, float]
+) -> None:
+    with capture_logs() as logs:
+        assert preflight(f"actor_rollout_ref.rollout.{override}") == ""
+    warnings = [entry for entry in logs if "renormalises" in entry["event"]]
+    assert len(warnings) == bool(cut) and all(entry | cut == entry for entry in warnings)
+
+
 FILTERS = "algorithm.filter_groups.enable=True"
 
 
