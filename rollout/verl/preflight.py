@@ -44,6 +44,7 @@ from rollout.verl.settings import (
     check_thinking,
     context_tokens,
     reward_parts,
+    warn_of_several_updates,
 )
 from rollout.verl.tool_agent_sessions import gateway_config
 
@@ -211,6 +212,7 @@ async def _check_environment(
     except ConfigError as error:
         raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
+    warn_of_several_updates(environment, config)
     async with opened_environment(environment) as gateway:
         problems, schemas = await environment_problems(environment, gateway, own, lock.entries, lock_path=lock.path)
         _raise_first(problems)

@@ -187,6 +187,29 @@ def check_thinking(environment: Environment, config: DictConfig) -> None:
     check_thoughts(environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
 
 
+def warn_of_several_updates(environment: Environment, config: DictConfig) -> None:
+    """Warn where trajectories of several training samples can make more than one optimizer step of a batch.
+
+    verl pads a batch to a multiple of `ppo_mini_batch_size * n` samples, and takes a step for each slice of that size.
+    """
+    if environment.thinking.context is not ThinkingContext.DROP_PREVIOUS or environment.user is None:
+        return
+    limits = limits_for(environment, config.actor_rollout_ref.rollout)
+    # A sample ends where the user speaks again, after at least one assistant turn; nothing follows the last user turn.
+    samples = min(limits.assistant_turns, limits.user_turns or limits.assistant_turns)
+    needed = config.data.train_batch_size * samples
+    if config.actor_rollout_ref.actor.ppo_mini_batch_size < needed:
+        log.warning(
+            "drop_previous makes several training samples of a trajectory, so a batch can take more than one optimizer "
+            "step, the later ones off-policy, each over samples and padding as they fall; keep the thinking, or raise "
+            "ppo_mini_batch_size (with use_dynamic_bsz, since verl else refuses more than train_batch_size)",
+            environment=environment.name,
+            key="actor_rollout_ref.actor.ppo_mini_batch_size",
+            needed=needed,
+            samples_per_trajectory=samples,
+        )
+
+
 def check_groups(config: DictConfig, parts: Collection[str]) -> None:
     """Validate what becomes of groups whose trajectories are withdrawn.
 

@@ -305,3 +305,17 @@ def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight,
     mcp = {**MCP, "tools": ["say_hello"]}
     message = preflight(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tmp_path / 'lock.yaml'}", mcp=mcp)
     assert "Whisper it." in message and "Say it louder." in message and f"tool-config {stock} echo.yaml" in message
+
+
+@pytest.mark.parametrize(
+    ("context", "mini_batch", "needed"),
+    [("keep", 32, None), ("drop_previous", 32, 64), ("drop_previous", 64, None)],
+)
+def test_more_than_one_optimizer_step_of_a_batch_is_warned_of(
+    preflight: Preflight, context: str, mini_batch: int, needed: int | None
+) -> None:
+    environment = USER | {"thinking": {"context": context}, "limits": {"user_turns": 2}}
+    with capture_logs() as logs:
+        assert preflight(f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}", environment=environment) == ""
+    warnings = [entry["needed"] for entry in logs if "optimizer step" in entry["event"]]
+    assert warnings == ([] if needed is None else [needed])
