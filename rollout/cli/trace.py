@@ -26,7 +26,7 @@ from rollout.cli.options import (
 )
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened_environment
-from rollout.trace.export import export_preferences, export_sft, offered_schemas
+from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path, offered_schemas
 from rollout.trace.record import Trace
 from rollout.trace.stats import Lengths, Stats, recorded_lengths, statistics_of
 from rollout.trace.store import read_traces, to_json
@@ -125,6 +125,13 @@ def export(
     min_margin: Annotated[
         float, typer.Option(help="With --preferences: by how much a pair's rewards differ at least.")
     ] = 0.5,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids.",
+        ),
+    ] = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = ENVIRONMENTS,
@@ -134,13 +141,26 @@ def export(
         raise ConfigError("say what to export as", key="--sft", remedy="add --sft or --preferences, one of them")
     tools = _schemas(directory, tool_config, environments_dir)
     if sft:
-        exported = export_sft(_read(directory), output, tools=tools, min_reward=min_reward)
+        check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer)}
+        exported = export_sft(_read(directory), output, tools=tools, min_reward=min_reward, **check)
     else:
         exported = export_preferences(_read(directory), output, tools=tools, min_margin=min_margin)
     kind = "conversations" if sft else "pairs"
-    text = f"{output}: {exported.rows} {kind}; {exported.left_out} trajectories left out"
+    as_ids = f"; {ids_path(output)}: {exported.as_ids} trajectories as ids" if exported.as_ids else ""
+    text = f"{output}: {exported.rows} {kind}{as_ids}; {exported.left_out} trajectories left out"
     print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)
-    return int(exported.rows == 0)
+    return int(exported.rows + exported.as_ids == 0)
+
+
+def _template_check(model: str) -> Reproduces:
+    try:
+        from rollout.tokens.sft import template_check
+
+        return template_check(model)
+    except (ImportError, OSError, ValueError) as error:
+        problem = f"cannot be checked with: {str(error).splitlines()[0]}"
+        remedy = "name a model directory with its tokenizer, and install verl"
+        raise ConfigError(problem, file=model, key="--tokenizer", remedy=remedy) from error
 
 
 def _read(directory: Path) -> Iterator[Trace]:

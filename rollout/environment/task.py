@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -89,12 +90,17 @@ class Task(BaseModel):
             where: file and row, for errors.
 
         Raises:
-            ConfigError: the row lacks `extra_info.mcp`, or a field is invalid.
+            ConfigError: the row lacks `extra_info.mcp`, or a field is invalid. `extra_info.index` may be missing, but
+                verl hands it to the agent loop as the row's number.
         """
         extra: Any = row.get("extra_info")
         mcp: Any = cast("Mapping[str, Any]", extra).get("mcp") if isinstance(extra, Mapping) else None
         if not isinstance(mcp, Mapping):
             raise ConfigError("a row for mcp_agent needs this mapping", file=where, key="extra_info.mcp", remedy=REMEDY)
+        index: Any = cast("Mapping[str, Any]", extra).get("index")
+        if not isinstance(index, Integral | None):
+            problem, remedy = f"is not an integer: {index!r}", f"number the rows from 0; {REMEDY}"
+            raise ConfigError(problem, file=where, key="extra_info.index", remedy=remedy)
         fields = dict(cast("Mapping[str, Any]", mcp))
         # verl's dataset sometimes passes lists as arrays. The model rejects whatever is not a list.
         fields["tools"] = _listed(fields.get("tools"))

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import anyio
+
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
 from rollout.errors import PromptTooLong
 from rollout.trace.record import StopReason, Trace
+
+T = TypeVar("T")
+
+
+def is_time_over() -> bool:
+    """Whether the deadline of the trajectory, or of anything around it, has passed.
+
+    A shielded wait, such as a generation that cannot be aborted, ends after it without an exception.
+    """
+    return anyio.current_effective_deadline() <= anyio.current_time()
+
+
+async def shielded(work: Awaitable[T]) -> T:
+    """Await `work` to its end, also where the trajectory's deadline passes meanwhile."""
+    with anyio.CancelScope(shield=True):
+        return await work
+    raise AssertionError("unreachable: this scope is not cancelled, so it suppresses nothing")
 
 
 class Limits(LimitsConfig):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingContext
 from rollout.formats import FORMATS
+from rollout.loop.limits import is_time_over
 from rollout.trace.segment import Segment, Span, SpanKind
 from rollout.types import Completion, FinishReason, Policy, ThoughtMarkers, TokenBuilder
 
@@ -52,7 +53,8 @@ async def generate(
 
     With a thinking budget the engine first generates at most `thinking` tokens. If the turn is still thinking then, the
     closing marker is appended, which is not sampled. The engine then continues to `max_tokens` in total, the marker
-    included. Where the marker leaves no room for another token, the turn ends with its thought open.
+    included. Where the marker leaves no room for another token, or the trajectory's time is over, the turn ends with
+    its thought open.
 
     Raises:
         ConfigError: there is a budget, and the policy's thoughts have no closing marker.
@@ -60,7 +62,12 @@ async def generate(
     first = max_tokens if thinking is None else min(thinking, max_tokens)
     begun = await policy.generate(list(context), max_tokens=first, turn=turn)
     # Shorter than `first` at LENGTH: the engine's context is full, and another request would return nothing.
-    if begun.finish_reason is not FinishReason.LENGTH or len(begun.ids) < first or first == max_tokens:
+    if (
+        begun.finish_reason is not FinishReason.LENGTH
+        or len(begun.ids) < first
+        or first == max_tokens
+        or is_time_over()
+    ):
         return begun
     marker = tokens.encode(markers(tokens).closing) if await _is_thinking(begun.ids, tokens) else []
     ids = [*begun.ids, *marker]

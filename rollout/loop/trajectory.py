@@ -18,7 +18,7 @@ from rollout.errors import RolloutError
 from rollout.loop.calls import call_tools
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
-from rollout.loop.limits import Limits
+from rollout.loop.limits import Limits, is_time_over, shielded
 from rollout.loop.reward import score
 from rollout.loop.thinking import generate
 from rollout.loop.user import User
@@ -65,7 +65,8 @@ async def roll_out(
                 context = Context(environment=environment, limits=limits, tokens=tokens, schemas=schemas)
                 filters = Filters(environment.filters)
                 # The clock starts here, after the wait for the lease, and cancels nothing outside `play`: the session
-                # stays open, so that a trajectory that ran out of time can still be scored.
+                # stays open, so that a trajectory that ran out of time can still be scored. A policy may shield its
+                # generation; then that ends first.
                 with anyio.move_on_after(limits.wall_clock_s) as clock:
                     await play(trace, session, policy, user, context, filters)
                 # An engine that is cancelled while it generates may return its partial completion instead of raising
@@ -115,8 +116,8 @@ async def play(
 async def take_turn(trace: Trace, policy: Policy, context: Context, filters: Filters) -> Parsed:
     """Generate once, append the ids exactly as sampled, and apply the filters.
 
-    An aborted generation ends the trajectory. So does one that the length limit cut before a readable call: part of a
-    sentence is neither an answer nor a message to a user.
+    The trajectory ends with a generation that was aborted or outlasted its time, and with one that the length limit cut
+    before a readable call: part of a sentence is neither an answer nor a message to a user.
     """
     began, thinking, tokens = time.monotonic(), context.environment.thinking, context.tokens
     completion = await generate(
@@ -128,13 +129,16 @@ async def take_turn(trace: Trace, policy: Policy, context: Context, filters: Fil
         thinking=thinking.tokens_per_turn,
     )
     generate_s = time.monotonic() - began
-    parsed = await tokens.parse(completion.ids, context.schemas)
+    # Shielded, so that what was sampled is recorded where the time ran out during the generation.
+    parsed = await shielded(tokens.parse(completion.ids, context.schemas))
     edit = tokens.completion(trace.context, completion.ids)
     turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.generate_s = generate_s
     filters.judge(trace, completion, parsed)
     if completion.finish_reason is FinishReason.ABORT:
         trace.stop_reason = StopReason.ABORTED
+    elif is_time_over():
+        trace.stop_reason = trace.stop_reason or StopReason.TIME_LIMIT
     elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
         trace.stop_reason = trace.stop_reason or StopReason.TOKEN_LIMIT
     return parsed

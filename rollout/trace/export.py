@@ -1,24 +1,28 @@
-"""Export traces as training data: conversations for SFT, or preference pairs of trajectories of the same row.
+"""Export traces as training data: for SFT, or preference pairs of trajectories of the same row.
 
-Both contain thinking and tool calls.
+SFT has two files: conversations, and the ids and loss masks of trajectories that a conversation cannot stand for.
+Conversations and pairs contain thinking and tool calls.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gateway.errors import ConfigError
 from gateway.types import CallFault
-from rollout.trace.record import ROUNDING, Trace, Turn
-from rollout.types import Message
+from rollout.trace.record import ROUNDING, SpanKind, Trace, Turn
+from rollout.types import FinishReason, Message
 
 ToolsByEnvironment = Mapping[str, Sequence[Mapping[str, Any]]]
 """OpenAI-style tool schemas by environment name; a trace names its tools but does not hold their schemas."""
+Reproduces = Callable[[Trace, Mapping[str, Any]], bool]
+"""Compares a trace with the tokens of its conversation, a row of `sft_row`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,33 +30,52 @@ class Exported:
     """The outcome of an export."""
 
     rows: int
+    """Conversations or pairs."""
     left_out: int
-    """Trajectories that are not exported: failed ones, those with an unreadable call, and those that scored too low or
-    have no partner for a pair."""
+    """Trajectories that are not exported: failed ones and those that scored too low; of pairs, also those that are no
+    whole conversation or have no partner."""
+    as_ids: int = 0
+    """Trajectories that are exported as ids and loss mask."""
 
 
 def export_sft(
-    traces: Iterable[Trace], path: str | Path, *, tools: ToolsByEnvironment, min_reward: float = 1.0
+    traces: Iterable[Trace],
+    path: str | Path,
+    *,
+    tools: ToolsByEnvironment,
+    min_reward: float = 1.0,
+    reproduces: Reproduces = lambda trace, row: True,
 ) -> Exported:
-    """Write trajectories as JSON lines, see `sft_row`; the file appears whole or not at all.
+    """Write trajectories as JSON lines: whole conversations to `path`, see `sft_row`, and all others to `ids_path`.
+
+    Each file appears whole or not at all.
 
     Args:
         min_reward: the lowest score of an exported trajectory.
+        reproduces: whether a conversation's rendering has the trace's ids and loss mask; if not, those are exported.
 
     Raises:
-        ConfigError: the file cannot be written, or `tools` lacks an environment or a tool of a trace.
+        ConfigError: a file cannot be written, or `tools` lacks an environment or a tool of a conversation.
     """
-    total = 0
-
-    def rows() -> Iterator[dict[str, Any]]:
-        nonlocal total
+    as_ids = left_out = 0
+    with _JsonLines(path) as conversations, _JsonLines(ids_path(path)) as samples:
         for trace in traces:
-            total += 1
-            if _is_usable(trace) and trace.reward and trace.reward.reaches(min_reward):
-                yield sft_row(trace, tools)
+            if not _is_scored(trace) or not trace.reward or not trace.reward.reaches(min_reward):
+                left_out += 1
+                continue
+            row = sft_row(trace, tools) if is_conversation(trace) and _trains_all(trace) else None
+            if row is not None and reproduces(trace, row):
+                conversations.write(row)
+                continue
+            as_ids += 1
+            for sample in ids_rows(trace):
+                samples.write(sample)
+    return Exported(rows=conversations.rows, left_out=left_out, as_ids=as_ids)
 
-    written = _write(path, rows())
-    return Exported(rows=written, left_out=total - written)
+
+def ids_path(path: str | Path) -> Path:
+    """The file of ids and loss masks beside a file of conversations: `sft.ids.jsonl` beside `sft.jsonl`."""
+    return Path(path).with_suffix(".ids.jsonl")
 
 
 def export_preferences(
@@ -73,11 +96,13 @@ def export_preferences(
     total = 0
     for trace in traces:
         total += 1
-        if _is_usable(trace):
+        if _is_scored(trace) and is_conversation(trace):
             groups[_same_row(trace)].append(trace)
     pairs = [pair for group in groups.values() for pair in _pairs(group, min_margin)]
-    rows = _write(path, (preference_row(better, worse, tools) for better, worse in pairs))
-    return Exported(rows=rows, left_out=total - 2 * rows)
+    with _JsonLines(path) as file:
+        for better, worse in pairs:
+            file.write(preference_row(better, worse, tools))
+    return Exported(rows=file.rows, left_out=total - 2 * file.rows)
 
 
 def preference_row(better: Trace, worse: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
@@ -115,32 +140,47 @@ def _pairs(group: Sequence[Trace], min_margin: float) -> Iterator[tuple[Trace, T
         yield better, worse
 
 
-def _write(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write the rows and return their number. Without rows the file is left as it is."""
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    count = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                count += 1
-        if count:
-            partial.replace(path)
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="-o") from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return count
+class _JsonLines:
+    """A file of JSON lines that appears whole or not at all. Without rows, the file that was there stays."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._partial = self._path.with_name(self._path.name + ".partial")
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        with self._as_config_error():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._partial.open("w", encoding="utf-8")
+        return self
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        with self._as_config_error():
+            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self.rows += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with self._as_config_error():
+                self._file.close()
+                if self.rows and kind is None:
+                    self._partial.replace(self._path)
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def _as_config_error(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(f"cannot be written: {error.strerror or error}", file=self._path, key="-o") from error
 
 
 def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     """Build a row with `messages`, `tools` and the origin of the trajectory.
 
-    Assistant messages have `reasoning_content` where there was thinking. The arguments of `tool_calls` are JSON text,
-    as in OpenAI's API, so that rows with different tools have one schema. Messages after the last assistant message are
-    left out.
+    Assistant messages have `reasoning_content` where there was thinking. The arguments of `tool_calls` are objects, as
+    chat templates expect them. Messages after the last assistant message are left out.
 
     Raises:
         ConfigError: `tools` lacks the trace's environment or one of its tools.
@@ -148,9 +188,7 @@ def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     return {
         "messages": _messages(trace),
         **_source(trace, tools),
-        "trajectory": trace.id,
-        "reward": trace.reward.score if trace.reward else None,
-        "stop_reason": str(trace.stop_reason),
+        **_outcome(trace),
     }
 
 
@@ -160,11 +198,53 @@ def _source(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     return {"tools": schemas, "environment": task.environment, "task": task.task, "seed": task.seed}
 
 
-def _is_usable(trace: Trace) -> bool:
-    """Whether the trajectory ended, was scored, and has no unreadable call."""
-    if trace.reward is None or trace.failure is not None or not trace.turns:
-        return False
-    return all(event.fault is not CallFault.UNREADABLE for turn in trace.turns for event in turn.tools)
+def ids_rows(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Build rows with `input_ids` and `loss_mask`, 1 where a token is in the loss: one for each training sample."""
+    for number, segment in enumerate(trace.segments):
+        yield {
+            "input_ids": segment.prompt_ids + segment.response_ids,
+            "loss_mask": [0] * len(segment.prompt_ids) + segment.loss_mask,
+            "environment": trace.task.environment,
+            "task": trace.task.task,
+            "seed": trace.task.seed,
+            **_outcome(trace),
+            "sample": number,
+        }
+
+
+def _outcome(trace: Trace) -> dict[str, Any]:
+    return {
+        "trajectory": trace.id,
+        "reward": trace.reward.score if trace.reward else None,
+        "stop_reason": str(trace.stop_reason),
+    }
+
+
+def _is_scored(trace: Trace) -> bool:
+    """Whether the trajectory was played to an end and scored."""
+    return trace.reward is not None and trace.failure is None and bool(trace.turns)
+
+
+def is_conversation(trace: Trace) -> bool:
+    """Whether the messages are all that the policy wrote: every turn ended by itself, with an answer or a call.
+
+    A template would close what a limit cut in mid-thought, and write an unreadable call as it was read.
+    """
+    return all(
+        turn.finish_reason is FinishReason.STOP
+        and (turn.content or turn.tools)
+        and all(event.fault is not CallFault.UNREADABLE for event in turn.tools)
+        for turn in trace.turns
+    )
+
+
+def _trains_all(trace: Trace) -> bool:
+    """Whether all that was sampled is in the loss of one training sample, as in that of a conversation."""
+    in_loss = all(
+        span.kind is SpanKind.CONTEXT or (span.kind.is_sampled and 0 not in trace.loss_mask[span.start : span.end])
+        for span in trace.spans
+    )
+    return not trace.earlier and in_loss
 
 
 def _score(trace: Trace) -> float:
@@ -188,14 +268,8 @@ def _assistant(message: Message, turn: Turn) -> Message:
     if turn.thinking:
         exported["reasoning_content"] = turn.thinking
     if calls := message.get("tool_calls"):
-        exported["tool_calls"] = [_call(call) for call in calls]
+        exported["tool_calls"] = calls
     return exported
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    arguments = json.dumps(function["arguments"], ensure_ascii=False)
-    return {**call, "function": {"name": function["name"], "arguments": arguments}}
 
 
 def offered_schemas(trace: Trace, tools: ToolsByEnvironment) -> list[Mapping[str, Any]]:

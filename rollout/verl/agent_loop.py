@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from hashlib import sha256
+from numbers import Integral
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +16,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
+from gateway.types import canonical_json
 from rollout.environment.task import Origin, Task
 from rollout.errors import RolloutError
 from rollout.loop.trajectory import roll_out
@@ -107,14 +110,16 @@ class MCPAgentLoop(AgentLoopBase):
             return
         tokens = runtime.tokens(self.continuous_token_builder, self.tokenizer)
         images = DecodedImages(trace.messages)
+        # v0 does not say which sibling this is: all siblings would have one request id, and sample the same tokens.
+        is_identified = "session_id" in row
+        is_deterministic = is_identified and bool(self.config.actor_rollout_ref.rollout.full_determinism)
         policy = VerlPolicy(
             self.server_manager,
-            trace.id,
+            reproducible_id(trace) if is_deterministic else trace.id,
             trace.origin,
             sampling_params,
             stop_token_ids=tokens.stop_token_ids,
-            # v0 does not say which sibling this is, and with one seed all siblings would sample the same tokens.
-            seed_key=runtime.settings.sampling_seed_key if "session_id" in row else None,
+            seed_key=runtime.settings.sampling_seed_key if is_identified else None,
             images=lambda: images.first(trace.images),
             end_ids=self._end_ids,
         )
@@ -135,15 +140,26 @@ class MCPAgentLoop(AgentLoopBase):
 
 
 def _origin(row: dict[str, Any]) -> Origin:
-    batch = _BATCH.get()
+    """The trajectory's origin. An index that is no integer counts as 0 here; `Task.from_row` refuses it."""
+    batch, index = _BATCH.get(), row.get("index")
     return Origin(
-        row=int(row.get("index") or 0),
+        row=int(index) if isinstance(index, Integral) else 0,
         sample=int(row.get("session_id", 0)),
         step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
         validate=batch.validate,
         uid=str(row.get("uid", "")),
         engine="verl",
     )
+
+
+def reproducible_id(trace: Trace) -> str:
+    """A request id that is equal in every run of the same trajectory, and differs from those of its siblings.
+
+    Under `full_determinism` verl routes a request by its id and passes the id on to the engine.
+    """
+    task, origin = trace.task, trace.origin
+    identity = [task.environment, task.task, task.seed, origin.row, origin.sample, origin.step, origin.validate_]
+    return f"mcp-{sha256(canonical_json(identity).encode()).hexdigest()[:32]}"
 
 
 def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list[dict[str, Any]] | None:

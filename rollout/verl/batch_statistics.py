@@ -20,6 +20,8 @@ ACTOR_NAME = "mcp_rollout_batch_statistics"
 _MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)
 _MEANS = ("mcp/turns", "mcp/tool_calls", "mcp/lease_wait_s", "mcp/failed_share", "mcp/penalty", *_MARKS)
 """Metrics that every trajectory has a value of."""
+_SCORE = "mcp/score/mean"
+"""The reward, each trajectory counted once: verl's `critic/score/mean` counts its training samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +30,7 @@ class TrajectoryStatistics:
 
     validate: bool
     values: dict[str, float]
-    """By metric of which verl logs the batch's mean. The parts of the reward, `mcp/reward/ENVIRONMENT/PART`, are
+    """By metric of which verl logs the batch's mean. The score and its parts, `mcp/reward/ENVIRONMENT/PART`, are
     missing if the trajectory was withdrawn."""
     tool_calls: int
     tool_errors: int
@@ -57,7 +59,9 @@ class TrajectoryStatistics:
             **{mark: marks[mark] for mark in _MARKS},
         }
         if reward:
-            values |= {f"mcp/reward/{trace.task.environment}/{part}": value for part, value in reward.parts.items()}
+            values |= {_SCORE: reward.score} | {
+                f"mcp/reward/{trace.task.environment}/{part}": value for part, value in reward.parts.items()
+            }
         return cls(
             validate=trace.origin.validate_,
             values=values,
@@ -109,7 +113,7 @@ class BatchStatistics:
                 values[name].append(value)
         calls = sum(one.tool_calls for one in self.trajectories)
         return {
-            **dict.fromkeys(_MEANS, 0.0),
+            **dict.fromkeys((*_MEANS, _SCORE), 0.0),
             **{name: fmean(values[name]) for name in sorted(values)},
             "mcp/trajectories": float(len(self.trajectories)),
             "mcp/tool_error_rate": sum(one.tool_errors for one in self.trajectories) / max(calls, 1),

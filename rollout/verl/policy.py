@@ -11,13 +11,17 @@ from verl.workers.rollout.replica import TokenOutput
 
 from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
+from rollout.loop.limits import shielded
 from rollout.types import Completion, FinishReason
 
 
 class VerlPolicy:
     """Token-in-token-out generation through verl's `LLMServerClient`, sticky to one server per trajectory.
 
+    A generation ends by itself, also where the trajectory's time is over.
+
     Args:
+        request_id: The same for all turns of a trajectory; verl's client chooses the server by it.
         stop_token_ids: Ids at which generation has to stop, in addition to the model's own.
         end_ids: The model's own end-of-sequence ids, as far as the tokenizer has them.
         seed_key: Name of the engine's sampling parameter for a request's seed; None leaves sampling unseeded.
@@ -27,7 +31,7 @@ class VerlPolicy:
     def __init__(
         self,
         client: LLMServerClient,
-        trajectory: str,
+        request_id: str,
         origin: Origin,
         sampling_params: dict[str, Any],
         *,
@@ -37,7 +41,7 @@ class VerlPolicy:
         images: Callable[[], list[Any]] = list,
     ) -> None:
         self._images = images
-        self._client, self._trajectory, self._seed_key = client, trajectory, seed_key
+        self._client, self._request_id, self._seed_key = client, request_id, seed_key
         stops = {*(sampling_params.get("stop_token_ids") or ()), *stop_token_ids}
         self._ends = stops | set(end_ids)
         self._seeds = TurnSeeds(origin)
@@ -50,17 +54,25 @@ class VerlPolicy:
         images = self._images()
         inputs: dict[str, Any] = {"prompt_ids": ids} | ({"image_data": images} if images else {})
         try:
-            output = await self._client.generate(request_id=self._trajectory, sampling_params=params, **inputs)
+            # Shielded from the trajectory's clock: verl's client cannot abort a request, and a server would go on
+            # generating after its load balancer has counted the request out, also while the trainer releases the
+            # server's memory. `max_tokens` bounds the wait.
+            request = self._client.generate(request_id=self._request_id, sampling_params=params, **inputs)
+            output = await shielded(request)
         except Exception as error:  # the engine's boundary: Ray wraps any exception of a server
             raise EngineError(f"{type(error).__name__}: {error}") from error
-        if output.log_probs is not None and len(output.log_probs) != len(output.token_ids):
-            raise EngineError(f"{len(output.log_probs)} logprobs for {len(output.token_ids)} tokens")
-        if not all(map(math.isfinite, output.log_probs or ())):
+        logprobs = output.log_probs
+        # The client of verl's asynchronous modes returns an empty list if no logprobs were requested. A completion
+        # without tokens has an empty list of logprobs, for which some engines return None.
+        if not logprobs and not (output.token_ids and self._params.get("logprobs")):
+            logprobs = None if output.token_ids else []
+        if logprobs is not None and len(logprobs) != len(output.token_ids):
+            raise EngineError(f"{len(logprobs)} logprobs for {len(output.token_ids)} tokens")
+        if not all(map(math.isfinite, logprobs or ())):
             raise EngineError("the engine returned a logprob that is not finite")
         return Completion(
             ids=list(output.token_ids),
-            # For a completion without tokens engines return either an empty list or None; both become an empty list.
-            logprobs=list(output.log_probs or ()) if output.log_probs is not None or not output.token_ids else None,
+            logprobs=None if logprobs is None else list(logprobs),
             finish_reason=self._finish_reason(output, max_tokens),
             weights_version=(
                 output.extra_fields.get("min_global_steps"),

@@ -27,6 +27,7 @@ from rollout.environment.parquet import read_rows
 from rollout.environment.row_validation import (
     STOCK_AGENT,
     Row,
+    RowProblem,
     environment_problem,
     environment_problems,
     prompt_lengths,
@@ -36,7 +37,15 @@ from rollout.environment.row_validation import (
 from rollout.environment.startup import opened, opened_environment
 from rollout.environment.validation import LOCK_KEY, refuse_differences, selected
 from rollout.trace.store import TraceStore
-from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens
+from rollout.verl.settings import (
+    Settings,
+    check_groups,
+    check_model_length,
+    check_thinking,
+    context_tokens,
+    reward_parts,
+    warn_of_several_updates,
+)
 from rollout.verl.tool_agent_sessions import gateway_config
 
 if TYPE_CHECKING:
@@ -89,6 +98,8 @@ async def preflight(config: DictConfig) -> None:
     """
     settings = Settings.of(config)
     _check_given(config)
+    _warn_of_renormalised_sampling(config)
+    check_groups(config, reward_parts(settings))
     TraceStore(settings.trace_dir).check()
     rows: list[Row] = []
     for path in _files(config):
@@ -119,6 +130,21 @@ def _check_given(config: DictConfig) -> None:
         )
 
 
+def _warn_of_renormalised_sampling(config: DictConfig) -> None:
+    """Warn where the engine samples from a part of the distribution whose whole the trainer computes."""
+    rollout = config.actor_rollout_ref.rollout
+    cut = {
+        key: rollout[key] for key, neutral in {"top_p": 1.0, "top_k": -1}.items() if rollout[key] not in (neutral, 0)
+    }
+    if cut:
+        log.warning(
+            "the engine renormalises the probabilities of the tokens it samples from, and the trainer does not: "
+            "trained log-probabilities differ from sampled ones; set top_p=1.0 and top_k=-1 for training",
+            key="actor_rollout_ref.rollout",
+            **cut,
+        )
+
+
 def _files(config: DictConfig) -> list[Path]:
     """The parquet files of `data.train_files` and `data.val_files`, without duplicates."""
     names: list[str] = []
@@ -136,6 +162,10 @@ def _rows(config: DictConfig, path: Path) -> list[Row]:
     rows, problems = read_task_rows(path, default_agent=default, prompt_key=key)
     _raise_first(problems)
     if shared := shared_indices(rows):
+        if config.actor_rollout_ref.rollout.full_determinism:
+            problem = f"{shared} rows have none of their own, and under full_determinism request ids are made of it"
+            remedy = "number the rows from 0, as `mcp-rollout data` does"
+            raise RowProblem(problem, path=path, row=None, key="extra_info.index", remedy=remedy)
         log.warning(
             "rows without an extra_info.index of their own are traced and sampled as one row",
             file=str(path),
@@ -182,6 +212,7 @@ async def _check_environment(
     except ConfigError as error:
         raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
+    warn_of_several_updates(environment, config)
     async with opened_environment(environment) as gateway:
         problems, schemas = await environment_problems(environment, gateway, own, lock.entries, lock_path=lock.path)
         _raise_first(problems)

@@ -1,15 +1,25 @@
-"""verl's replay buffers, extended by `mcp/*` metrics and a bound on the share of withdrawn trajectories.
+"""verl's replay buffers, extended by `mcp/*` metrics and rules about withdrawn trajectories.
 
-`trainer.v1.sampler.custom_sampler` names a class of this module. Its `sampler_kwargs` are `max_failed_share`, the
-bound, and `poll_interval_s`, how often the trainer checks whether its batch is complete.
+`trainer.v1.sampler.custom_sampler` names a class of this module. Its `sampler_kwargs` are:
+
+- `max_failed_share`: largest share of a batch's trajectories that may be withdrawn.
+- `min_group_size`: a group with fewer trajectories left is withdrawn whole; with `group_size` if that is smaller.
+- `group_size`: the trajectories of a row, `rollout.n`.
+- `filter_groups`, `train_batch_size`: verl's `algorithm.filter_groups` and `data.train_batch_size`, which verl gives
+  to its own buffers only.
+- `poll_interval_s`: how often the trainer checks whether its batch is complete.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from statistics import fmean
 from typing import Any, cast
 
 import ray
 import structlog
+import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from rollout.verl.batch_statistics import BatchStatistics, statistics_collector
@@ -39,11 +49,49 @@ def check_failures(batch: BatchStatistics, max_failed_share: float) -> None:
             + "\nReview the difference, accept it with `mcp-rollout tool-config ... --accept`, and start again."
         )
     if batch.failed_share > max_failed_share:
-        reasons = "\n".join(f"  {count} x {reason}" for reason, count in batch.failures.most_common(10))
         raise TooManyFailures(
             f"{batch.failures.total()} of {len(batch.trajectories)} trajectories were withdrawn, more than "
-            f"max_failed_share={max_failed_share} allows:\n{reasons}"
+            f"max_failed_share={max_failed_share} allows:\n{_listed(batch.failures)}"
         )
+
+
+def _listed(failures: Counter[str]) -> str:
+    return "\n".join(f"  {count} x {reason}" for reason, count in failures.most_common(10))
+
+
+def _uid(key: str) -> str:
+    """The group of a trajectory; verl's keys are `{uid}_{session}_{sample}`."""
+    return key.split("_")[0]
+
+
+def group_sizes(keys: Iterable[str]) -> Counter[str]:
+    """Number of trajectories by group; the samples of one trajectory count once."""
+    return Counter(_uid(session) for session in {key.rsplit("_", 1)[0] for key in keys})
+
+
+def group_metrics(keys: Iterable[str], groups: int) -> dict[str, float]:
+    """Metrics of the trained groups' sizes, 0 for those that were withdrawn whole."""
+    sizes = list(group_sizes(keys).values())
+    withdrawn = max(groups - len(sizes), 0)
+    sizes += [0] * withdrawn
+    return {
+        "mcp/group_size/min": float(min(sizes, default=0)),
+        "mcp/group_size/mean": fmean(sizes) if sizes else 0.0,
+        "mcp/withdrawn_groups": float(withdrawn),
+    }
+
+
+def _filter_arguments(sampler_kwargs: Any) -> dict[str, Any]:
+    """What verl gives its own replay buffers, but none of another's, for `algorithm.filter_groups`."""
+    given = sampler_kwargs.get("filter_groups")
+    if not given or not given.enable:
+        return {}
+    return {
+        "filter_groups_metric": given.metric,
+        "max_inflight_gen_batches": given.max_inflight_gen_batches,
+        "train_batch_size": sampler_kwargs.train_batch_size,
+        "gen_batch_size": 1,
+    }
 
 
 def report_drift(batch: BatchStatistics) -> None:
@@ -62,25 +110,57 @@ class _BatchChecks:
 
     sampler_kwargs: Any
     poll_interval: float
+    partitions: dict[str, dict[str, dict[str, Any]]]
+    finished_keys: dict[str, set[str]]
+    failure_keys: dict[str, set[str]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.poll_interval = float(self.sampler_kwargs.get("poll_interval_s", self.poll_interval))
+        given = kwargs["sampler_kwargs"]
+        super().__init__(*args, **kwargs, **_filter_arguments(given))
+        self.poll_interval = float(given.get("poll_interval_s", self.poll_interval))
+        self._min_group_size = min(int(given.get("min_group_size", 2)), int(given.get("group_size", 1)))
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """Sample as verl does, and add `mcp/*` to its metrics.
 
         Raises:
             ToolsChanged: a server has changed its tools.
-            TooManyFailures: more trajectories of the batch were withdrawn than allowed, possibly all.
+            TooManyFailures: more trajectories of the batch were withdrawn than allowed, or no group is left.
         """
         try:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]
-        except RuntimeError:
+        except RuntimeError as error:
             # verl rejects a batch without trajectories; our error says why there are none.
-            self._checked(partition_id)
+            failures = self._checked(partition_id).failures
+            if "no materializable trajectories" in str(error) and failures:
+                raise TooManyFailures(
+                    f"no group of the batch has {self._min_group_size} trajectories left, {failures.total()} were "
+                    f"withdrawn:\n{_listed(failures)}"
+                ) from error
             raise
-        return batch, metrics | self._checked(partition_id).metrics()
+        metrics |= self._checked(partition_id).metrics()
+        return batch, metrics if partition_id == "val" else metrics | group_metrics(batch.keys, batch_size)
+
+    def _sync_metadata_from_transfer_queue(self) -> None:
+        """Read the state of all groups as verl does, less the trajectories of groups that are too small.
+
+        A group's baseline is the mean of its trajectories, so the advantage of a lone one would be its reward. The
+        sessions of a group have all ended when its state is `finished` or `failure`.
+        """
+        super()._sync_metadata_from_transfer_queue()  # type: ignore[misc]
+        trajectories = self.partitions["train"]
+        ended = self.finished_keys["train"] | self.failure_keys["train"]
+        sizes = group_sizes(trajectories)
+        small = {uid for uid in ended if 0 < sizes[uid] < self._min_group_size}
+        if keys := [key for key in trajectories if _uid(key) in small]:
+            log.warning("groups withdrawn whole", groups=len(small), trajectories=len(keys), least=self._min_group_size)
+            tq.kv_clear(partition_id="train", keys=keys)
+            for key in keys:
+                del trajectories[key]
+        self._without_trajectories({uid for uid in ended if sizes[uid] < self._min_group_size})
+
+    def _without_trajectories(self, groups: set[str]) -> None:
+        """What to do with groups that ended without a trajectory, or with too few."""
 
     def _checked(self, partition_id: str) -> BatchStatistics:
         batch = cast("BatchStatistics", ray.get(statistics_collector().drain.remote(partition_id == "val")))
@@ -95,6 +175,12 @@ class _BatchChecks:
 
 class MCPReplayBuffer(_BatchChecks, ReplayBuffer):
     """For `trainer.v1.trainer_mode=sync`."""
+
+    def _without_trajectories(self, groups: set[str]) -> None:
+        # verl's word for a group without trajectories. It takes its place in the batch, whose missing rows verl pads;
+        # in a finished group `filter_groups` would miss the metric, and end training.
+        self.failure_keys["train"] |= groups
+        self.finished_keys["train"] -= groups
 
 
 class MCPReplayBufferAsync(_BatchChecks, ReplayBufferAsync):

@@ -14,16 +14,15 @@ import structlog
 from omegaconf import DictConfig
 
 from gateway.catalogue.tool_config import LockEntry
-from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from rollout.environment.config import Environment, environment_names, load_environment
+from rollout.environment.config import Environment, load_environment
 from rollout.environment.validation import locked_tools
 from rollout.loop.limits import Limits
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.store import TraceStore
 from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
 from rollout.verl.gateways import Gateways
-from rollout.verl.settings import Settings, limits_for
+from rollout.verl.settings import Settings, limits_for, reward_parts
 from rollout.verl.tool_agent_sessions import ToolAgentSessions
 
 log = structlog.get_logger(__name__)
@@ -120,14 +119,3 @@ class Worker:
 
 
 WORKER = Worker()
-
-
-def reward_parts(settings: Settings) -> tuple[str, ...]:
-    """Names of the reward parts of all environments in the directory, so that all samples of a run have equal keys."""
-    parts: set[str] = set()
-    for name in environment_names(settings.environments_dir):
-        try:
-            parts.update(load_environment(name, settings.environments_dir).reward.reported)
-        except ConfigError as error:  # if a row names the environment, loading it reports the error again
-            log.warning("environment file skipped", file=name, error=str(error))
-    return tuple(sorted(parts))

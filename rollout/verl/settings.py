@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import structlog
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
-from rollout.environment.config import Environment, FiltersConfig, ThinkingConfig, ThinkingContext
+from rollout.environment.config import (
+    Environment,
+    FiltersConfig,
+    ThinkingConfig,
+    ThinkingContext,
+    environment_names,
+    load_environment,
+)
 from rollout.environment.reward_config import Section
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts
+
+log = structlog.get_logger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
 Config = TypeVar("Config", bound=GatewayConfig)
@@ -22,6 +33,8 @@ Config = TypeVar("Config", bound=GatewayConfig)
 KEY = "actor_rollout_ref.rollout.custom.mcp"
 _ENGINES = ("sglang", "vllm", "trtllm")
 """Engines whose verl servers use the model's own length if none is configured."""
+_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
+"""Estimators without a baseline over the trajectories of a row."""
 
 
 def override_of(section: type[Section]) -> type[BaseModel]:
@@ -72,6 +85,8 @@ class Settings(BaseModel):
     trace_dir: Path
     max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
     """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
+    min_group_size: int = Field(default=2, ge=1)
+    """A group with fewer trajectories left is withdrawn whole; at most `rollout.n`, so 1 where that is 1."""
     sampling_seed_key: str | None = None
     """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
     max_sessions: int | None = Field(default=None, ge=1)
@@ -149,6 +164,17 @@ def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
     )
 
 
+def reward_parts(settings: Settings) -> tuple[str, ...]:
+    """Names of the reward parts of all environments in the directory, so that all samples of a run have equal keys."""
+    parts: set[str] = set()
+    for name in environment_names(settings.environments_dir):
+        try:
+            parts.update(load_environment(name, settings.environments_dir).reward.reported)
+        except ConfigError as error:  # if a row names the environment, loading it reports the error again
+            log.warning("environment file skipped", file=name, error=str(error))
+    return tuple(sorted(parts))
+
+
 def check_thinking(environment: Environment, config: DictConfig) -> None:
     """Raises ConfigError if the environment's thinking policy needs another trainer or another tool format."""
     if environment.thinking.context is ThinkingContext.DROP_PREVIOUS and not config.trainer.use_v1:
@@ -159,6 +185,58 @@ def check_thinking(environment: Environment, config: DictConfig) -> None:
             remedy="set trainer.use_v1=True, or keep the thinking",
         )
     check_thoughts(environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
+
+
+def warn_of_several_updates(environment: Environment, config: DictConfig) -> None:
+    """Warn where trajectories of several training samples can make more than one optimizer step of a batch.
+
+    verl pads a batch to a multiple of `ppo_mini_batch_size * n` samples, and takes a step for each slice of that size.
+    """
+    if environment.thinking.context is not ThinkingContext.DROP_PREVIOUS or environment.user is None:
+        return
+    limits = limits_for(environment, config.actor_rollout_ref.rollout)
+    # A sample ends where the user speaks again, after at least one assistant turn; nothing follows the last user turn.
+    samples = min(limits.assistant_turns, limits.user_turns or limits.assistant_turns)
+    needed = config.data.train_batch_size * samples
+    if config.actor_rollout_ref.actor.ppo_mini_batch_size < needed:
+        log.warning(
+            "drop_previous makes several training samples of a trajectory, so a batch can take more than one optimizer "
+            "step, the later ones off-policy, each over samples and padding as they fall; keep the thinking, or raise "
+            "ppo_mini_batch_size (with use_dynamic_bsz, since verl else refuses more than train_batch_size)",
+            environment=environment.name,
+            key="actor_rollout_ref.actor.ppo_mini_batch_size",
+            needed=needed,
+            samples_per_trajectory=samples,
+        )
+
+
+def check_groups(config: DictConfig, parts: Collection[str]) -> None:
+    """Validate what becomes of groups whose trajectories are withdrawn.
+
+    Args:
+        parts: Names of the reward parts that every trajectory reports.
+
+    Raises:
+        ConfigError: a trajectory that v0 cannot leave out would count in its group's baseline, or `filter_groups` would
+            miss a value of every trajectory, or wait for groups that never have any.
+    """
+    estimator, filtering = str(config.algorithm.adv_estimator), config.algorithm.filter_groups
+    if not config.trainer.use_v1 and estimator not in _WITHOUT_GROUPS:
+        raise ConfigError(
+            f"{estimator} compares the trajectories of a group, and verl's v0 trainer counts a withdrawn one as a "
+            "reward of 0",
+            key="algorithm.adv_estimator",
+            remedy=f"set trainer.use_v1=True, or one of {', '.join(_WITHOUT_GROUPS)}",
+        )
+    if not filtering.enable or not config.trainer.use_v1:
+        return
+    key = "algorithm.filter_groups"
+    if config.trainer.v1.trainer_mode != "sync":
+        problem = "replaces groups without trajectories for ever in the asynchronous modes, whatever withdrew them"
+        raise ConfigError(problem, key=key, remedy="set trainer.v1.trainer_mode=sync, or leave it disabled")
+    if filtering.metric not in ("reward", *parts):
+        problem = f"is {filtering.metric!r}, which no trajectory reports"
+        raise ConfigError(problem, key=f"{key}.metric", remedy=f"one of reward, {', '.join(parts)}")
 
 
 def check_model_length(config: DictConfig) -> None:

@@ -122,6 +122,29 @@ def spans_of(trace: Trace) -> list[tuple[str, str, bool]]:
     ]
 
 
+THINKING, OTHER = "thinking", "completion"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "content"),
+    [
+        # The token that ends the turn is a decision of its own, and no thought.
+        ("<think>\nHm.", [(THINKING, "<think>\nHm.", False), (OTHER, IM_END, True)], ""),
+        ("Hm.</think>Yes.", [(THINKING, "Hm.</think>", False), (OTHER, f"Yes.{IM_END}", True)], "Yes."),
+        (
+            "<think>Hm.</think>Yes.</think>No.",
+            [(THINKING, "<think>Hm.</think>", False), (OTHER, f"Yes.</think>No.{IM_END}", True)],
+            "Yes.</think>No.",
+        ),
+    ],
+)
+async def test_the_loss_mask_of_markers_without_their_pair(
+    tmp_path: Path, text: str, expected: list[tuple[str, str, bool]], content: str
+) -> None:
+    trace, _ = await played(tmp_path, thinking={"loss": "mask"}, script=[text], limits=ONE_TURN)
+    assert spans_of(trace) == expected and trace.turns[0].content == content
+
+
 async def test_a_thought_is_one_wherever_in_the_turn_it_stands(tmp_path: Path) -> None:
     script = [f"Ok. {LATE.removesuffix(IM_END)} <think>Sure?</think>Yes."]
     trace, _ = await played(tmp_path, thinking={"loss": "mask"}, script=script, limits=ONE_TURN)

@@ -12,7 +12,7 @@ from gateway.types import CallFault, Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
 from rollout.trace.export import Exported, export_preferences, export_sft, sft_row
 from rollout.trace.record import Reward, StopReason, Trace, UserEvent
-from rollout.types import Call, Completion, Edit, Parsed
+from rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 TOOLS = {"shop": [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "buy")]}
 PROMPT = (
@@ -52,7 +52,7 @@ def exported(path: Path) -> list[dict[str, Any]]:
 def test_thinking_calls_and_results_come_out_as_they_went_in(tmp_path: Path) -> None:
     assert export_sft([played()], tmp_path / "sft.jsonl", tools=TOOLS) == Exported(rows=1, left_out=0)
     (row,) = exported(tmp_path / "sft.jsonl")
-    function = {"name": "look", "arguments": '{"what": "thé", "n": [1, null]}'}
+    function = {"name": "look", "arguments": {"what": "thé", "n": [1, None]}}
     assert row["messages"] == [
         *PROMPT,
         {
@@ -85,8 +85,19 @@ def test_only_what_is_worth_imitating_is_exported(tmp_path: Path) -> None:
     unreadable = [played(name="", problem="no name"), played(problem="the arguments are no object")]
     traces = [played(0.8), played(0.79), withdrawn, unscored, *unreadable]
     done = export_sft(traces, tmp_path / "sft.jsonl", tools=TOOLS, min_reward=0.8)
-    assert done == Exported(rows=1, left_out=5)
+    assert done == Exported(rows=1, left_out=3, as_ids=2)
     assert [row["reward"] for row in exported(tmp_path / "sft.jsonl")] == [0.8]
+    assert [row["input_ids"] for row in exported(tmp_path / "sft.ids.jsonl")] == [[1, 1]] * 2
+
+
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.ABORT])
+def test_a_rewarded_trajectory_that_was_cut_is_no_conversation(tmp_path: Path, reason: FinishReason) -> None:
+    cut = played(1.0)
+    cut.turns[-1].finish_reason = reason
+    done = export_sft([cut], tmp_path / "sft.jsonl", tools=TOOLS)
+    assert done == Exported(rows=0, left_out=0, as_ids=1)
+    pairs = export_preferences([cut, played(0.0)], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
+    assert pairs == Exported(rows=0, left_out=2)
 
 
 def test_what_adding_rounds_off_keeps_nothing_out(tmp_path: Path) -> None:

@@ -98,10 +98,13 @@ class ScriptedClient:
 
     def __init__(self, tokenizer: Any, texts: list[str]) -> None:
         self._tokenizer, self._texts = tokenizer, iter(texts)
+        self.asked: list[tuple[str, object]] = []
+        """Request id and seed of each generation."""
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         from verl.workers.rollout.replica import TokenOutput
 
+        self.asked.append((request_id, sampling_params.get("seed")))
         text = next(self._texts)
         if text == "fail":
             raise RuntimeError("the engine is gone")
@@ -122,7 +125,15 @@ def _servers() -> list[psutil.Process]:
 REFUSES_TOOLS = "{%- for m in messages if m.role == 'tool' -%}{{ raise_exception('no tools here') }}{%- endfor -%}"
 
 
-async def run(config: DictConfig, model: Path, texts: list[str], *, template: str = "", **row: Any) -> Any:
+async def run(
+    config: DictConfig,
+    model: Path,
+    texts: list[str],
+    *,
+    template: str = "",
+    asked: list[tuple[str, object]] | None = None,
+    **row: Any,
+) -> Any:
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
@@ -130,9 +141,11 @@ async def run(config: DictConfig, model: Path, texts: list[str], *, template: st
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = template + tokenizer.chat_template
+    client = ScriptedClient(tokenizer, texts)
+    client.asked = client.asked if asked is None else asked
     loop = MCPAgentLoop(
         trainer_config=DictConfigWrap(config),
-        server_manager=ScriptedClient(tokenizer, texts),
+        server_manager=client,
         tokenizer=tokenizer,
         processor=None,
         dataset_cls=RLHFDataset,
@@ -219,7 +232,27 @@ async def test_a_row_that_makes_no_sense_is_withdrawn_and_not_raised(
 ) -> None:
     assert is_withdrawn(await run(config, model, [SHOUT], extra_info=extra_info), config)
     (trace,) = traces(config)
-    assert trace.failure is not None and trace.failure.kind == "config_error"
+    assert trace.failure is not None and trace.failure.kind.startswith("config_error")
+
+
+async def test_a_row_with_a_name_for_its_index_is_withdrawn_and_not_raised(config: DictConfig, model: Path) -> None:
+    mcp = {"environment": "echo", "task": "t", "seed": 1}
+    row = {"extra_info": {"index": "row-5", "mcp": mcp}, "index": "row-5"}
+    assert is_withdrawn(await run(config, model, [SHOUT, "PLUM"], **row), config)
+    (trace,) = traces(config)
+    assert trace.failure is not None and "extra_info.index: is not an integer: 'row-5'" in trace.failure.message
+
+
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_siblings_differ(
+    config: DictConfig, model: Path
+) -> None:
+    config.actor_rollout_ref.rollout.full_determinism = True
+    runs: list[list[tuple[str, object]]] = [[], [], []]
+    for asked, sibling in zip(runs, (2, 2, 3), strict=True):
+        await run(config, model, [SHOUT, "PLUM"], asked=asked, session_id=sibling)
+    assert runs[0] == runs[1] and len({seed for _, seed in runs[0]}) == 2
+    assert {request for request, _ in runs[0]}.isdisjoint(request for request, _ in runs[2])
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)

@@ -36,6 +36,18 @@ def test_reward_parts_are_averaged_by_environment_over_the_trajectories_that_cou
     assert metrics["mcp/failed_share"] == 0.25
 
 
+def test_the_score_counts_each_trajectory_that_was_not_withdrawn_once() -> None:
+    from rollout.trace.segment import Segment
+    from rollout.verl.batch_statistics import BatchStatistics, TrajectoryStatistics
+
+    several, one, withdrawn = ended("shop", {}), ended("shop", {}), ended("shop", {}, withdrawn=True)
+    several.earlier = [Segment(response_ids=[1], loss_mask=[1], logprobs=[0.0])] * 3
+    several.reward = Reward(score=1.0)
+    batch = BatchStatistics([TrajectoryStatistics.of(trace) for trace in (several, one, withdrawn)])
+    assert batch.metrics()["mcp/score/mean"] == 0.5
+    assert BatchStatistics([]).metrics()["mcp/score/mean"] == 0.0
+
+
 def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batch() -> None:
     from structlog.testing import capture_logs
 

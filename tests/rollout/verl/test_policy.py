@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from mcp.server.mcpserver import MCPServer
+from omegaconf import OmegaConf
+from worlds import ROLE, play
 
 from rollout.environment.task import Origin
-from rollout.types import FinishReason
+from rollout.errors import EngineError
+from rollout.formats import hermes
+from rollout.loop.limits import Limits
+from rollout.tokens.chatml import ByteTokens
+from rollout.trace.record import StopReason
+from rollout.types import Call, FinishReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 END = 7
@@ -28,10 +38,10 @@ class Client:
         return TokenOutput(token_ids=self._ids, log_probs=logprobs, stop_reason=self._stop_reason)
 
 
-def policy(client: Client) -> Any:
+def policy(client: Any, **params: Any) -> Any:
     from rollout.verl.policy import VerlPolicy
 
-    return VerlPolicy(client, "t", Origin(), {}, stop_token_ids=[], end_ids=[END], seed_key="seed")  # type: ignore[arg-type]
+    return VerlPolicy(client, "t", Origin(), params, stop_token_ids=[], end_ids=[END], seed_key="seed")
 
 
 @pytest.mark.parametrize(
@@ -67,3 +77,99 @@ async def test_a_turn_that_is_asked_for_again_is_sampled_with_another_seed() -> 
     for turn in (0, 1, 1, 2):
         await asked.generate([5], max_tokens=4, turn=turn)
     assert len({params["seed"] for params in client.asked}) == 4
+
+
+class Server:
+    """Stands for verl's server actor, behind verl's own client: returns two tokens."""
+
+    def __init__(self, logprobs: list[float] | None) -> None:
+        self._logprobs = logprobs
+        self.generate = self
+
+    async def remote(self, **_: Any) -> Any:
+        from verl.workers.rollout.replica import TokenOutput
+
+        return TokenOutput(token_ids=[1, END], log_probs=self._logprobs, stop_reason="completed", extra_fields={})
+
+
+def asynchronous_client(server: Server) -> Any:
+    """The client of verl's asynchronous trainer modes, without its load balancer."""
+    from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
+
+    class Client(FullyAsyncLLMServerClient):
+        async def _acquire_server(self, request_id: str, **_: Any) -> tuple[str, Any]:
+            return "server", server
+
+        def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+            pass
+
+    return Client(OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "sglang"}}}))
+
+
+async def test_asynchronous_modes_generate_without_logprobs_where_none_are_requested() -> None:
+    asked = policy(asynchronous_client(Server(None)), logprobs=False)
+    completion = await asked.generate([5], max_tokens=4, turn=0)
+    assert (completion.ids, completion.logprobs) == ([1, END], None)
+
+
+async def test_logprobs_that_were_requested_and_are_missing_fail_the_turn() -> None:
+    with pytest.raises(EngineError, match="0 logprobs for 2 tokens"):
+        await policy(asynchronous_client(Server(None)), logprobs=True).generate([5], max_tokens=4, turn=0)
+
+
+class Slow(Client):
+    """A server that needs longer than the trajectory's time, and keeps which requests it ended."""
+
+    def __init__(self, ids: list[int], stop_reason: str) -> None:
+        super().__init__(ids, stop_reason)
+        self.ended: list[int] = []
+
+    async def generate(self, *, sampling_params: dict[str, Any], **_: Any) -> Any:
+        await anyio.sleep(1.5)
+        self.ended.append(sampling_params["max_tokens"])
+        return await super().generate(sampling_params=sampling_params)
+
+
+@pytest.mark.parametrize("budget", [None, 8])
+async def test_a_generation_outlasts_the_clock_and_is_recorded_scored_and_in_the_loss(
+    tmp_path: Path, budget: int | None
+) -> None:
+    """Without an abort, a cancelled request would go on in a server that verl takes for idle."""
+    thought = ByteTokens().encode("<think>\n")
+    client = Slow(thought, "length")
+    server = MCPServer("world", log_level="ERROR")
+
+    @server.tool(meta={ROLE: "score"})
+    async def judge(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"score": 0.25}
+
+    async def policy_for(_: object) -> Any:
+        return policy(client)
+
+    limits = Limits(response_tokens=5000, wall_clock_s=0.5)
+    fields: dict[str, Any] = {"reward": {"server": "world"}, "thinking": {"tokens_per_turn": budget}}
+    trace = await play({"world": server}, policy_for, tmp_path, limits=limits, **fields)
+    assert len(client.ended) == len(client.asked) == 1
+    assert trace.stop_reason is StopReason.TIME_LIMIT and not trace.is_withdrawn
+    assert trace.response_ids == thought and trace.loss_mask == [1] * len(thought)
+    assert trace.logprobs == [-1.0] * len(thought)
+    assert trace.reward is not None and trace.reward.score == 0.25
+
+
+async def test_calls_that_were_sampled_after_the_time_are_not_sent(tmp_path: Path) -> None:
+    called: list[bool] = []
+    server = MCPServer("world", log_level="ERROR")
+
+    @server.tool()
+    async def hello() -> str:
+        """Greets."""
+        called.append(True)
+        return "Hello."
+
+    client = Slow(ByteTokens().encode(hermes.write(calls=[Call(name="hello", arguments={})])), "completed")
+
+    async def policy_for(_: object) -> Any:
+        return policy(client)
+
+    trace = await play({"world": server}, policy_for, tmp_path, limits=Limits(response_tokens=5000, wall_clock_s=0.5))
+    assert trace.stop_reason is StopReason.TIME_LIMIT and trace.ends_undelivered and called == []

@@ -49,7 +49,7 @@ def preflight(
         environment: dict[str, Any] = ENVIRONMENT,
         mcp: Any = MCP,
         prompt: Any = ({"role": "user", "content": "Shout plum."},),
-        index: int | None = 0,
+        index: object = 0,
     ) -> str:
         (tmp_path / "environments").mkdir()
         (tmp_path / "environments" / "echo.yaml").write_text(yaml.safe_dump(environment))
@@ -90,6 +90,12 @@ def test_rows_that_would_be_sampled_alike_are_said(preflight: Preflight) -> None
     assert warning["rows"] == 2 and warning["file"].endswith("rows.parquet")
 
 
+def test_rows_that_would_share_a_request_id_are_refused_under_full_determinism(preflight: Preflight) -> None:
+    message = preflight("actor_rollout_ref.rollout.full_determinism=True")
+    assert "extra_info.index" in message and "request ids" in message and "number the rows" in message
+
+
+V0 = ["trainer.use_v1=False", "algorithm.adv_estimator=reinforce_plus_plus"]
 DROPS = ENVIRONMENT | {"thinking": {"context": "drop_previous"}}
 CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
 
@@ -97,12 +103,12 @@ CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
 @pytest.mark.parametrize(
     ("environment", "overrides", "said"),
     [
-        (DROPS, ["trainer.use_v1=False"], ["echo.yaml", "thinking.context", "v0 trainer takes one"]),
+        (DROPS, V0, ["echo.yaml", "thinking.context", "v0 trainer takes one"]),
         (DROPS, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.context", "gpt-oss"]),
         (CLOSES, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.tokens_per_turn", "gpt-oss"]),
         (
             ENVIRONMENT,
-            ["actor_rollout_ref.rollout.custom.mcp.thinking.context=drop_previous", "trainer.use_v1=False"],
+            ["actor_rollout_ref.rollout.custom.mcp.thinking.context=drop_previous", *V0],
             ["thinking.context"],
         ),
         (
@@ -124,6 +130,7 @@ def test_a_thinking_policy_or_filter_that_cannot_be_trained_is_refused(
     ("change", "said"),
     [
         ({"mcp": None}, ["rows.parquet: row 1", "extra_info.mcp", "mcp-rollout data"]),
+        ({"index": "7"}, ["rows.parquet: row 1", "extra_info.index", "'7'", "number the rows", "mcp-rollout data"]),
         ({"mcp": {**MCP, "seed": None}}, ["rows.parquet: row 1", "extra_info.mcp.seed"]),
         (
             {"mcp": {**MCP, "tools": ["shuot"]}},
@@ -181,6 +188,41 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
 def test_what_is_wrong_with_the_configuration_is_said(preflight: Preflight, override: str, said: list[str]) -> None:
     message = preflight(override)
     assert message.startswith("error: ") and all(part in message for part in said), message
+
+
+@pytest.mark.parametrize(
+    ("override", "cut"),
+    [("temperature=0.7", {}), ("top_p=0.8", {"top_p": 0.8}), ("top_k=20", {"top_k": 20})],
+)
+def test_sampling_from_a_part_of_the_distribution_is_warned_of(
+    preflight: Preflight, override: str, cut: dict[str, float]
+) -> None:
+    with capture_logs() as logs:
+        assert preflight(f"actor_rollout_ref.rollout.{override}") == ""
+    warnings = [entry for entry in logs if "renormalises" in entry["event"]]
+    assert len(warnings) == bool(cut) and all(entry | cut == entry for entry in warnings)
+
+
+FILTERS = "algorithm.filter_groups.enable=True"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["trainer.use_v1=False"], ["algorithm.adv_estimator", "grpo", "reward of 0", "set trainer.use_v1=True"]),
+        ([FILTERS, "algorithm.filter_groups.metric=acc"], ["filter_groups.metric", "'acc'", "one of reward, letters"]),
+        ([FILTERS, "trainer.v1.trainer_mode=colocate_async"], ["algorithm.filter_groups", "trainer_mode=sync"]),
+    ],
+)
+def test_what_withdrawn_trajectories_would_spoil_is_refused(
+    preflight: Preflight, overrides: list[str], said: list[str]
+) -> None:
+    message = preflight(*overrides)
+    assert [part for part in said if part not in message] == [], message
+
+
+def test_groups_of_one_reward_can_be_filtered(preflight: Preflight) -> None:
+    assert preflight(FILTERS, "algorithm.filter_groups.metric=letters") == ""
 
 
 USER = ENVIRONMENT | {
@@ -263,3 +305,17 @@ def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight,
     mcp = {**MCP, "tools": ["say_hello"]}
     message = preflight(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tmp_path / 'lock.yaml'}", mcp=mcp)
     assert "Whisper it." in message and "Say it louder." in message and f"tool-config {stock} echo.yaml" in message
+
+
+@pytest.mark.parametrize(
+    ("context", "mini_batch", "needed"),
+    [("keep", 32, None), ("drop_previous", 32, 64), ("drop_previous", 64, None)],
+)
+def test_more_than_one_optimizer_step_of_a_batch_is_warned_of(
+    preflight: Preflight, context: str, mini_batch: int, needed: int | None
+) -> None:
+    environment = USER | {"thinking": {"context": context}, "limits": {"user_turns": 2}}
+    with capture_logs() as logs:
+        assert preflight(f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}", environment=environment) == ""
+    warnings = [entry["needed"] for entry in logs if "optimizer step" in entry["event"]]
+    assert warnings == ([] if needed is None else [needed])

@@ -69,3 +69,10 @@ def test_a_whole_trajectory_fits_everywhere(name: str) -> None:
     assert config.data.train_batch_size * rollout.n <= rollout.custom.mcp.max_sessions
     assert config.trainer.n_gpus_per_node % rollout.tensor_model_parallel_size == 0
     assert config.data.train_batch_size * rollout.n % config.trainer.n_gpus_per_node == 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_long_thought_is_closed_with_room_for_a_call_in_the_same_turn(name: str) -> None:
+    """A turn that its length cuts in mid-thought ends the trajectory."""
+    ours = composed(f"recipe={name}").actor_rollout_ref.rollout.custom.mcp
+    assert ours.tokens_per_turn - ours.thinking.tokens_per_turn >= 512

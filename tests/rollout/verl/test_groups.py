@@ -1,0 +1,145 @@
+"""Groups that withdrawals left too small, through verl's replay buffer, its TransferQueue and its advantages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+
+WITHOUT_FILTER = {"enable": False, "metric": "reward", "max_inflight_gen_batches": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def queue() -> Iterator[None]:
+    import ray
+    import transfer_queue as tq
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR")
+    tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
+    yield
+    tq.close()
+    ray.shutdown()
+
+
+def buffer(refill: Callable[[int], None] | None = None, **sampler_kwargs: Any) -> Any:
+    from rollout.verl.replay_buffer import MCPReplayBuffer
+
+    given = {"group_size": 4, "train_batch_size": 3, "filter_groups": WITHOUT_FILTER} | sampler_kwargs
+    return MCPReplayBuffer(
+        trainer_mode="sync",
+        trainer_config=OmegaConf.create({}),
+        max_off_policy_threshold=8,
+        max_off_policy_strategy="drop",
+        sampler_kwargs=OmegaConf.create(given),
+        poll_interval=0.05,
+        refill_fn=refill,
+    )
+
+
+def finish(groups: dict[str, list[float]]) -> None:
+    """What a worker writes: the rewards of the trajectories that were not withdrawn, and the end of their group."""
+    import torch
+    import transfer_queue as tq
+    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+    for uid, rewards in groups.items():
+        for session, reward in enumerate(rewards):
+            mask, scores = torch.ones(2), torch.tensor([0.0, reward])
+            fields = [{"uid": uid, "rm_scores": scores, "response_mask": mask}]
+            tag = {"status": "success", "seq_len": 4}
+            tq.kv_batch_put([f"{uid}_{session}_0"], "train", list_of_dict_to_tensordict(fields), [tag])
+        tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "finished", "global_steps": 1})
+
+
+@pytest.fixture
+def empty_queue() -> Iterator[None]:
+    import transfer_queue as tq
+
+    yield
+    if left := tq.kv_list().get("train"):
+        tq.kv_clear(partition_id="train", keys=list(left))
+
+
+def advantages(keys: list[str]) -> dict[str, float]:
+    """verl's GRPO advantages, by key."""
+    import numpy as np
+    import transfer_queue as tq
+    from verl.protocol import DataProto
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["rm_scores", "response_mask"])
+    batch = DataProto(batch=data.to_padded_tensor())
+    batch.batch["token_level_rewards"] = batch.batch["rm_scores"]
+    batch.non_tensor_batch["uid"] = np.array([key.split("_")[0] for key in keys], dtype=object)
+    done = compute_advantage_for_multi_trajectories(batch, batch_keys=keys, adv_estimator="grpo")
+    return dict(zip(keys, done.batch["advantages"][:, 0].tolist(), strict=True))
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_a_lone_survivor_is_withdrawn_with_its_group_and_group_sizes_are_metrics() -> None:
+    finish({"whole": [1.0, 0.0, 1.0, 0.0], "lone": [1.0], "none": []})
+    batch, metrics = buffer().sample(1, "train", 3)
+    assert sorted(batch.keys) == [f"whole_{session}_0" for session in range(4)]
+    assert sum(advantages(batch.keys).values()) == pytest.approx(0.0, abs=1e-5)
+    assert (metrics["mcp/group_size/min"], metrics["mcp/withdrawn_groups"]) == (0, 2)
+    assert metrics["mcp/group_size/mean"] == pytest.approx(4 / 3)
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_without_the_rule_the_advantage_of_a_lone_survivor_is_its_reward() -> None:
+    finish({"whole": [1.0, 0.0], "lone": [1.0], "none": []})
+    batch, metrics = buffer(min_group_size=1).sample(1, "train", 3)
+    assert advantages(batch.keys)["lone_0_0"] == pytest.approx(1.0, abs=1e-4)
+    assert (metrics["mcp/group_size/min"], metrics["mcp/withdrawn_groups"]) == (0, 1)
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_rows_with_one_trajectory_each_are_groups_of_their_own() -> None:
+    finish({"one": [1.0], "two": [0.0], "three": [0.5]})
+    batch, _ = buffer(group_size=1).sample(1, "train", 3)
+    assert len(batch.keys) == 3
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_filter_groups_replaces_groups_of_one_reward_and_a_withdrawn_group_does_not_end_training() -> None:
+    refilled: list[int] = []
+
+    def refill(count: int) -> None:
+        refilled.append(count)
+        finish({f"more{number}": [1.0, 0.0] for number in range(count)})
+
+    finish({"equal": [1.0, 1.0, 1.0], "lone": [1.0], "none": []})
+    batch, metrics = buffer(refill, filter_groups=WITHOUT_FILTER | {"enable": True}).sample(1, "train", 3)
+    assert refilled == [2] and metrics["training/filter_groups/evicted_samples"] == 1
+    assert batch.keys and all(key.startswith("more") for key in batch.keys)
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_a_batch_of_which_no_group_is_left_says_why() -> None:
+    import ray
+
+    from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
+    from rollout.verl.replay_buffer import TooManyFailures
+
+    kept = statistics_collector()
+    withdrawn = TrajectoryStatistics(
+        validate=False,
+        values={},
+        tool_calls=0,
+        tool_errors=0,
+        failure="server_died: gone",
+        tools_changed=None,
+        is_in_loss=False,
+        group="lone",
+        calls=(),
+    )
+    ray.get(kept.add.remote(withdrawn))
+    finish({"lone": [1.0]})
+    with pytest.raises(TooManyFailures, match=r"no group of the batch has 2 trajectories left(.|\n)*server_died: gone"):
+        buffer(max_failed_share=1.0).sample(1, "train", 1)
