@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 Json = dict[str, Any]
 STATUSES = (400, 403, 405, 408, 409, 413, 422, 425, 429, 500, 502, 503, 504)
-BODIES = ("json-rpc", "json", "text", "none")
+BODIES = ("json-rpc", "refusal", "json", "text", "none")
 RESUMED = ("refused", "refused with JSON", "not a stream", "unreachable", "late", "answered", "broken", "ended")
 CONNECTION = ("closed after reading", "closed after running", "half a head")
 HTTP_BREAKS = (
@@ -195,6 +195,9 @@ class Breaking:
         match body:
             case "json-rpc":
                 error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32603, "message": "it broke"}}
+                await respond(writer, int(status), json.dumps(error).encode())
+            case "refusal":
+                error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "not accepted"}}
                 await respond(writer, int(status), json.dumps(error).encode())
             case "json":
                 await respond(writer, int(status), b'{"detail": "it broke"}')
