@@ -67,6 +67,8 @@ class Breaking:
     def __init__(self, rng: random.Random, unread: float = 0.0) -> None:
         self._rng, self._unread = rng, unread
         self.plan: defaultdict[str, list[str]] = defaultdict(list)
+        self.schema: Json = {"type": "object", "properties": {"id": {"type": "string"}}}
+        """Of the arguments of every tool."""
         self.ran: Counter[str] = Counter()
         self.broken: Counter[str] = Counter()
         """Breaks so far, by kind."""
@@ -180,8 +182,8 @@ class Breaking:
                     "serverInfo": {"name": "breaking", "version": "1"},
                 }
             case "tools/list":
-                schema = {"type": "object", "properties": {"id": {"type": "string"}}}
-                result = {"tools": [{"name": name, "inputSchema": schema, "annotations": n} for name, n in TOOLS]}
+                tools = [{"name": name, "inputSchema": self.schema, "annotations": hints} for name, hints in TOOLS]
+                result = {"tools": tools}
             case _:
                 return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no such method"}}
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
