@@ -160,7 +160,7 @@ class Calls:
         session = self._open_session(**where)
         with Delivery() as delivery, anyio.move_on_after(timeout_s):
             try:
-                return await raw_tools(session)
+                return await raw_tools(session, self._config.max_message_bytes)
             except MCP_FAILURES as error:
                 refusal = self._failed(error, delivery, repeatable=True, **where)
                 raise ProtocolError(refusal.text, **where) from error

@@ -258,7 +258,7 @@ class Connection:
         self.resource_kinds = frozenset(offer for offer, found in has.items() if found)
 
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
-        listed, faults = await list_tools(session)
+        listed, faults = await list_tools(session, self.config.max_message_bytes)
         tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
         return tuple(tools), tuple(self._redactor.text(fault) for fault in (*faults, *more))
 

@@ -4,6 +4,7 @@ mcp parses a page as a whole, so one malformed tool would hide all others on it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -22,36 +23,51 @@ _MAX_PAGES = 100
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
-async def raw_tools(session: ClientSession) -> list[Any]:
-    """All pages of `tools/list`, not parsed beyond JSON."""
+async def raw_tools(session: ClientSession, most_bytes: int) -> list[Any]:
+    """All pages of `tools/list` up to a number of bytes in all, not parsed beyond JSON."""
     tools: list[Any] = []
+    size = 0
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         page = await _raw_page(session, cursor)
         listed, cursor = page.get("tools"), page.get("nextCursor")
         tools += cast("list[Any]", listed) if isinstance(listed, list) else []
-        if not isinstance(cursor, str):
+        size += len(json.dumps(page, ensure_ascii=False))
+        if not isinstance(cursor, str) or size > most_bytes:
             break
     return tools
 
 
-async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]:
-    """All pages of the server's tools, and one message for each malformed tool."""
+async def list_tools(session: ClientSession, most_bytes: int) -> tuple[list[mcp.Tool], list[str]]:
+    """All pages of the server's tools, and one message for each malformed tool.
+
+    Args:
+        most_bytes: Of all pages together. A page that exceeds them is left out with all that follow, and reported.
+    """
     tools: list[mcp.Tool] = []
     faults: list[str] = []
     cursor: str | None = None
     seen: set[str] = set()
+    size = 0
     for _ in range(_MAX_PAGES):
         params = mcp.PaginatedRequestParams(cursor=cursor) if cursor else None
         try:
             page = await session.list_tools(params=params)
+            size += len(page.model_dump_json(by_alias=True, exclude_unset=True))
             found, more, cursor = page.tools, list[str](), page.next_cursor
         except MCPError as error:
             if error.code == mcp.METHOD_NOT_FOUND:
                 break  # a server without tools need not implement the method
             raise
         except ValueError:  # does not fit the protocol, or is nested deeper than mcp's models allow
-            found, more, cursor = await _list_leniently(session, cursor)
+            raw = await _raw_page(session, cursor)
+            size += len(json.dumps(raw, ensure_ascii=False))
+            found, more, cursor = _read_leniently(session, raw)
+        if size > most_bytes:
+            faults.append(
+                f"its definitions have more than max_message_bytes ({most_bytes}); {len(tools)} tools are used"
+            )
+            break
         tools += found
         faults += more
         if not cursor or cursor in seen:
@@ -60,10 +76,7 @@ async def list_tools(session: ClientSession) -> tuple[list[mcp.Tool], list[str]]
     return tools, faults
 
 
-async def _list_leniently(
-    session: ClientSession, cursor: str | None
-) -> tuple[Sequence[mcp.Tool], list[str], str | None]:
-    raw = await _raw_page(session, cursor)
+def _read_leniently(session: ClientSession, raw: dict[str, Any]) -> tuple[Sequence[mcp.Tool], list[str], str | None]:
     tools, faults = well_formed_tools(raw, session.protocol_version or "2025-11-25")
     page = mcp.ListToolsResult(tools=list(tools))
     # mcp then knows which arguments of these tools travel in HTTP headers.

@@ -6,6 +6,7 @@ such fault into an HTTP error answer for the request that met it, and notes on t
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
@@ -13,7 +14,6 @@ from functools import partial
 import anyio
 import httpx2
 from mcp_types import JSONRPCError, jsonrpc_message_adapter
-from pydantic import ValidationError
 
 from gateway.transport.delivery import DELIVERY, Broke, Delivery, Pace
 from gateway.transport.http_client import describe, drain, header, is_plain, note_failure
@@ -124,7 +124,6 @@ class CallGuard(httpx2.AsyncBaseTransport):
         response = await self._answer(request, delivery)
         if response is None:
             return _no_answer(request)
-        delivery.http_status = response.status_code
         self._note_status(request, response, delivery)
         if not is_plain(response):
             encoding = header(response, b"content-encoding")[:40].decode("latin-1")
@@ -142,7 +141,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
             await response.aread()
         if not body.is_whole:
             return _no_answer(request)
-        if response.status_code >= 400 and delivery.broke is None and not _is_error_response(response.content):
+        if response.status_code >= 400 and delivery.broke is None and not _answers(request, response.content):
             delivery.break_off(Broke.LINE, _status_line(response))
         return response
 
@@ -240,11 +239,16 @@ def _status_line(response: httpx2.Response) -> str:
     return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
 
 
-def _is_error_response(body: bytes) -> bool:
-    """Whether mcp reads a JSON-RPC error from this body; of any other it makes an error of its own."""
+def _answers(request: httpx2.Request, body: bytes) -> bool:
+    """Whether this body of an HTTP error is a JSON-RPC error with the request's own id.
+
+    A server that does not accept a request at all answers without its id, and of any other body mcp makes an error of
+    its own: neither is the tool's.
+    """
     try:
-        return isinstance(jsonrpc_message_adapter.validate_json(body, by_name=False), JSONRPCError)
-    except ValidationError:
+        error = jsonrpc_message_adapter.validate_json(body, by_name=False)
+        return isinstance(error, JSONRPCError) and error.id == json.loads(request.content)["id"]
+    except (ValueError, KeyError):
         return False
 
 

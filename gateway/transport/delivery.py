@@ -99,8 +99,6 @@ class Delivery:
         self.broke: Broke | None = None
         self.reason = ""
         """Why it broke, for messages."""
-        self.http_status = 0
-        """Of the last answer; 0 where there was none, or no HTTP."""
         self._pace: Pace | None = None
         self._over = False
         self._scopes: list[anyio.CancelScope] = []

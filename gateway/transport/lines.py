@@ -42,13 +42,19 @@ class LineSplitter:
         self._dropped = 0
 
     def feed(self, chunk: bytes) -> list[bytes | Oversize]:
-        lines: list[bytes | Oversize] = []
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            self._add(chunk[start:end])
-            lines.append(self._cut())
-            start = end + 1
-        self._add(chunk[start:])
+        first, *rest = chunk.split(b"\n")
+        self._add(first)
+        if not rest:
+            return []
+        lines = [self._cut()]
+        last = rest.pop()
+        if len(chunk) <= self._limit:
+            lines += rest  # no look at each: a flood of short lines would take a tenth of a second a chunk
+        else:
+            for line in rest:
+                self._add(line)
+                lines.append(self._cut())
+        self._add(last)
         return lines
 
     def _add(self, part: bytes) -> None:

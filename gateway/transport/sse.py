@@ -90,7 +90,7 @@ class SseTransport:
             if response.status_code != 200:
                 self._link.note_status(response.status_code)
                 return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-            event, data = "", list[bytes]()
+            event, data, size = "", list[bytes](), 0
             async for chunk in response.aiter_bytes():
                 for line in self._splitter.feed(chunk):
                     if isinstance(line, Oversize):
@@ -102,6 +102,7 @@ class SseTransport:
                     elif line.startswith(_DATA):
                         # An event may have several data lines, and all of them together are the message.
                         data.append(line[len(_DATA) :].removeprefix(b" "))
+                        size += len(line)
                     elif not line:
                         if event == "endpoint" and data and not started:
                             self._meet(data[0].strip().decode("utf-8", "replace"))
@@ -109,11 +110,11 @@ class SseTransport:
                             task_status.started()
                         elif event in ("message", "") and data:
                             await self._accept(b"\n".join(data))
-                        event, data = "", []
-                    if sum(map(len, data)) > self._config.max_message_bytes:
+                        event, data, size = "", [], 0
+                    if size > self._config.max_message_bytes + _SPARE_BYTES:
                         whole = b"\n".join(data)
                         await self._refuse(Oversize(whole[:_ENDS], whole[-_ENDS:], len(whole)))
-                        data = []
+                        data, size = [], 0
         return "the server closed its event stream"
 
     def _meet(self, endpoint: str) -> None:

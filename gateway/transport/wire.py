@@ -183,7 +183,7 @@ def failure(
         if isinstance(error, MCPError):
             if isinstance(error.data, GatewayAnswer):
                 return ProtocolError(error.data.problem, **where)
-            return _answered(error, delivery, where)
+            return _answered(error, where)
         if isinstance(error, ValidationError):
             return ProtocolError(f"the result does not fit the protocol: {first_fault(error)}", **where)
         if isinstance(error, ValueError | RuntimeError):
@@ -203,9 +203,8 @@ def failure(
     return broken
 
 
-def _answered(error: MCPError, delivery: Delivery, where: Mapping[str, str]) -> GatewayError | ToolResult:
-    refused_by_http = error.code == mcp.INVALID_REQUEST and delivery.http_status >= 400
-    if error.code in _OFF_PROTOCOL or refused_by_http:
+def _answered(error: MCPError, where: Mapping[str, str]) -> GatewayError | ToolResult:
+    if error.code in _OFF_PROTOCOL:
         return ProtocolError(f"{error.message} (code {error.code})", **where)
     if error.code == mcp.MISSING_REQUIRED_CLIENT_CAPABILITY:
         remedy = "environments and servers files have the keys `elicitation` and `sampling`"

@@ -23,11 +23,19 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": BODY})
 
 
-async def never_whole(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] == "http":
+class NeverWhole:
+    """Announces more than it sends."""
+
+    def __init__(self) -> None:
+        self.begun = anyio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
         headers = [(b"content-type", b"application/json"), (b"content-length", b"99")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": BODY, "more_body": True})
+        self.begun.set()
         await receive()
         await receive()
 
@@ -47,7 +55,8 @@ async def test_an_answer_counts_though_an_earlier_one_to_the_same_call_broke_off
 
 
 async def test_a_document_that_never_ends_is_given_up_with_its_call_and_holds_no_connection() -> None:
-    async with listening(never_whole) as address:
+    server = NeverWhole()
+    async with listening(server) as address:
         inner = httpx2.AsyncHTTPTransport()
         guard = guarded(inner)
         async with httpx2.AsyncClient(transport=guard, timeout=None) as client:
@@ -60,8 +69,7 @@ async def test_a_document_that_never_ends_is_given_up_with_its_call_and_holds_no
                 async with anyio.create_task_group() as tasks:
                     with Delivery() as delivery:
                         tasks.start_soon(post, delivery)
-                        while not delivery.http_status:
-                            await anyio.lowlevel.checkpoint()
+                        await server.begun.wait()
             assert [response.status_code for response in responses] == [502]
             pool: Any = inner._pool  # pyright: ignore[reportPrivateUsage]
             assert pool.connections == [] and pool._requests == []

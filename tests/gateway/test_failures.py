@@ -13,11 +13,13 @@ from typing import Any
 
 import anyio
 import pytest
+from breaking import BreakingSse, breaking
 
 from gateway import Gateway, GatewayConfig, GatewayError, Session
 from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ServerUnavailable
 
 pytestmark = pytest.mark.anyio
+BREAKING = Path(__file__).with_name("breaking_server.py")
 Entry = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
 
@@ -174,6 +176,50 @@ async def test_a_stopped_server_with_a_full_pipe_does_not_outwait_the_call(mini:
         error = await failure_of(session, "echo", {"text": "x" * 1_000_000})
         os.kill(pid, signal.SIGCONT)
     assert type(error) is CallTimeout
+
+
+async def test_a_shared_server_that_answers_nothing_any_more_is_replaced(mini: Entry, config: Config) -> None:
+    entry = mini("pid", call_timeout_s=0.5, close_timeout_s=0.2)
+    async with Gateway(config(world=entry)) as gate:
+        async with lease(gate) as session:
+            pid = int((await session.call("pid", {})).text)
+            os.kill(pid, signal.SIGSTOP)
+            with pytest.raises(CallTimeout):
+                await session.call("pid", {})
+            connection = session.connection("world")
+        with anyio.fail_after(10):
+            await connection.done.wait()
+        async with lease(gate) as session:
+            assert int((await session.call("pid", {})).text) != pid
+
+
+async def test_a_server_that_answers_others_is_not_replaced_for_a_slow_tool(mini: Entry, config: Config) -> None:
+    async with Gateway(config(world=mini("pid", "hang", "listed", call_timeout_s=0.5))) as gate:
+        async with lease(gate) as session:
+            connection, listed = session.connection("world"), int((await session.call("listed", {})).text)
+            with pytest.raises(CallTimeout):
+                await session.call("hang", {})
+            with anyio.fail_after(5):
+                while int((await session.call("listed", {})).text) == listed:  # asked whether it still answers
+                    pass
+            assert connection.alive and session.connection("world") is connection
+
+
+async def test_a_server_that_closes_its_standard_error_goes_on(config: Config, tmp_path: Path) -> None:
+    args = ["-I", "-S", str(BREAKING), str(tmp_path / "record"), "put"]
+    async with Gateway(config(world={"command": sys.executable, "args": args})) as gate, lease(gate) as session:
+        await session.call("put", {"id": "1", "breaks": ["closes its errors"]})
+        with anyio.move_on_after(0.5):  # it was once taken for dead 0.2 s later
+            await session.connection("world").done.wait()
+        assert (await session.call("put", {"id": "2"})).text == "2"
+
+
+async def test_over_sse_an_event_may_have_several_lines() -> None:
+    async with breaking(BreakingSse, "lines", unread=0.0) as server:
+        server.plan["x"] = ["several lines"]
+        config = GatewayConfig.model_validate({"servers": {"world": {**server.entry, "required": True}}})
+        async with Gateway(config) as gate, lease(gate) as session:
+            assert (await session.call("put", {"id": "x"})).text == "x"
 
 
 async def test_leaving_the_gateway_with_an_exception_keeps_it(mini: Entry, config: Config) -> None:

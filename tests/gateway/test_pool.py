@@ -19,10 +19,13 @@ class Server:
 
     def __init__(self) -> None:
         self.begun, self.running, self.up = 0, 0, False
+        self.defect: Exception | None = None
 
     async def open(self, bundle: Bundle) -> None:
         self.begun += 1
         await anyio.lowlevel.checkpoint()
+        if self.defect is not None:
+            raise self.defect
         if not self.up:
             raise ServerUnavailable("it did not start", server="world")
         self.running += 1
@@ -66,6 +69,20 @@ async def test_a_session_does_not_wait_for_the_pause_and_gets_the_place_that_the
             await pool.take(reset=False)
         pool.close()
         tasks.cancel_scope.cancel()
+
+
+async def test_a_defect_while_warming_ends_no_other_task_and_the_pool_goes_on() -> None:
+    server = Server()
+    server.defect = KeyError("a defect")
+    async with anyio.create_task_group() as tasks:
+        pool = server.pool(tasks, min_ready=2)
+        while server.begun == 0:
+            await turns(1)
+        server.up, server.defect = True, None
+        with anyio.fail_after(LONGEST_PAUSE_S + 5):
+            while server.running < 1:
+                await turns(1)
+        pool.close()
 
 
 async def test_pauses_grow_to_a_bound_however_long_a_server_is_down() -> None:

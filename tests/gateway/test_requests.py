@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from serving import Model, listening, serving
 from starlette.responses import Response
 
-from gateway import ConfigError, Gateway, GatewayConfig, Session
+from gateway import ConfigError, Gateway, GatewayConfig, Session, ToolResult
 from gateway.config.models import SamplingConfig
 from gateway.connection.answerers import result
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
@@ -294,6 +294,57 @@ async def test_on_a_shared_line_a_question_that_names_no_call_is_refused_unless_
             tasks.cancel_scope.cancel()
     assert refused.is_error and "serves several trajectories" in refused.text
     assert not answered.is_error and '"n": 2' in answered.text
+
+
+def patient(pause_s: float) -> MCPServer:
+    """A user simulator that takes its time."""
+    server = MCPServer("customer", log_level="ERROR")
+
+    @server.tool(name="elicit", meta={"mcp-rollout/role": "elicit"})
+    async def elicit() -> dict[str, Any]:
+        await anyio.sleep(pause_s)
+        return {"action": "accept", "content": {"n": 1}}
+
+    return server
+
+
+async def test_a_question_that_names_no_call_belongs_to_all_calls_in_flight_and_stops_all_their_clocks() -> None:
+    results: list[ToolResult] = []
+    async with leased(
+        "stdio-handshake",
+        servers={"customer": patient(1.5)},
+        elicitation={"server": "customer"},
+        entry={"call_timeout_s": 1},
+    ) as session:
+
+        async def call(name: str, arguments: dict[str, Any]) -> None:
+            results.append(await session.call(name, arguments))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, "wait", {"s": 1.4})  # longer than its own time, less what the user took
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(call, "order", {})
+        (request,) = session.drain_server_events().requests
+    assert request.tool == "wait or order"
+    assert [result.is_error for result in results] == [False, False]
+
+
+async def test_a_question_that_waits_for_the_user_to_answer_another_one_keeps_its_own_time() -> None:
+    results: list[ToolResult] = []
+    async with leased(
+        "stdio-handshake",
+        servers={"customer": patient(0.7)},
+        elicitation={"server": "customer", "timeout_s": 1.2},
+        entry={"call_timeout_s": 1},
+    ) as session:
+
+        async def order() -> None:
+            results.append(await session.call("order", {}))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(order)
+    assert [result.is_error for result in results] == [False] * 3
 
 
 async def test_the_elicitation_server_must_have_the_tool() -> None:

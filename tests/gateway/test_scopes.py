@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway import ConfigError, Gateway, GatewayConfig
+from gateway import ConfigError, Gateway, GatewayConfig, Session
 from gateway.errors import DeliveryUnknown, LeaseTimeout
 from gateway.leases.slots import Slots
 
@@ -209,6 +209,25 @@ async def test_a_process_is_not_leased_again_after_a_call_that_went_wrong(mini: 
             first = await text(session, "pid")
             with anyio.move_on_after(0.05):
                 await session.call("hang", {})
+        async with lease(gate) as session:
+            assert await text(session, "pid") != first
+
+
+async def test_a_process_is_not_leased_again_while_a_call_of_an_earlier_lease_is_running(
+    mini: Entry, config: Config
+) -> None:
+    entry = mini("pid", "hang", "reset", scope="process", leases_per_process=9)
+    async with Gateway(config(world=entry)) as gate, anyio.create_task_group() as tasks:
+
+        async def hang(session: Session) -> None:
+            with pytest.raises(DeliveryUnknown):  # its process ends, since the call might still change the world
+                await session.call("hang", {})
+
+        async with lease(gate) as session:
+            first = await text(session, "pid")
+            tasks.start_soon(hang, session)
+            await anyio.wait_all_tasks_blocked()
+            assert await text(session, "pid") == first  # the server has read both
         async with lease(gate) as session:
             assert await text(session, "pid") != first
 

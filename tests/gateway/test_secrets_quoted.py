@@ -17,8 +17,9 @@ from starlette.routing import Route
 
 from gateway import Gateway, GatewayConfig, GatewayError
 from gateway.config.models import ServerConfig
-from gateway.connection.redaction import Secrets, is_secret_name
+from gateway.connection.redaction import Redactor, Secrets, is_secret_name
 from gateway.errors import ToolsChanged
+from gateway.types import Content, ContentKind, ToolResult
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
@@ -113,3 +114,12 @@ async def test_a_whole_command_line_in_command_is_not_repeated() -> None:
         async with Gateway(GatewayConfig.model_validate({"servers": {"world": entry}})) as gate:
             assert str(gate.failures["world"]) == "world: cannot start 'no-such-server …': no such program"
     assert SECRET not in repr(logs)
+
+
+async def test_no_part_of_a_result_holds_a_secret() -> None:
+    config = ServerConfig.model_validate({"command": "x", "env": {"API_KEY": SECRET}})
+    blocks = [
+        Content(kind=kind, text=SECRET, mime_type=f"image/{SECRET}", uri=f"file:///{SECRET}") for kind in ContentKind
+    ]
+    result = ToolResult(content=tuple(blocks), structured={SECRET: [SECRET]}, meta={"key": {"a": SECRET}})
+    assert SECRET not in repr(Redactor(config).result(result))

@@ -384,6 +384,14 @@ async def test_client_credentials_get_a_token_and_a_new_one_when_it_is_turned_aw
         assert (await session.call("leak", {"text": "access-token-2"})).text == "it is [secret]"
 
 
+@pytest.mark.parametrize("fail", [False, True])
+async def test_a_token_that_was_renewed_within_a_call_is_secret_in_that_calls_own_answer(fail: bool) -> None:
+    async with guarded("http") as (guard, entry, _), session_on(entry) as session:
+        guard.valid = set()
+        assert "access-token" not in (await session.call("leak", {"text": "access-token-2", "fail": fail})).text
+        assert len(guard.grants) == 2
+
+
 async def test_calls_with_a_token_do_not_wait_for_each_other() -> None:
     both = anyio.Event()
     waiting = 0

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 Json = dict[str, Any]
 STATUSES = (400, 403, 405, 408, 409, 413, 422, 425, 429, 500, 502, 503, 504)
-BODIES = ("json-rpc", "json", "text", "none")
+BODIES = ("json-rpc", "refusal", "json", "text", "none")
 RESUMED = ("refused", "refused with JSON", "not a stream", "unreachable", "late", "answered", "broken", "ended")
 CONNECTION = ("closed after reading", "closed after running", "half a head")
 HTTP_BREAKS = (
@@ -67,6 +67,8 @@ class Breaking:
     def __init__(self, rng: random.Random, unread: float = 0.0) -> None:
         self._rng, self._unread = rng, unread
         self.plan: defaultdict[str, list[str]] = defaultdict(list)
+        self.schema: Json = {"type": "object", "properties": {"id": {"type": "string"}}}
+        """Of the arguments of every tool."""
         self.ran: Counter[str] = Counter()
         self.broken: Counter[str] = Counter()
         """Breaks so far, by kind."""
@@ -180,8 +182,8 @@ class Breaking:
                     "serverInfo": {"name": "breaking", "version": "1"},
                 }
             case "tools/list":
-                schema = {"type": "object", "properties": {"id": {"type": "string"}}}
-                result = {"tools": [{"name": name, "inputSchema": schema, "annotations": n} for name, n in TOOLS]}
+                tools = [{"name": name, "inputSchema": self.schema, "annotations": hints} for name, hints in TOOLS]
+                result = {"tools": tools}
             case _:
                 return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no such method"}}
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
@@ -195,6 +197,9 @@ class Breaking:
         match body:
             case "json-rpc":
                 error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32603, "message": "it broke"}}
+                await respond(writer, int(status), json.dumps(error).encode())
+            case "refusal":
+                error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "not accepted"}}
                 await respond(writer, int(status), json.dumps(error).encode())
             case "json":
                 await respond(writer, int(status), b'{"detail": "it broke"}')
