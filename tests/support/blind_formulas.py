@@ -1,6 +1,6 @@
 """An adversary for word problems: formulas over the numbers of the prompt, fitted on the training prompts' answers.
 
-It never reads what the problem says. For a prompt it takes the training prompts that look alike, and tries the formulas
+It does not read what a problem asks. For a prompt it takes the training prompts that look alike, and tries the formulas
 that give most of their answers.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 
 _NUMBER = re.compile(r"\d+")
 _FROM_START, _FROM_END = 5, 4
+_BEST = 200
 _SHAPES_OF_TWO: tuple[Callable[..., Any], ...] = (
     lambda a, b: a + b,
     lambda a, b: a - b,
@@ -84,7 +85,8 @@ class BlindFormulas:
 
         Args:
             selector: Which training prompts are alike: `all`, `count` (of numbers), `words`, `asked` (the words of the
-                question), or `constants`, which takes the commonest answers.
+                question); or `constants`, which takes the commonest answers; or `roles`, which applies the formulas of
+                similar training prompts to the numbers that have similar words around them.
         """
         if selector == "constants":
             return self._constants[:count]
@@ -94,10 +96,11 @@ class BlindFormulas:
         weights = self._hits[alike].mean(axis=0)
         weights[~(np.isfinite(values) & (values > 0) & (values == np.floor(values)))] = -1
         found: dict[int, None] = {}
-        for index in np.argsort(-weights, kind="stable")[:2000]:
-            found.setdefault(int(values[index]))
+        best = np.argpartition(-weights, _BEST)[:_BEST]
+        for index in best[np.argsort(-weights[best], kind="stable")]:
             if len(found) == count or weights[index] < 0:
                 break
+            found.setdefault(int(values[index]))
         return list(found)
 
     def _alike(self, prompt: str, selector: str) -> list[int]:
@@ -112,7 +115,7 @@ class BlindFormulas:
         return sorted(range(len(pool)), key=lambda index: -_overlap(words, pool[index]))[:12]
 
     def _by_roles(self, prompt: str) -> list[int]:
-        """The formulas of the most similar training prompts, each number replaced by the one in the most similar words."""
+        """Results of similar prompts' formulas over the numbers that have the most similar words around them."""
         found: dict[int, None] = {}
         numbers, contexts = numbers_in(prompt), contexts_in(prompt)
         for index in self._alike(prompt, "words"):
