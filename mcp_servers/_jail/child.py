@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     memory_mb: int = 256
     """Address space of the process, including about 60 MB for the interpreter."""
     cpu_s: int = 3
-    wall_s: float = 20.0
+    wall_s: float = 15.0
     """Time from the start of the code. Well above `cpu_s`, so that a busy machine does not cut code that computes."""
     start_s: float = 30.0
     """Time for starting the interpreter before that, on a busy machine."""

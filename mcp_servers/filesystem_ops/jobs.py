@@ -1,19 +1,19 @@
 """Jobs: each has a description, changes the goal tree, and lists the expert's calls.
 
-The calls are those of @modelcontextprotocol/server-filesystem.
+The calls are those of @modelcontextprotocol/server-filesystem. Training and test tasks have different kinds of jobs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from random import Random
 
 from mcp_servers.filesystem_ops.office import COMMON, Office
 from mcp_servers.filesystem_ops.tree import Tree
-from mcp_servers.kit import Call
+from mcp_servers.kit import Call, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +26,8 @@ class Job:
     changes: tuple[Call, ...]
     apply: Callable[[Tree], None]
     """Changes a tree to the goal."""
+    moves: Mapping[str, str] = field(default_factory=dict[str, str])
+    """New paths by old path."""
 
 
 Kind = Callable[[Random, Office], Job]
@@ -47,9 +49,10 @@ def archive(rng: Random, office: Office) -> Job:
         words=f"Move all reports of the year {year} from reports/ into archive/{year}/, under the names they have. The "
         "year stands in each report.",
         reads=tuple(report.path for report in office.reports),
-        makes=("archive", f"archive/{year}"),
+        makes=(f"archive/{year}",),
         changes=_moves(moves),
         apply=lambda tree: _move(tree, moves),
+        moves=moves,
     )
 
 
@@ -67,6 +70,7 @@ def rename(rng: Random, office: Office) -> Job:
         makes=(),
         changes=_moves(moves),
         apply=lambda tree: _move(tree, moves),
+        moves=moves,
     )
 
 
@@ -126,7 +130,102 @@ def summarise(rng: Random, office: Office) -> Job:
     )
 
 
-KINDS: tuple[Kind, ...] = (summarise, index, edit, rename, archive)
+def tally(rng: Random, office: Office) -> Job:
+    path = rng.choice(["tally.txt", "counts.txt", "reports/COUNT.txt"])
+    counts = Counter(report.year for report in office.reports)
+    text = "".join(f"{year} = {counts[year]}\n" for year in sorted(counts))
+    return Job(
+        words=f"How are the reports spread over the years? Put it down in {path}: every year that some report is "
+        "about, in ascending order, each on its line with the number of those reports, in the style of '2020 = 7'.",
+        reads=tuple(report.path for report in office.reports),
+        makes=(),
+        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
+        apply=lambda tree: tree.update({path: text}),
+    )
+
+
+def register(rng: Random, office: Office) -> Job:
+    path = rng.choice(["letters/register.csv", "register.csv", "correspondence.csv"])
+    columns = rng.choice([("file", "writer"), ("writer", "file")])
+    rows = [{"file": PurePosixPath(letter.path).name, "writer": letter.writer} for letter in office.letters]
+    lines = [",".join(columns), *(",".join(row[column] for column in columns) for row in rows)]
+    text = "\n".join(lines) + "\n"
+    return Job(
+        words=f"The correspondence needs a register, {path}, headed '{lines[0]}'. It has a row per letter, ordered by "
+        "file name; nothing but a comma separates the two entries.",
+        reads=tuple(letter.path for letter in office.letters),
+        makes=(),
+        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
+        apply=lambda tree: tree.update({path: text}),
+    )
+
+
+def stamp(rng: Random, office: Office) -> Job:
+    """Stamps at most half of the reports, so that stamping all of them is far from right."""
+    totals = sorted(report.total for report in office.reports)
+    bound, word = totals[rng.randint(2, len(totals) // 2)], rng.choice(["small", "minor", "low"])
+    # The smallest totals are below the bound, which is itself a report's total.
+    lines = {report.path: f"Total: {report.total}\n" for report in office.reports if report.total < bound}
+
+    def stamped(line: str) -> str:
+        return f"{line}Class: {word}\n"
+
+    def apply(tree: Tree) -> None:
+        for path, line in lines.items():
+            tree[path] = tree[path].replace(line, stamped(line))
+
+    return Job(
+        words=f"Whatever report has a total under {bound} gets a new line 'Class: {word}', directly below the line of "
+        "its total.",
+        reads=tuple(report.path for report in office.reports),
+        makes=(),
+        changes=tuple(
+            Call(name="edit_file", arguments={"path": path, "edits": [{"oldText": line, "newText": stamped(line)}]})
+            for path, line in lines.items()
+        ),
+        apply=apply,
+    )
+
+
+def sort_letters(rng: Random, office: Office) -> Job:
+    place = rng.choice(["letters", "people", "senders"])
+    moves = {
+        letter.path: f"{place}/{letter.writer.lower()}/{PurePosixPath(letter.path).name}" for letter in office.letters
+    }
+    directories = dict.fromkeys(str(PurePosixPath(path).parent) for path in moves.values())
+    return Job(
+        words=f"Everybody who wrote to us shall have a directory: sort the letters so that one by Zoe lies in "
+        f"{place}/zoe/ and keeps its file name.",
+        reads=tuple(moves),
+        makes=tuple(directories),
+        changes=_moves(moves),
+        apply=lambda tree: _move(tree, moves),
+        moves=moves,
+    )
+
+
+def retire(rng: Random, office: Office) -> Job:
+    """Retires at most half of the notes, and at least one."""
+    towns = Counter(note.town for note in office.notes)
+    rarest = min(towns.values())
+    town = rng.choice([it for it in sorted(towns) if 2 * towns[it] <= len(office.notes) or towns[it] == rarest])
+    place = rng.choice(["old", "attic", "notes/retired"])
+    moves = {note.path: f"{place}/{PurePosixPath(note.path).name}" for note in office.notes if note.town == town}
+    return Job(
+        words=f"The branch in {town} has closed. Notes that bear {town} in their title retire to {place}/; nothing "
+        "else about them changes.",
+        reads=tuple(note.path for note in office.notes),
+        makes=(place,),
+        changes=_moves(moves),
+        apply=lambda tree: _move(tree, moves),
+        moves=moves,
+    )
+
+
+KINDS: dict[Split, tuple[Kind, ...]] = {
+    "train": (summarise, index, edit, rename, archive),
+    "test": (tally, register, stamp, sort_letters, retire),
+}
 """In an order in which they can be done one after the other: no job reads a file that an earlier one moves."""
 
 

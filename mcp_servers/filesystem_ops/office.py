@@ -1,4 +1,7 @@
-"""A task's initial tree: an office's reports, letters, notes and settings."""
+"""A task's initial tree: an office's reports, letters, notes and settings.
+
+Remarks in the files name years, towns, writers and amounts that no task asks for.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,7 @@ class Letter:
 class Note:
     path: str
     title: str
+    town: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ def _reports(rng: Random, tree: Tree) -> tuple[Report, ...]:
     made: list[Report] = []
     for number, (year, town) in enumerate(kinds, rng.randint(100, 800)):
         report = Report(f"reports/report-{number}.txt", year, town, rng.randint(1000, 99999))
-        tree[report.path] = f"Year: {year}\nTown: {town}\nTotal: {report.total}\n\n{rng.choice(REMARKS)}\n"
+        remark = f"{rng.choice(REMARKS)} In {rng.choice(YEARS)} {rng.choice(TOWNS)} had {rng.randint(1000, 99999)}."
+        tree[report.path] = f"Year: {year}\nTown: {town}\nTotal: {report.total}\n\n{remark}\n"
         made.append(report)
     return tuple(made)
 
@@ -92,7 +97,8 @@ def _letters(rng: Random, tree: Tree) -> tuple[Letter, ...]:
         letter = Letter(f"letters/letter{number}.txt", date, rng.choice(WRITERS))
         if any((letter.date, letter.writer) == (other.date, other.writer) for other in made):
             continue
-        tree[letter.path] = f"From: {letter.writer}\nDate: {date}\n\n{' '.join(rng.sample(REMARKS, 2))}\n"
+        mentioned = f"{rng.choice(WRITERS)} wrote about it on {rng.choice(YEARS)}-{rng.randint(10, 12)}-15."
+        tree[letter.path] = f"From: {letter.writer}\nDate: {date}\n\n{rng.choice(REMARKS)} {mentioned}\n"
         made.append(letter)
     return tuple(made)
 
@@ -100,8 +106,9 @@ def _letters(rng: Random, tree: Tree) -> tuple[Letter, ...]:
 def _notes(rng: Random, tree: Tree) -> tuple[Note, ...]:
     made: list[Note] = []
     for subject in sorted(rng.sample(SUBJECTS, rng.randint(4, 7))):
-        note = Note(f"notes/{subject.lower()}.md", f"{subject} in {rng.choice(TOWNS)}, {rng.choice(YEARS)}")
-        tree[note.path] = f"# {note.title}\n\n{rng.choice(REMARKS)}\n"
+        town, other = rng.sample(TOWNS, 2)
+        note = Note(f"notes/{subject.lower()}.md", f"{subject} in {town}, {rng.choice(YEARS)}", town)
+        tree[note.path] = f"# {note.title}\n\n{rng.choice(REMARKS)} {other} asked for a copy in {rng.choice(YEARS)}.\n"
         made.append(note)
     return tuple(made)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 
 from mcp_servers import kit
 from mcp_servers.calculator.arithmetic import Number, answer_in
-from mcp_servers.gsm8k_tools.templates import TEMPLATES, Step, Work
-from mcp_servers.kit import Call, Expert, ExpertTurn, Reply, Score, Splits
+from mcp_servers.calculator.stories import Family, Question, Step, Story, questions, tell
+from mcp_servers.kit import Call, Expert, ExpertTurn, Reply, Score, Split, Splits
+from mcp_servers.kit.records import Difficulty
 
 TASKS = Splits("gsm8k", {"train": 400, "test": 100})
 
@@ -18,20 +20,19 @@ DISCOUNT = 0.8
 STEPS_SHARE = 0.1
 
 
+_DIFFICULTIES: tuple[Difficulty, ...] = ("hard", "easy", "medium", "hard")
+"""The difficulties of consecutive tasks, in a cycle."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(kit.Problem):
     """A word problem; `difficulty` goes by the number of steps: 2, 3, or 4 and 5."""
 
-    stages: tuple[tuple[Step, ...], ...]
-    """The solution; the steps of one stage do not need each other's values."""
-
-    @property
-    def steps(self) -> list[Step]:
-        return [step for stage in self.stages for step in stage]
+    story: Story
 
     @property
     def answer(self) -> int:
-        return self.stages[-1][-1].value
+        return self.story.answer
 
 
 def problem(task: str, seed: int) -> Problem:
@@ -40,29 +41,35 @@ def problem(task: str, seed: int) -> Problem:
     Raises:
         LookupError: There is no such task.
     """
-    _, index = TASKS.parse(task)
-    work = Work()
-    question = TEMPLATES[index % len(TEMPLATES)](Random(f"{task}/{seed}"), work)
-    steps = sum(map(len, work.stages))
+    split, index = TASKS.parse(task)
+    difficulty = _DIFFICULTIES[index % len(_DIFFICULTIES)]
+    choices = _questions(split, difficulty)
+    story = tell(Random(f"{task}/{seed}"), split, *choices[index // len(_DIFFICULTIES) % len(choices)])
     return Problem(
         task=task,
         seed=seed,
-        prompt=f"{question} Give the result in a line of its own: 'Answer: N'.",
-        difficulty="easy" if steps == 2 else "medium" if steps == 3 else "hard",
-        stages=tuple(work.stages),
+        prompt=f"{story.text} Give the result in a line of its own: 'Answer: N'.",
+        difficulty=difficulty,
+        story=story,
     )
 
 
+@cache
+def _questions(split: Split, difficulty: Difficulty) -> list[tuple[Family, Question]]:
+    steps = {"easy": (2,), "medium": (3,), "hard": (4, 5)}[difficulty]
+    return [(family, asked) for family, asked in questions(split) if sum(map(len, asked.steps)) in steps]
+
+
 def expert(problem: Problem) -> Expert:
-    turns = [_calculate(stage) for stage in problem.stages]
-    last = problem.steps[-1]
-    told = f"The last step gives the {last.what}: {last.value}.\nAnswer: {problem.answer}"
+    turns = [_calculate(stage) for stage in problem.story.stages]
+    last = problem.story.steps[-1]
+    told = f"The last step gives {last.value} ({last.what}).\nAnswer: {problem.answer}"
     return Expert(turns=[*turns, ExpertTurn(thinking="That was the last step.", content=told)])
 
 
 def _calculate(stage: tuple[Step, ...]) -> ExpertTurn:
     calls = [Call(name="calculate", arguments={"expression": step.expression}) for step in stage]
-    return ExpertTurn(thinking=f"I need the {' and the '.join(step.what for step in stage)}.", calls=calls)
+    return ExpertTurn(thinking=f"I need this first: {' and '.join(step.what for step in stage)}.", calls=calls)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,7 +105,7 @@ class Attempts:
         `steps` is the share of the solution's intermediate results that the calculator returned. Results beyond twice
         the solution's number reduce it, or trying all numbers would pay.
         """
-        needed = {step.value for step in self.problem.steps}
+        needed = {step.value for step in self.problem.story.steps}
         steps = len(needed & self.calculated) / max(len(needed), len(self.calculated) / 2)
         answer = DISCOUNT ** (self.right_at - 1) if self.right_at is not None else 0.0
         total = (1 - STEPS_SHARE) * answer + STEPS_SHARE * steps

@@ -1,125 +1,114 @@
-"""The facts of a library: places, people, companies and works, and their relations."""
+"""The facts of a library: places, people, companies and works, and their relations, which `relations.yaml` lists."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.resources import files
 from random import Random
+from typing import Literal
 
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from mcp_servers.kit import Split
 from mcp_servers.research import names
 
+Kind = Literal["place", "company", "person", "work"]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+COUNTS: dict[Kind, int] = {"place": 45, "company": 60, "person": 130, "work": 100}
+_YEARS = (1500, 1900)
+"""Bounds of the earliest year that an article states."""
+_SPAN = 90
+"""Years between which the years of an article lie."""
+
+
+class Relation(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     name: str
-    river: str
-    county: str
-    chartered: int
+    of: Kind | Literal["year", "river", "county", "product", "profession"]
+    sentence: str
+    split: Split | None = None
+    """The split whose questions follow or ask for this relation; None if no question does."""
+    link: str | None = None
+    ask: str | None = None
+
+
+class Description(BaseModel):
+    """What the articles about entities of a kind state."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    opening: str
+    remarks: list[str]
+    relations: list[Relation]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Company:
+class Entity:
+    kind: Kind
     name: str
-    seat: str
-    founder: str
-    founded: int
-    product: str
+    genre: str = ""
+    """Of a work: novel, opera, ..."""
+    facts: dict[str, str] = field(default_factory=dict[str, str])
+    """Values by relation."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Person:
-    name: str
-    born: int
-    birthplace: str
-    profession: str
-    employer: str
-    teacher: str
+@cache
+def descriptions() -> dict[Kind, Description]:
+    source = files("mcp_servers.research") / "relations.yaml"
+    return TypeAdapter(dict[Kind, Description]).validate_python(yaml.safe_load(source.read_text(encoding="utf-8")))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    name: str
-    kind: str
-    author: str
-    publisher: str
-    year: int
-
-
-Entity = Place | Company | Person | Work
-
-PLACES, COMPANIES, PEOPLE, WORKS = 45, 60, 130, 100
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """All entities by name; names are unique across kinds."""
-
-    places: dict[str, Place]
-    companies: dict[str, Company]
-    people: dict[str, Person]
-    works: dict[str, Work]
-
-    def all(self) -> dict[str, Entity]:
-        return {**self.places, **self.companies, **self.people, **self.works}
-
-
-def make_facts(rng: Random, half: names.Half) -> Facts:
-    """Draws the facts of one library. Every name that an entity mentions is an entity of the library.
+def make_facts(rng: Random, half: names.Half) -> dict[str, Entity]:
+    """Draws the entities of one library, by name. Names are unique across kinds, and each that a fact mentions is an
+    entity of the library.
 
     Args:
         rng: Equal generator states give equal facts.
         half: The half of the words that the names are made of.
     """
     taken: set[str] = set()
-    place_names = _distinct(partial(names.place, rng, half), PLACES, taken)
-    company_names = _distinct(partial(names.company, rng, half), COMPANIES, taken)
-    person_names = _distinct(partial(names.person, rng, half), PEOPLE, taken)
-    work_names = _distinct(partial(names.work, rng, half), WORKS, taken)
-    rivers, counties = rng.sample(names.RIVERS, 24), rng.sample(names.COUNTIES, 14)
-    people = {name: _person(rng, name, place_names, company_names, person_names) for name in person_names}
-    return Facts(
-        places={
-            name: Place(
-                name=name, river=rng.choice(rivers), county=rng.choice(counties), chartered=rng.randint(1040, 1790)
-            )
-            for name in place_names
-        },
-        companies={
-            name: Company(
-                name=name,
-                seat=rng.choice(place_names),
-                founder=rng.choice(person_names),
-                founded=rng.randint(1795, 2005),
-                product=rng.choice(names.PRODUCTS),
-            )
-            for name in company_names
-        },
-        people=people,
-        works={name: _work(rng, name, people, company_names) for name in work_names},
-    )
+    make: dict[Kind, Callable[[Random, names.Half], str]] = {
+        "place": names.place,
+        "company": names.company,
+        "person": names.person,
+        "work": names.work,
+    }
+    of_kind = {kind: _distinct(partial(make[kind], rng, half), count, taken) for kind, count in COUNTS.items()}
+    values: dict[str, list[str]] = {
+        **of_kind,
+        "river": rng.sample(names.RIVERS, 24),
+        "county": rng.sample(names.COUNTIES, 14),
+        "product": list(names.PRODUCTS),
+        "profession": list(names.PROFESSIONS),
+    }
+    return {
+        name: Entity(
+            kind=kind,
+            name=name,
+            genre=rng.choice(names.KINDS) if kind == "work" else "",
+            facts=_facts(rng, name, descriptions()[kind].relations, values),
+        )
+        for kind in COUNTS
+        for name in of_kind[kind]
+    }
 
 
-def _person(rng: Random, name: str, places: list[str], companies: list[str], people: list[str]) -> Person:
-    return Person(
-        name=name,
-        born=rng.randint(1800, 1985),
-        birthplace=rng.choice(places),
-        profession=rng.choice(names.PROFESSIONS),
-        employer=rng.choice(companies),
-        teacher=rng.choice([other for other in people if other != name]),
-    )
-
-
-def _work(rng: Random, name: str, people: dict[str, Person], companies: list[str]) -> Work:
-    author = rng.choice(list(people.values()))
-    return Work(
-        name=name,
-        kind=rng.choice(names.KINDS),
-        author=author.name,
-        publisher=rng.choice(companies),
-        year=author.born + rng.randint(20, 40),
-    )
+def _facts(rng: Random, name: str, relations: list[Relation], values: dict[str, list[str]]) -> dict[str, str]:
+    """A value for each relation, different ones for relations of the same type; the first year is the earliest."""
+    found: dict[str, str] = {}
+    for type_ in dict.fromkeys(relation.of for relation in relations):
+        alike = [relation.name for relation in relations if relation.of == type_]
+        if type_ == "year":
+            first = rng.randint(*_YEARS)
+            drawn = [str(first), *(str(first + later) for later in rng.sample(range(1, _SPAN), len(alike) - 1))]
+        else:
+            drawn = rng.sample([value for value in values[type_] if value != name], len(alike))
+        found |= dict(zip(alike, drawn, strict=True))
+    return found
 
 
 def _distinct(make: Callable[[], str], count: int, taken: set[str]) -> list[str]:

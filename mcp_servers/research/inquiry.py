@@ -11,9 +11,9 @@ from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score, ToolError,
 from mcp_servers.research.library import Document, Library
 from mcp_servers.research.questions import Question
 
-MAX_OPENED = 12
+MAX_OPENED = 5
 """Number of documents that count as read, the first ones; further ones can be opened but do not count."""
-EVIDENCE_SHARE = 0.2
+EVIDENCE_SHARE = 0.1
 
 _ANSWER = re.compile(r"^\W*Answer:[ \t]*(.*)$", re.MULTILINE | re.IGNORECASE)
 
@@ -35,7 +35,7 @@ class Inquiry:
         return self.library.documents[document]
 
     def score(self, messages: Sequence[Message]) -> Score:
-        """``evidence * (0.2 + 0.8 * answer)``.
+        """``evidence * (0.1 + 0.9 * answer)``.
 
         `evidence` is the share of the chain's documents among the first `MAX_OPENED` opened ones. `answer` is 1 for an
         exact match, after normalisation, in the last message that the user reads, and counts only if the document

@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 from mcp_servers.kit import Split
-from mcp_servers.research.articles import article
-from mcp_servers.research.facts import Facts, make_facts
+from mcp_servers.research.facts import Entity, descriptions, make_facts
 
 try:
     import bm25s  # pyright: ignore[reportMissingTypeStubs]
@@ -56,7 +55,8 @@ class SearchIndex:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    facts: Facts
+    facts: Mapping[str, Entity]
+    """By name."""
     documents: Mapping[str, Document]
     """By id."""
     ids: Mapping[str, str]
@@ -74,7 +74,7 @@ def make_library(split: Split, number: int) -> Library:
     rng = Random(f"library/{name}")
     facts = make_facts(rng, 0 if split == "train" else 1)
     documents: dict[str, Document] = {}
-    for title, entity in facts.all().items():
+    for title, entity in facts.items():
         # Ids are hashes, so that finding a document takes a search.
         found = hashlib.sha256(f"{name}/{title}".encode()).hexdigest()[:8]
         documents[found] = Document(id=found, title=title, text=article(rng, entity))
@@ -86,6 +86,22 @@ def make_library(split: Split, number: int) -> Library:
         # The title is repeated so that it weighs more than one mention in another text.
         index=SearchIndex({key: f"{documents[key].title} " * 3 + documents[key].text for key in in_order}),
     )
+
+
+def article(rng: Random, entity: Entity) -> str:
+    """All facts of the entity in a random order, and none of another entity."""
+    described = descriptions()[entity.kind]
+    it = entity.name.rpartition(" ")[2] if entity.kind == "person" else "It"
+    sentences = [rng.choice(described.remarks)]
+    for relation in described.relations:
+        value = entity.facts[relation.name]
+        sentences.append(relation.sentence.format(it=it, value=value, a_value=_a(value)))
+    rng.shuffle(sentences)
+    return " ".join([described.opening.format(name=entity.name, a_genre=_a(entity.genre)), *sentences])
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1] in tuple('aeiou') else 'a'} {noun}"
 
 
 def _words(text: str) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from random import Random
 
 from mcp_servers import kit
 from mcp_servers.kit import Split, Splits
-from mcp_servers.research.facts import Company, Entity, Facts, Person, Place, Work
+from mcp_servers.research.facts import Entity, descriptions
 
 TASKS = Splits("research", {"train": 400, "test": 100})
 LIBRARIES: dict[Split, int] = {"train": 8, "test": 3}
@@ -24,74 +25,25 @@ class Question(kit.Problem):
     answer: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    """A field of an entity, and the phrase that asks for it; `{}` is the entity."""
-
-    field: str
-    phrase: str
-
-    def of(self, entity: Entity) -> str:
-        return str(getattr(entity, self.field))
-
-
-LINKS: dict[type[Entity], tuple[_Fact, ...]] = {
-    Work: (
-        _Fact("author", "the author of {}"),
-        _Fact("publisher", "the company that published {}"),
-    ),
-    Person: (
-        _Fact("birthplace", "the town where {} was born"),
-        _Fact("employer", "the company that employed {}"),
-        _Fact("teacher", "the teacher of {}"),
-    ),
-    Company: (
-        _Fact("seat", "the town where {} has its seat"),
-        _Fact("founder", "the founder of {}"),
-    ),
-    Place: (),
-}
-"""Facts that name another entity."""
-ASKS: dict[type[Entity], tuple[_Fact, ...]] = {
-    Work: (),
-    Person: (
-        _Fact("born", "In which year was {} born?"),
-        _Fact("birthplace", "In which town was {} born?"),
-        _Fact("teacher", "Who was the teacher of {}?"),
-        _Fact("profession", "What was the profession of {}?"),
-    ),
-    Company: (
-        _Fact("founded", "In which year was {} founded?"),
-        _Fact("founder", "Who founded {}?"),
-        _Fact("product", "Which products is {} known for?"),
-    ),
-    Place: (
-        _Fact("river", "Which river flows through {}?"),
-        _Fact("chartered", "From which year is the charter of {}?"),
-        _Fact("county", "In which county lies {}?"),
-    ),
-}
-
-
 def library_of(task: str, seed: int) -> tuple[Split, int]:
     """Split and number of the question's library. Raises LookupError if there is no such task."""
     split, _ = TASKS.parse(task)
     return split, seed % LIBRARIES[split]
 
 
-def make_question(task: str, seed: int, facts: Facts) -> Question:
+def make_question(task: str, seed: int, facts: Mapping[str, Entity]) -> Question:
     """The question of this task and seed, about the facts of its library.
 
     Raises:
         LookupError: There is no such task.
     """
     split, index = TASKS.parse(task)
-    rng, entities, hops = Random(f"{task}/{seed}"), facts.all(), 2 + index % 2
-    starts = [*facts.works.values(), *facts.companies.values(), *facts.people.values()]
+    rng, hops = Random(f"{task}/{seed}"), 2 + index % 2
+    starts = [entity for entity in facts.values() if entity.kind != "place"]  # no relation leads away from a place
     Random(split).shuffle(starts)
     # Consecutive seeds start at different entities of their library, so that no two tasks ask the same.
     start = starts[seed // LIBRARIES[split] % len(starts)]
-    while (made := _chain(rng, start, entities, hops)) is None:
+    while (made := _chain(rng, split, start, facts, hops)) is None:
         pass
     chain, question, answer = made
     return Question(
@@ -105,20 +57,24 @@ def make_question(task: str, seed: int, facts: Facts) -> Question:
 
 
 def _chain(
-    rng: Random, start: Entity, entities: dict[str, Entity], hops: int
+    rng: Random, split: Split, start: Entity, entities: Mapping[str, Entity], hops: int
 ) -> tuple[tuple[str, ...], str, str] | None:
     """Draws (chain of `hops` documents, question, answer); None if the draw hit a dead end or a loop."""
-    chain, entity = [start.name], entities[start.name]
-    phrase = f"the {start.kind} {start.name!r}" if isinstance(start, Work) else start.name
+    chain = [start]
+    phrase = f"the {start.genre} {start.name!r}" if start.kind == "work" else start.name
     while len(chain) < hops:
-        if not LINKS[type(entity)]:
+        links = [one for one in descriptions()[chain[-1].kind].relations if one.link and one.split == split]
+        if not links:
             return None
-        link = rng.choice(LINKS[type(entity)])
-        entity, phrase = entities[link.of(entity)], link.phrase.format(phrase)
-        chain.append(entity.name)
-    ask = rng.choice(ASKS[type(entity)])
-    answer = ask.of(entity)
-    stated = {str(getattr(entities[name], fact.name)) for name in chain[:-1] for fact in fields(entities[name])}
-    if len(set(chain)) < hops or answer in stated:  # an earlier article must not give the answer away
+        link = rng.choice(links)
+        assert link.link is not None
+        chain.append(entities[chain[-1].facts[link.name]])
+        phrase = link.link.format(phrase)
+    asks = [one for one in descriptions()[chain[-1].kind].relations if one.ask and one.split == split]
+    ask = rng.choice(asks)
+    assert ask.ask is not None
+    answer, names = chain[-1].facts[ask.name], tuple(entity.name for entity in chain)
+    stated = {value for entity in chain[:-1] for value in (entity.name, *entity.facts.values())}
+    if len(set(names)) < hops or answer in stated:  # an earlier article must not give the answer away
         return None
-    return tuple(chain), ask.phrase.format(phrase), answer
+    return names, ask.ask.format(phrase), answer

@@ -5,7 +5,9 @@ Only the tests' arguments enter the process that runs the code; its answers are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -45,32 +47,67 @@ def judge(source: str, tests: Sequence[Check], limits: Limits) -> Verdict:
     )
 
 
+class Busy(Exception):
+    """No run was started, because all places were taken; the message is for the policy."""
+
+
 class Runner:
     """Runs code off the event loop, at most `parallel` runs at a time.
 
+    A caller that gets no place in time is refused with `Busy`, so that a call ends well before the gateway's timeout
+    however many programs sleep: the wait, and the time of its runs (`Limits.start_s` and `wall_s` each).
+
     The methods raise ToolError if this machine cannot isolate code; nothing is run then.
+
+    Args:
+        parallel: Number of places.
+        wait_s: Maximum wait for a place, in seconds.
+        limits: Limits of each run.
     """
 
-    def __init__(self, parallel: int, limits: Limits) -> None:
-        self._limits = limits
-        self._slots = anyio.CapacityLimiter(parallel)
+    def __init__(self, parallel: int, wait_s: float, limits: Limits) -> None:
+        self._limits, self._wait_s = limits, wait_s
+        self._places = anyio.CapacityLimiter(parallel)
+        self._threads = anyio.CapacityLimiter(math.inf)  # the places are the bound
+        self._checking = anyio.Lock()
         self._checked = False
 
     async def check_isolation(self) -> None:
-        """Runs an empty program once, so that a reset fails and not a later call."""
-        if not self._checked:
-            await self.run("")
-            self._checked = True
+        """Runs an empty program once, so that a reset fails and not a later call. It waits for no place."""
+        async with self._checking:
+            if not self._checked:
+                await self._in_thread(run, "", self._limits)
+                self._checked = True
 
-    async def run(self, source: str) -> Run:
-        return await self._in_thread(run, source, self._limits)
+    async def run(self, source: str, own: anyio.Lock) -> Run:
+        """Runs a program.
 
-    async def judge(self, source: str, tests: Sequence[Check]) -> Verdict:
-        return await self._in_thread(judge, source, tests, self._limits)
+        Args:
+            own: The trajectory's lock: a trajectory has one place at a time, however many calls it makes.
+
+        Raises:
+            Busy: There was no place.
+        """
+        return await self._in_place(own, run, source, self._limits)
+
+    async def judge(self, source: str, tests: Sequence[Sequence[Check]], own: anyio.Lock) -> list[Verdict]:
+        """Judges each sequence of tests in a run of its own, one after the other. Arguments and errors as for `run`."""
+        return await self._in_place(own, lambda: [judge(source, some, self._limits) for some in tests])
+
+    async def _in_place(self, own: anyio.Lock, function: Callable[..., T], *arguments: Any) -> T:
+        async with AsyncExitStack() as held:
+            try:
+                with anyio.fail_after(self._wait_s):
+                    await held.enter_async_context(own)
+                    await held.enter_async_context(self._places)
+            except TimeoutError:
+                raise Busy(f"Not run: all places for runs were taken for {self._wait_s:g} s. Try again.") from None
+            # A cancelled request waits here for the end of its run, which so keeps its place until it ends.
+            return await self._in_thread(function, *arguments)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         try:
-            return await anyio.to_thread.run_sync(function, *arguments, limiter=self._slots)
+            return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
         except JailUnavailable as error:
             raise ToolError(str(error)) from error
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from typing import Annotated
 
+import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
 from mcp_servers._jail.child import Limits
 from mcp_servers.kit import READ, SET, Harness, Message, Score, parser, serve
-from mcp_servers.sandbox.judge import Runner, report, shown
+from mcp_servers.sandbox.judge import Busy, Runner, report, shown
 from mcp_servers.sandbox.problems import TASKS, Problem, expert, problem
 
 INSTRUCTIONS = """\
@@ -18,6 +20,10 @@ You write Python functions. Try your code with run_python, then hand it in with 
 last submission counts: it is tested on inputs that you do not see. Code runs by itself with Python's standard library:
 no network, no other processes or threads, no files but those it makes, a few seconds. Nothing is kept between runs.
 When you are done, say so."""
+
+PER_CORE = 4
+"""Default number of runs at a time for each core: that many programs that compute stay within `Limits.wall_s`."""
+WAIT_S = 120.0
 
 Code = Annotated[str, Field(max_length=20_000, description="Python source")]
 
@@ -27,20 +33,26 @@ class Attempt:
     """The world of one trajectory."""
 
     problem: Problem
-    submitted: str | None = None
-    """The last submission."""
+    running: anyio.Lock = field(default_factory=anyio.Lock)
+    submissions: int = 0
+    judged: int = 0
+    """Number of the submission that `examples` and `hidden` belong to; 0 for none."""
+    examples: list[bool] = field(default_factory=list[bool])
+    """For each example, whether it passed."""
+    hidden: list[bool] = field(default_factory=list[bool])
 
 
-def create_server(*, parallel: int = 4, limits: Limits | None = None) -> MCPServer:
+def create_server(*, parallel: int | None = None, wait_s: float = WAIT_S, limits: Limits | None = None) -> MCPServer:
     """Creates the server.
 
     Args:
-        parallel: Maximum number of runs at a time; others wait.
+        parallel: Maximum number of runs at a time; others wait. None for `PER_CORE` for each core.
+        wait_s: Maximum wait for a run, after which the policy reads that it can try again.
         limits: Limits of each run.
     """
     server = MCPServer("sandbox", instructions=INSTRUCTIONS, log_level="WARNING")
     harness = Harness(server, lambda task, seed: Attempt(problem(task, seed)))
-    runner = Runner(parallel, limits or Limits())
+    runner = Runner(parallel or PER_CORE * (os.cpu_count() or 1), wait_s, limits or Limits())
     _add_policy_tools(server, harness, runner)
     harness.placing(lambda _: runner.check_isolation())
     harness.tasks(lambda split: TASKS.items(split, problem))
@@ -49,13 +61,8 @@ def create_server(*, parallel: int = 4, limits: Limits | None = None) -> MCPServ
 
     @harness.score
     async def score(attempt: Attempt, messages: list[Message]) -> Score:
-        """The share of the hidden tests that the last submission passes. No message is read."""
-        if attempt.submitted is None:
-            return Score(score=0.0, parts={"tests": 0.0, "examples": 0.0})
-        problem = attempt.problem
-        verdict = await runner.judge(attempt.submitted, [*problem.examples, *problem.hidden])
-        count = len(problem.examples)
-        examples, tests = sum(verdict.passed[:count]) / count, sum(verdict.passed[count:]) / len(problem.hidden)
+        """The share of the hidden tests that the last submission passes. No message is read, and no code is run."""
+        tests, examples = (sum(passed) / max(1, len(passed)) for passed in (attempt.hidden, attempt.examples))
         return Score(score=tests, parts={"tests": tests, "examples": examples})
 
     del score  # registered
@@ -66,15 +73,26 @@ def _add_policy_tools(server: MCPServer, harness: Harness[Attempt], runner: Runn
     @server.tool(annotations=READ)
     async def run_python(code: Code, ctx: Context) -> str:
         """Run a program in a fresh process and read what it prints."""
-        harness.world(ctx)  # refuses the request of a trajectory without a world
-        return shown(await runner.run(code))
+        attempt = harness.world(ctx)
+        try:
+            return shown(await runner.run(code, attempt.running))
+        except Busy as busy:
+            return str(busy)
 
     @server.tool(annotations=SET)
     async def submit(code: Code, ctx: Context) -> str:
         """Hand in the function, in place of an earlier one; the examples are run on it."""
-        attempt = harness.world(ctx)
-        attempt.submitted = code
-        return report(await runner.judge(code, attempt.problem.examples), attempt.problem.examples)
+        attempt, problem = harness.world(ctx), harness.world(ctx).problem
+        attempt.submissions += 1
+        number = attempt.submissions
+        # The hidden tests run here and not in the score, which so never waits for other trajectories' programs.
+        try:
+            examples, hidden = await runner.judge(code, [problem.examples, problem.hidden], attempt.running)
+        except Busy as busy:
+            return f"{busy} The function is not handed in; an earlier one still counts."
+        if number > attempt.judged:  # calls made at the same time may end in another order
+            attempt.judged, attempt.examples, attempt.hidden = number, examples.passed, hidden.passed
+        return report(examples, problem.examples)
 
 
 def main() -> None:
@@ -83,9 +101,14 @@ def main() -> None:
         "--parallel",
         type=int,
         choices=range(1, 257),
-        default=4,
         metavar="1..256",
-        help="runs at a time, each on one core and with 256 MB of its own at most; others wait (default: %(default)s)",
+        help=f"runs at a time, each with 256 MB of its own at most; others wait (default: {PER_CORE} for each core)",
+    )
+    arguments.add_argument(
+        "--wait-s",
+        type=float,
+        default=WAIT_S,
+        help="wait for a run, after which the policy reads that it can try again (default: %(default)s)",
     )
     given = arguments.parse_args()
-    serve(create_server(parallel=given.parallel), given.http)
+    serve(create_server(parallel=given.parallel, wait_s=given.wait_s), given.http)

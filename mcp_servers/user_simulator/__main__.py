@@ -53,7 +53,7 @@ def _model(given: Sequence[str]) -> None:
     options.add_argument("--temperature", type=float, default=0.7)
     options.add_argument("--max-tokens", type=int, default=512, help="of one message (default: %(default)s)")
     options.add_argument("--timeout-s", type=float, default=45, help="for one message (default: %(default)s)")
-    options.add_argument("--max-concurrent", type=int, default=64, help="requests at once (default: %(default)s)")
+    options.add_argument("--max-concurrent", type=int, default=256, help="requests at once (default: %(default)s)")
     read = options.parse_args(given)
     endpoint = Endpoint(_endpoint_config(options, read))
 
@@ -87,7 +87,9 @@ def _live(given: Sequence[str]) -> None:
         metavar="HOST:PORT",
         help="where the page for the person's answers is served (default: %(default)s)",
     )
-    options.add_argument("--wait-s", type=float, default=600, help="for one answer (default: %(default)s)")
+    options.add_argument(
+        "--wait-s", type=float, default=600, help="without an answer to any question (default: %(default)s)"
+    )
     read = options.parse_args(given)
     if not read.wait_s > 0:
         options.error("--wait-s: seconds, more than 0")

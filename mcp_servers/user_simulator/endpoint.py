@@ -27,8 +27,9 @@ class EndpointConfig(BaseModel):
     temperature: float = Field(default=0.7, ge=0, le=2)
     max_tokens: int = Field(default=512, ge=1)
     timeout_s: float = Field(default=45, gt=0, allow_inf_nan=False)
-    """For one response, including the wait for one of the `max_concurrent` slots."""
-    max_concurrent: int = Field(default=64, ge=1)
+    """For one response, without the wait for one of the `max_concurrent` slots."""
+    max_concurrent: int = Field(default=256, ge=1)
+    """Maximum number of requests at a time. With as many as there are conversations, none waits."""
 
     @field_validator("url")
     @classmethod
@@ -74,8 +75,8 @@ class Endpoint:
             "seed": seed,
         }
         try:
-            with anyio.fail_after(config.timeout_s):
-                async with self._slots:
+            async with self._slots:
+                with anyio.fail_after(config.timeout_s):  # of the request alone: others' requests do not use it up
                     data = await self._post(body)
         except TimeoutError as error:
             raise ToolError(f"the user's model did not answer within {config.timeout_s:g} s") from error

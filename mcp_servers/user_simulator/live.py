@@ -58,13 +58,15 @@ class AnswerPage:
     """Open questions to a person, and the web page and JSON interface for answering them.
 
     Args:
-        wait_s: Maximum wait for an answer, in seconds.
+        wait_s: Seconds without an answer to any question, after which those that have waited so long fail. While the
+            person answers others, a question waits.
     """
 
     def __init__(self, *, wait_s: float) -> None:
         self._wait_s = wait_s
         self._questions: dict[str, _Question] = {}
         self._numbers = itertools.count(1)
+        self._answered = 0
 
     async def ask(self, about: dict[str, str], said: Sequence[Line]) -> PersonsAnswer:
         """Waits for the person's answer.
@@ -79,10 +81,12 @@ class AnswerPage:
         number, question = str(next(self._numbers)), _Question(about, list(said))
         self._questions[number] = question
         try:
-            with anyio.fail_after(self._wait_s):
-                await question.answered.wait()
-        except TimeoutError as error:
-            raise ToolError(f"no person answered for the user within {self._wait_s:g} s") from error
+            while question.answer is None:
+                answered = self._answered
+                with anyio.move_on_after(self._wait_s) as wait:
+                    await question.answered.wait()
+                if wait.cancelled_caught and self._answered == answered:
+                    raise ToolError(f"no person answered for the user within {self._wait_s:g} s")
         finally:
             del self._questions[number]
         assert question.answer is not None
@@ -142,6 +146,7 @@ class AnswerPage:
             question.answer = PersonsAnswer.model_validate_json(bytes(body))
         except ValidationError as error:
             return JSONResponse({"error": error.errors(include_url=False)[0]["msg"]}, status_code=422)
+        self._answered += 1
         question.answered.set()
         return JSONResponse({})
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers.calculator.arithmetic import ArithmeticRefused, evaluate
-from mcp_servers.calculator.problems import TASKS, problem
+from mcp_servers.calculator.problems import TASKS, call, problem
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -150,8 +150,11 @@ async def test_an_answer_before_the_last_message_or_beside_calls_does_not_count(
 def test_any_seed_makes_a_problem_whose_stages_lead_to_the_answer(task: str, seed: int):
     made = problem(task, seed)
     values = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv}
-    name, a, b = made.stages[-1][-1]
-    assert values[name](a, b) == made.answer
+    assert 1 <= len(made.story.stages) <= 3
+    for step in made.story.steps:
+        asked = call(step)
+        assert values[asked.name](*asked.arguments.values()) == step.value > 0
+    assert made.story.steps[-1].value == made.answer
 
 
 def test_the_splits_share_no_problem():

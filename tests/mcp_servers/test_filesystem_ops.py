@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_servers import filesystem_ops
-from mcp_servers.filesystem_ops.jobs import KINDS
-from mcp_servers.filesystem_ops.tasks import TASKS, expert, make_assignment, score
+from mcp_servers.filesystem_ops.tasks import TASKS, Assignment, expert, make_assignment, score
 from mcp_servers.filesystem_ops.tree import Tree, lay_out, read, same
 
 pytestmark = pytest.mark.anyio
@@ -49,28 +48,32 @@ async def test_the_score_is_of_the_directory_as_it_is(players_of: Seats, place: 
         assert await one.score() == {"score": 1.0, "parts": {"done": 1.0, "intact": 1.0}}
 
 
-def test_part_of_the_work_earns_its_part():
-    changed = [p for p in ASSIGNMENT.before | ASSIGNMENT.goal if ASSIGNMENT.before.get(p) != ASSIGNMENT.goal.get(p)]
-    assert len(changed) > 2
-    now = dict(ASSIGNMENT.before)
-    for path in changed[:2]:
-        now.pop(path, None)
-        now |= {path: ASSIGNMENT.goal[path]} if path in ASSIGNMENT.goal else {}
-    assert score(ASSIGNMENT, now).score == pytest.approx(2 / len(changed))
+def test_part_of_the_work_earns_its_part_and_a_move_is_one_item():
+    made = single("Rename")
+    old, new = next(iter(made.jobs[0].moves.items()))
+    now = {new if path == old else path: text for path, text in made.before.items()}
+    assert score(made, now).score == pytest.approx(1 / len(made.jobs[0].moves))
 
 
-def test_a_copy_that_leaves_the_original_is_half_a_move():
-    task = next(
-        t
-        for t in TASKS.names("train")
-        if len(make_assignment(t, 0).jobs) == 1 and "Rename" in make_assignment(t, 0).prompt
-    )
-    made = make_assignment(task, 0)
-    assert score(made, made.before | made.goal).score == pytest.approx(0.5)
+@pytest.mark.parametrize("words", ["Rename", "Move all reports", "sort the letters", "retire to"])
+def test_half_a_move_earns_nothing(words: str):
+    """A copy that leaves the original, a removal, and a move to a wrong name."""
+    made = single(words)
+    moves = made.jobs[0].moves
+    assert score(made, made.before | made.goal).score == 0.0
+    assert score(made, {path: text for path, text in made.before.items() if path not in moves}).score == 0.0
+    assert score(made, {f"wrong/{path}" if path in moves else path: t for path, t in made.before.items()}).score == 0.0
+
+
+def single(words: str) -> Assignment:
+    """A task of one job with these words."""
+    made = (make_assignment(task, 0) for split in TASKS.sizes for task in TASKS.names(split))
+    return next(one for one in made if len(one.jobs) == 1 and words in one.prompt)
 
 
 def test_what_was_not_asked_for_costs():
-    due = len([p for p in ASSIGNMENT.before | ASSIGNMENT.goal if ASSIGNMENT.before.get(p) != ASSIGNMENT.goal.get(p)])
+    changed = {p for p in ASSIGNMENT.before | ASSIGNMENT.goal if ASSIGNMENT.before.get(p) != ASSIGNMENT.goal.get(p)}
+    due = len(changed) - sum(len(job.moves) for job in ASSIGNMENT.jobs)
     spoilt = ASSIGNMENT.goal | {"README.txt": "x"}
     assert score(ASSIGNMENT, spoilt).score == pytest.approx((due - 1) / due)
     added = ASSIGNMENT.goal | {f"extra{n}": "" for n in range(due)}
@@ -175,7 +178,7 @@ async def test_resets_leave_what_the_last_one_laid_out(players_of: Seats, place:
 def test_any_seed_makes_a_task_whose_expert_reads_before_it_changes(task: str, seed: int):
     made = make_assignment(task, seed)
     assert made.before != made.goal and score(made, made.goal).score == 1.0 and score(made, made.before).score == 0.0
-    assert 1 <= len(made.jobs) <= 3 <= len(KINDS)
+    assert 1 <= len(made.jobs) <= 3
     there = set(made.before)
     for turn in expert(made).turns:
         for call in turn.calls or ():
