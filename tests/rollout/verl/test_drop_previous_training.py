@@ -58,7 +58,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     home = tmp_path_factory.mktemp("drop")
     overrides = prepare_training(home, ENVIRONMENT, CONVERSATION, samples=SAMPLES)
     overrides["actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log"] = home / "engine.jsonl"
-    done = train(home, overrides)
+    # As the preflight says: 2 rows, and a trajectory has 15 turns and therefore 15 samples at most.
+    overrides["actor_rollout_ref.actor.ppo_mini_batch_size"] = 30
+    overrides["actor_rollout_ref.actor.use_dynamic_bsz"] = True
+    overrides["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] = 4096
+    counting = {"VERL_USE_EXTERNAL_MODULES": "counted_steps", "OPTIMIZER_STEPS": str(home / "steps.txt")}
+    done = train(home, overrides, PYTHONPATH=str(Path(__file__).parent), **counting)
     assert done.returncode == 0, done.stdout[-8000:]
     yield Run(home, logged(home), read_records(home / "traces"), read_generations(home / "engine.jsonl"))
 
@@ -69,6 +74,14 @@ def test_trajectories_of_several_samples_were_trained(run: Run) -> None:
     assert max(counts) > 1, counts
     assert run.metrics[1]["mcp/failed_share"] == 0
     assert run.metrics[1]["actor/grad_norm"] > 0
+
+
+def test_all_samples_of_all_trajectories_are_one_optimizer_step(run: Run) -> None:
+    """With a mini-batch of `train_batch_size` rows, verl takes a step for each slice of that many trajectories."""
+    assert sum(len(samples_of(record)) for record in run.records) > 2 * SAMPLES
+    assert (run.home / "steps.txt").read_text().splitlines() == ["step"]
+    mean = sum(record["reward"]["score"] for record in run.records) / len(run.records)
+    assert run.metrics[1]["mcp/score/mean"] == pytest.approx(mean)
 
 
 def test_every_sample_holds_what_the_engine_saw_and_sampled_and_nothing_is_left_over(run: Run) -> None:
