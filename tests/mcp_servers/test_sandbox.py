@@ -167,12 +167,11 @@ async def test_a_trajectory_that_makes_many_calls_has_one_place(players_of: Seat
         sleeper, other = player("sleeper"), player("other")
         await begin(sleeper)
         await begin(other)
-        for _ in range(3):
-            group.start_soon(partial(sleeper.call, "run_python", code="import time; time.sleep(1)"))
+        for _ in range(2):
+            group.start_soon(partial(sleeper.call, "run_python", code="import time; time.sleep(2.5)"))
         await anyio.sleep(0.1)
-        with anyio.fail_after(2.5):
+        with anyio.fail_after(2):
             assert (await other.call("run_python", code="print(1)")).content[0].text == "1\n"
-            assert len(sleeper.messages) < 1 + 2 * 3  # the sleeper's calls are not over
 
 
 async def test_programs_that_sleep_withdraw_neither_themselves_nor_their_siblings(tmp_path: Path):
