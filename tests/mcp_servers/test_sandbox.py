@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import CallToolResult
+from playing import Stage, read_environment, score_of
 
+from gateway.gateway import Gateway
+from gateway.leases.session import Session
 from mcp_servers import sandbox
 from mcp_servers._jail.child import Limits
 from mcp_servers.sandbox.judge import judge, same
 from mcp_servers.sandbox.problems import TASKS, problem
 from mcp_servers.sandbox.steps import EXAMPLES, HIDDEN, MAX_ALIKE, Check
+from rollout.engines.scripted import ScriptedPolicy
+from rollout.formats import hermes
+from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.types import Call
 
 pytestmark = [pytest.mark.anyio]
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -135,6 +145,64 @@ async def test_trajectories_run_code_at_the_same_time_without_meeting(players_of
         assert seen.content[0].text == "[]\n"
         await one.call("submit", code=PROBLEM.solution)
         assert ((await one.score())["score"], (await other.score())["score"]) == (1.0, 0.0)
+
+
+async def test_a_call_without_a_place_is_answered_and_leaves_an_earlier_submission_in_force(players_of: Seats):
+    async with players_of(sandbox.create_server(parallel=1, wait_s=0.2)) as player, anyio.create_task_group() as group:
+        sleeper, other = player("sleeper"), player("other")
+        await begin(sleeper)
+        await begin(other)
+        await other.call("submit", code=PROBLEM.solution)
+        group.start_soon(partial(sleeper.call, "run_python", code="import time; time.sleep(3)"))
+        await anyio.sleep(0.1)  # until the sleeper has its place
+        with anyio.fail_after(2):
+            told = await other.call("run_python", code="print(1)")
+            assert not told.is_error and told.content[0].text.startswith("Not run: all places")
+            assert "an earlier one still counts" in (await other.call("submit", code="x")).content[0].text
+            assert ((await other.score())["score"], (await sleeper.score())["score"]) == (1.0, 0.0)
+
+
+async def test_a_trajectory_that_makes_many_calls_has_one_place(players_of: Seats):
+    async with players_of(sandbox.create_server(parallel=2)) as player, anyio.create_task_group() as group:
+        sleeper, other = player("sleeper"), player("other")
+        await begin(sleeper)
+        await begin(other)
+        for _ in range(2):
+            group.start_soon(partial(sleeper.call, "run_python", code="import time; time.sleep(2.5)"))
+        await anyio.sleep(0.1)
+        with anyio.fail_after(2):
+            assert (await other.call("run_python", code="print(1)")).content[0].text == "1\n"
+
+
+async def test_programs_that_sleep_withdraw_neither_themselves_nor_their_siblings(tmp_path: Path):
+    """With a real server of one place: together they sleep for longer than a call may take."""
+    environment = read_environment("sandbox")
+    entry = environment.servers["sandbox"]
+    slow = entry.model_copy(update={"args": (*entry.args, "--parallel", "1", "--wait-s", "1"), "call_timeout_s": 8})
+    environment = environment.model_copy(update={"servers": {"sandbox": slow}})
+    codes = [SLEEPING] * 5 + [PROBLEM.solution]
+    scores: dict[int, float] = {}
+    async with Gateway(environment) as gateway:
+        stage = Stage(environment, gateway, tmp_path)
+        task = next(task for task in await stage.tasks("test") if task.task == TASK)
+
+        async def play(number: int) -> None:
+            async def policy(session: Session) -> ScriptedPolicy:
+                name = next(tool.exposed_name for tool in session.tools.values() if tool.name == "submit")
+                script = [hermes.write(calls=[Call(name=name, arguments={"code": codes[number]})])]
+                script *= 1 if codes[number] == SLEEPING else 9
+                return ScriptedPolicy(script, ByteTokens().encode, stop=IM_END)
+
+            scores[number] = score_of(await stage.play(task, policy))  # which fails if it is withdrawn
+
+        with anyio.fail_after(100):
+            async with anyio.create_task_group() as group:
+                for number in range(len(codes)):
+                    group.start_soon(play, number)
+    assert [scores[number] for number in range(len(codes))] == [0.0] * 5 + [1.0]
+
+
+SLEEPING = "import time; time.sleep(2.5)\ndef solve(it): return None"
 
 
 @pytest.mark.parametrize(

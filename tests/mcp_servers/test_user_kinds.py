@@ -286,6 +286,23 @@ async def test_a_model_that_hangs_is_given_up_in_time() -> None:
                 assert "within 0.2 s" in refusal(await ask(client, "reply", seq=1, message="Tea?"))
 
 
+async def test_requests_of_other_conversations_do_not_use_up_the_time_of_one() -> None:
+    """Six take 0.3 s each, one after the other, and each has 1 s."""
+    model = Model(delay_s=0.3)
+    async with listening(model.app) as url, Client(modelled_by(url, timeout_s=1, max_concurrent=1)) as client:
+        texts: list[str] = []
+
+        async def converse(trajectory: str) -> None:
+            texts.append((await answer(client, "reply", trajectory, seq=1, message="Tea?"))["message"])
+
+        for trajectory in "abcdef":
+            await answer(client, "reset", trajectory, task="x", seed=1)
+        async with anyio.create_task_group() as group:
+            for trajectory in "abcdef":
+                group.start_soon(converse, trajectory)
+        assert texts == ["TEA?"] * 6
+
+
 async def test_the_model_is_asked_once_for_a_turn_whose_request_is_dropped_and_repeated() -> None:
     asked, let = list[str](), anyio.Event()
 
@@ -366,6 +383,27 @@ async def test_a_person_who_does_not_answer_costs_a_bounded_wait() -> None:
         assert (await person.get("/questions")).json() == []
 
     await with_question(check, wait_s=0.2)
+
+
+async def test_a_question_waits_while_the_person_answers_others() -> None:
+    """Four answers at intervals of 0.3 s, with a wait of 0.5 s."""
+    page = AnswerPage(wait_s=0.5)
+    async with served(page) as url, httpx2.AsyncClient(base_url=url) as person, Client(live_server(page)) as client:
+        texts: list[str] = []
+
+        async def converse(trajectory: str) -> None:
+            await answer(client, "reset", trajectory, task="x", seed=1)
+            texts.append((await answer(client, "reply", trajectory, seq=1, message="?"))["message"])
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                for trajectory in "abcd":
+                    group.start_soon(converse, trajectory)
+                for _ in range(4):
+                    await anyio.sleep(0.3)
+                    question = (await person.get("/questions")).json()[0]
+                    await person.post(f"/questions/{question['id']}", json={"message": "Yes."})
+        assert texts == ["Yes."] * 4
 
 
 async def test_the_person_is_told_who_they_are_and_may_say_the_first_word_too() -> None:
