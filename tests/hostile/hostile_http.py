@@ -160,6 +160,11 @@ class Handler(BaseHTTPRequestHandler):
                     params = {"progressToken": request, "progress": number, "message": "x" * 100}
                     self.event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
                 self.event(answer(request, "after 20,000"))
+            case "3,000 pings":
+                self.begin("text/event-stream")
+                for number in range(3000):
+                    self.event({"jsonrpc": "2.0", "id": f"ping-{number}", "method": "ping"})
+                self.event(answer(request, "after 3,000"))
             case "redirect":
                 self.begin("text/plain", 0, 307, Location=REST[0])
             case "garbage":

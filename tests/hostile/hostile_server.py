@@ -109,6 +109,10 @@ def harm(request):
             for _ in range(50):
                 write((b"y" * 1023 + b"\n") * 1024)
             say(request, "after 50 MB")
+        case "short lines":
+            for _ in range(10):
+                write(b"x\n" * 50_000)
+            say(request, "after 500,000")
         case "stderr":
             for _ in range(50):
                 sys.stderr.buffer.write(MEGABYTE)
@@ -177,6 +181,12 @@ def main():
                 forever()
             if BEHAVIOUR == "endless pages":
                 send({"id": request, "result": {"tools": [], "nextCursor": os.urandom(8).hex()}})
+            elif BEHAVIOUR.startswith("endless large"):
+                page = os.urandom(4).hex()
+                listed = [tool(f"{page}-{number}", "x" * 2000) for number in range(100)]
+                listed += [{"name": f"{page}-bad", "inputSchema": 7}] * ("malformed" in BEHAVIOUR)
+                first = [] if params.get("cursor") else tools()
+                send({"id": request, "result": {"tools": [*first, *listed], "nextCursor": page}})
             else:
                 send({"id": request, "result": {"tools": tools()}})
         elif method == "tools/call" and params["name"] == "harm":
