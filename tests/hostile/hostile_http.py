@@ -56,6 +56,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.flood(307, Location="/mcp?followed")
             case "get answered" | "sse redirect":
                 self.flood(307 if "sse" in BEHAVIOUR else 200, Location="/sse")
+            case "get endless event" | "resumed with an endless event":
+                self.flood(200, kind="text/event-stream", beginning=b"event: message\ndata: ")
             case "get retry" | "resumed for ever":
                 self.begin("text/event-stream")
                 self.wfile.write(b"id: 2\nretry: 0\ndata:\n\n")
@@ -68,9 +70,10 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.begin("text/plain", 0, 405)
 
-    def flood(self, status, **headers):
+    def flood(self, status, kind="text/plain", beginning=b"", **headers):
         try:
-            self.begin("text/plain", None, status, **headers)
+            self.begin(kind, None, status, **headers)
+            self.wfile.write(beginning)
             for _ in range(100):
                 self.wfile.write(MEGABYTE)
         except OSError:
@@ -118,12 +121,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.begin("text/event-stream")
                 while not threading.Event().wait(0.05):
                     self.wfile.write(b":\n")
-            case "get redirect" | "get answered":
+            case "get redirect" | "get answered" | "get endless event":
                 OVER.wait()
                 self.reply(answer(request, "over"))
             case "get retry":
                 self.reply(answer(request, json.dumps([len(GETS), time.monotonic() - BEGAN])))
-            case "resumed for ever":
+            case "resumed for ever" | "resumed with an endless event":
                 self.begin("text/event-stream")
                 self.wfile.write(b"id: 1\nretry: 0\ndata:\n\n")
             case "large answer" | "large answer, unannounced" | "large error":

@@ -103,11 +103,19 @@ async def test_fifty_megabytes_are_refused_in_bounded_memory(behaviour: str) -> 
         assert await still_serves(session)
 
 
-@pytest.mark.parametrize("behaviour", ["get redirect", "get answered"])
+@pytest.mark.parametrize("behaviour", ["get redirect", "get answered", "get endless event"])
 async def test_a_body_that_nobody_needs_is_not_read(behaviour: str) -> None:
     with peak_growth() as growth:
         async with harmed(behaviour) as (outcome, _, session):
             assert isinstance(outcome, ToolResult) and outcome.text == "over"
+            assert await still_serves(session)
+        assert growth() < 5 * LIMIT
+
+
+async def test_a_resumed_stream_has_the_same_bound_as_the_answer_that_it_goes_on_with() -> None:
+    with peak_growth() as growth:
+        async with harmed("resumed with an endless event") as (outcome, _, session):
+            assert type(outcome) is ProtocolError and "max_message_bytes" in str(outcome)
             assert await still_serves(session)
         assert growth() < 5 * LIMIT
 
