@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import mcp_types as mcp
 import structlog
 from mcp import Client
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_TOOLS_AT_ONCE = 500
+"""Definitions read before other tasks get their turn."""
 _LIMIT = "the limit in its entry"
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
 
@@ -252,8 +255,14 @@ class Connection:
 
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
         listed, faults = await list_tools(session, self.config.max_message_bytes)
-        tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
-        return tuple(tools), tuple(self._redactor.text(fault) for fault in (*faults, *more))
+        roles = {name: role for role, name in self.config.roles.items()}
+        tools, seen = list[ToolDefinition](), set[str]()
+        for start in range(0, len(listed), _TOOLS_AT_ONCE):
+            await anyio.lowlevel.checkpoint()
+            more, more_faults = read_tools(self.server, listed[start : start + _TOOLS_AT_ONCE], roles, seen)
+            tools += more
+            faults += more_faults
+        return tuple(tools), tuple(self._redactor.text(fault) for fault in faults)
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
         """The tools as the server defines them now; None where it does not list them within `start_timeout_s`."""

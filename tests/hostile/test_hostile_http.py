@@ -160,6 +160,27 @@ async def test_twenty_thousand_notifications_do_not_keep_an_answer_from_its_call
         assert await still_serves(session)
 
 
+async def test_a_result_of_more_blocks_than_are_handled_fails_its_call_alone() -> None:
+    async with harmed("many blocks") as (outcome, _, session):
+        assert type(outcome) is ProtocolError and "20000 items under 'content'" in str(outcome)
+        assert await still_serves(session)
+
+
+async def test_an_event_of_a_million_lines_fails_its_call_alone() -> None:
+    async with harmed("many data lines", max_message_bytes=1 << 20) as (outcome, _, session):
+        assert type(outcome) is ProtocolError
+        assert await still_serves(session)
+
+
+async def test_over_sse_an_event_of_a_million_lines_does_not_keep_an_answer_from_its_call() -> None:
+    async with listening("sse many data lines") as url:
+        async with gateway(f"{url.removesuffix('/mcp')}/sse", type="sse", max_message_bytes=1 << 20) as gate:
+            async with gate.lease(trajectory="victim", task=None, seed=1) as session:
+                outcome, _ = await beside(gate, lambda: attempt(session, "harm"))
+                assert isinstance(outcome, ToolResult) and outcome.text == "hostile"
+                assert await still_serves(session)
+
+
 async def test_nobody_is_sent_elsewhere() -> None:
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
         elsewhere.setblocking(False)
