@@ -11,7 +11,7 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from gateway.catalogue.hidden_text import HiddenText, find_hidden, find_hidden_in_tool, plain
+from gateway.catalogue.hidden_text import Budget, HiddenText, find_hidden, find_hidden_in_tool, plain
 from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.overrides import select_tools
 from gateway.catalogue.resource_tools import made_tool, resource_tools
@@ -183,5 +183,6 @@ class Gateway:
 
 
 def _hidden_text(connection: Connection) -> tuple[HiddenText, ...]:
-    findings = [found for tool in connection.tools for found in find_hidden_in_tool(tool)]
-    return (*findings, *find_hidden(connection.instructions, "instructions"))
+    budget = Budget()
+    findings = find_hidden(connection.instructions, "instructions", budget)
+    return (*findings, *(found for tool in connection.tools for found in find_hidden_in_tool(tool, budget)))

@@ -77,17 +77,26 @@ _MOST_FINDINGS = 100
 """Maximum findings in one text."""
 
 
-def find_hidden(text: str, where: str) -> list[HiddenText]:
+@dataclass(slots=True)
+class Budget:
+    """How much of a server's texts may still be examined."""
+
+    characters: int = 150_000
+    findings: int = 1000
+
+
+def find_hidden(text: str, where: str, budget: Budget | None = None) -> list[HiddenText]:
     """All runs of hidden characters in `text`, in order, up to the bounds above.
 
     The rest of a text beyond the bounds is one finding, since it may hide anything.
     """
+    budget = budget or Budget()
     findings: list[HiddenText] = []
-    examined = 0
+    examined, most = 0, min(_MOST_EXAMINED, budget.characters)
     for stretch in _SUSPECT.finditer(text):
         start, stop = stretch.span()
         examined += stop - start
-        if examined > _MOST_EXAMINED or len(findings) >= _MOST_FINDINGS:
+        if examined > most or len(findings) >= min(_MOST_FINDINGS, budget.findings):
             findings.append(HiddenText(where=where, kind=HiddenKind.UNEXAMINED, index=start, code_points=()))
             break
         while start < stop:
@@ -102,16 +111,19 @@ def find_hidden(text: str, where: str) -> list[HiddenText]:
                 points = tuple(map(ord, text[start:end]))
                 findings.append(HiddenText(where=where, kind=kind, index=start, code_points=points))
             start = end
+    budget.characters -= min(examined, most)
+    budget.findings -= len(findings)
     return findings
 
 
-def find_hidden_in_tool(tool: ToolDefinition) -> list[HiddenText]:
+def find_hidden_in_tool(tool: ToolDefinition, budget: Budget | None = None) -> list[HiddenText]:
     """All hidden text in a tool's name, its description, and the keys and strings of its input schema."""
+    budget = budget or Budget()
     name = tool.name.encode("ascii", "backslashreplace").decode()
     parts = {"name": tool.name, "description": tool.description}
-    findings = [found for part, text in parts.items() for found in find_hidden(text, f"tool {name}: {part}")]
+    findings = [found for part, text in parts.items() for found in find_hidden(text, f"tool {name}: {part}", budget)]
     for path, text in _strings(tool.input_schema, "input_schema"):
-        findings += find_hidden(text, f"tool {name}: {path}")
+        findings += find_hidden(text, f"tool {name}: {path}", budget)
     return [replace(found, of=tool.name) for found in findings]
 
 

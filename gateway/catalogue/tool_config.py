@@ -210,7 +210,7 @@ def changed_tools(published: Mapping[str, ToolDefinition], now: Mapping[str, Too
         after = now.get(name)
         if after is None:
             found.append(f"{before.server}/{name} is not listed any more")
-        elif after.digest != before.digest or after.role is not before.role:
+        elif after is not before and (after.digest != before.digest or after.role is not before.role):
             found.append(difference(before, after, was="at the start", now="now"))
     return found
 

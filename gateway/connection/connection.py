@@ -24,7 +24,7 @@ from gateway.connection.calls import MCP_FAILURES, Calls
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import InFlightCalls
-from gateway.connection.tool_listing import list_tools, watch_tool_changes
+from gateway.connection.tool_listing import list_definitions, watch_tool_changes
 from gateway.errors import (
     CallTimeout,
     ConfigError,
@@ -36,7 +36,6 @@ from gateway.errors import (
 )
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
-from gateway.transport.wire import read_tools
 from gateway.types import RequestKind, ResourceKind, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
@@ -258,9 +257,9 @@ class Connection:
         self.resource_kinds = frozenset(offer for offer, found in has.items() if found)
 
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
-        listed, faults = await list_tools(session, self.config.max_message_bytes)
-        tools, more = read_tools(self.server, listed, {name: role for role, name in self.config.roles.items()})
-        return tuple(tools), tuple(self._redactor.text(fault) for fault in (*faults, *more))
+        roles = {name: role for role, name in self.config.roles.items()}
+        tools, faults = await list_definitions(session, self.server, roles, self.config.max_message_bytes)
+        return tuple(tools), tuple(self._redactor.text(fault) for fault in faults)
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
         """The tools as the server defines them now; None where it does not list them within `start_timeout_s`."""

@@ -5,21 +5,24 @@ mcp parses a page as a whole, so one malformed tool would hide all others on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import mcp_types as mcp
 import structlog
 from mcp import Client, MCPError
 from mcp.client.session import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from gateway.transport.wire import well_formed_tools
+from gateway.transport.wire import read_tools, well_formed_tools
+from gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
+_TOOLS_AT_ONCE = 500
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
@@ -36,6 +39,24 @@ async def raw_tools(session: ClientSession, most_bytes: int) -> list[Any]:
         if not isinstance(cursor, str) or size > most_bytes:
             break
     return tools
+
+
+async def list_definitions(
+    session: ClientSession, server: str, roles: Mapping[str, Role], most_bytes: int
+) -> tuple[list[ToolDefinition], list[str]]:
+    """The definitions of the server's tools, and one message for each tool that is left out.
+
+    Args:
+        roles: By tool name, as `read_tools`.
+    """
+    listed, faults = await list_tools(session, most_bytes)
+    tools, seen = list[ToolDefinition](), set[str]()
+    for start in range(0, len(listed), _TOOLS_AT_ONCE):
+        await anyio.lowlevel.checkpoint()  # reading thousands of definitions at once would stop the event loop
+        more, more_faults = read_tools(server, listed[start : start + _TOOLS_AT_ONCE], roles, seen)
+        tools += more
+        faults += more_faults
+    return tools, faults
 
 
 async def list_tools(session: ClientSession, most_bytes: int) -> tuple[list[mcp.Tool], list[str]]:

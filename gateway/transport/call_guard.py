@@ -191,15 +191,18 @@ class _BoundedBody(httpx2.AsyncByteStream):
                 if self._by_event and (blank := max(piece.rfind(line) for line in _BLANK_LINES)) >= 0:
                     size = len(piece) - blank
                 if size > self._limit:
-                    self.is_whole = False
-                    problem = f"the answer has more than max_message_bytes ({self._limit})"
-                    self._delivery.break_off(Broke.CONTENT, problem)
-                    return
+                    break
                 yield piece
+            else:
+                return
         except httpx2.TransportError as error:
             self.is_whole = False
             self._delivery.break_off(Broke.LINE, describe(error))
             raise  # mcp counts failed attempts to resume a stream, and answers the call itself when it gives up
+        self.is_whole = False
+        problem = f"the answer has more than max_message_bytes ({self._limit})"
+        self._delivery.break_off(Broke.CONTENT, problem)
+        raise httpx2.RemoteProtocolError(problem)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

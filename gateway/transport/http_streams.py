@@ -17,6 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest
 
 from gateway.transport.delivery import DELIVERY, Delivery
+from gateway.transport.lines import bounded
 from gateway.transport.link import FOR_MCP, Link
 
 _POSTS_AT_ONCE = 8
@@ -126,6 +127,8 @@ class ReadStream(_Stream):
             except (anyio.EndOfStream, anyio.ClosedResourceError):
                 self._link.end("the connection ended")
                 raise
+            if isinstance(item, SessionMessage):
+                item.message = bounded(item.message)
             if not isinstance(item, SessionMessage) or not isinstance(item.message, JSONRPCNotification):
                 return item
             notification = item.message

@@ -6,11 +6,13 @@ import json
 import re
 from typing import Any, cast
 
-from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from gateway.transport.link import GatewayAnswer
 
+_MOST_ITEMS, _MOST_TOOLS = 10_000, 20_000
+"""Of one list in a result: content blocks, resources, prompts; and tools of one page."""
 _HEAD, _TAIL = 1024, 512
 _ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
@@ -80,11 +82,11 @@ class LineSplitter:
 def parse_line(line: bytes) -> JSONRPCMessage | None:
     """One message, bad UTF-8 and lone surrogates replaced; None for what is no message at all.
 
-    An answer that is no valid response, or is nested deeper than Python reads, becomes an error response, so that its
-    caller need not wait for the deadline.
+    An answer that is no valid response, is nested deeper than Python reads, or has more items than are handled, becomes
+    an error response, so that its caller need not wait for the deadline.
     """
     try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return bounded(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValidationError:
         pass
     try:
@@ -96,11 +98,26 @@ def parse_line(line: bytes) -> JSONRPCMessage | None:
     except RecursionError:
         return _unreadable(Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id())
     try:
-        return jsonrpc_message_adapter.validate_python(data, by_name=False)
+        return bounded(jsonrpc_message_adapter.validate_python(data, by_name=False))
     except ValidationError:
         if not isinstance(data, dict) or "method" in data:
             return None
         return _unreadable(cast("dict[str, Any]", data).get("id"))
+
+
+def bounded(message: JSONRPCMessage) -> JSONRPCMessage:
+    """The same message, or an error response in place of a result with more items than are handled.
+
+    mcp takes some ten microseconds for each content block or tool, and holds the event loop meanwhile.
+    """
+    if isinstance(message, JSONRPCResponse):
+        for name, value in message.result.items():
+            if isinstance(value, list):
+                items, most = len(cast("list[Any]", value)), _MOST_TOOLS if name == "tools" else _MOST_ITEMS
+                if items > most:
+                    problem = f"the result has {items} items under {name[:80]!r}, and the most is {most}"
+                    return unusable_answer(message.id, problem)
+    return message
 
 
 def _unreadable(answered: object) -> JSONRPCError | None:

@@ -37,16 +37,17 @@ ANSWER: TypeAdapter[Answer] = TypeAdapter(
 
 
 def read_tools(
-    server: str, tools: Sequence[mcp.Tool], roles: Mapping[str, Role]
+    server: str, tools: Sequence[mcp.Tool], roles: Mapping[str, Role], seen: set[str] | None = None
 ) -> tuple[list[ToolDefinition], list[str]]:
     """Our definitions of mcp's tools, and one message for each that is left out.
 
     Args:
         roles: By tool name, for servers that do not mark their harness tools; it wins over the tool's own mark.
+        seen: Names of the tools before these, to which these are added.
     """
     definitions: list[ToolDefinition] = []
     faults: list[str] = []
-    seen: set[str] = set()
+    seen = seen if seen is not None else set()
     for tool in tools:
         mark = roles.get(tool.name) or (tool.meta or {}).get(ROLE_META)
         if tool.name in seen:

@@ -6,6 +6,7 @@ In a process of its own, so that what it sends does not count as the gateway's m
 
 import gzip
 import json
+import queue
 import sys
 import threading
 import time
@@ -17,6 +18,8 @@ BEGAN = time.monotonic()
 OVER = threading.Event()
 """What the behaviour sends beside the calls has ended, one way or the other."""
 GETS = []
+ASKED = queue.Queue()
+"""Requests of the older transport, whose answers go into its one stream."""
 
 
 def answer(request, text):
@@ -56,11 +59,37 @@ class Handler(BaseHTTPRequestHandler):
                 self.flood(307, Location="/mcp?followed")
             case "get answered" | "sse redirect":
                 self.flood(307 if "sse" in BEHAVIOUR else 200, Location="/sse")
+            case "get endless event" | "resumed with an endless event":
+                self.flood(200, kind="text/event-stream", beginning=b"event: message\ndata: ")
             case "get retry" | "resumed for ever":
                 self.begin("text/event-stream")
                 self.wfile.write(b"id: 2\nretry: 0\ndata:\n\n")
+            case _ if self.path == "/sse":
+                self.stream()
             case _:
                 self.begin("text/plain", 0, 405)
+
+    def stream(self):
+        """The one stream of the older transport, with a flood before the end of the handshake's second answer."""
+        self.begin("text/event-stream")
+        self.wfile.write(b"event: endpoint\ndata: /post\n\n")
+        while True:
+            message = ASKED.get()
+            result = {"content": [{"type": "text", "text": "hostile"}]}
+            if message["method"] == "initialize":
+                info, version = {"name": "bad", "version": "1"}, message["params"]["protocolVersion"]
+                result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            elif message["method"] == "tools/list":
+                result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("echo", "harm")]}
+            elif message["method"] == "tools/call" and message["params"]["name"] == "harm":
+                line = b"data:\n" if BEHAVIOUR == "sse many data lines" else b"x\n"
+                for _ in range(20):
+                    self.wfile.write(line * 50_000)
+                self.wfile.write(b"\n")
+            elif message["method"] != "tools/call":
+                self.event({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "?"}})
+                continue
+            self.event({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
     def do_DELETE(self):
         if BEHAVIOUR == "delete answered":
@@ -68,9 +97,10 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.begin("text/plain", 0, 405)
 
-    def flood(self, status, **headers):
+    def flood(self, status, kind="text/plain", beginning=b"", **headers):
         try:
-            self.begin("text/plain", None, status, **headers)
+            self.begin(kind, None, status, **headers)
+            self.wfile.write(beginning)
             for _ in range(100):
                 self.wfile.write(MEGABYTE)
         except OSError:
@@ -80,6 +110,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         method, request = message.get("method"), message.get("id")
+        if self.path == "/post":
+            if request is not None:
+                ASKED.put(message)
+            self.begin("text/plain", 0, 202)
+            return
         if method == "notifications/cancelled" and BEHAVIOUR == "hang in call and cancellation":
             threading.Event().wait()
         elif request is None:
@@ -118,12 +153,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.begin("text/event-stream")
                 while not threading.Event().wait(0.05):
                     self.wfile.write(b":\n")
-            case "get redirect" | "get answered":
+            case "get redirect" | "get answered" | "get endless event":
                 OVER.wait()
                 self.reply(answer(request, "over"))
             case "get retry":
                 self.reply(answer(request, json.dumps([len(GETS), time.monotonic() - BEGAN])))
-            case "resumed for ever":
+            case "resumed for ever" | "resumed with an endless event":
                 self.begin("text/event-stream")
                 self.wfile.write(b"id: 1\nretry: 0\ndata:\n\n")
             case "large answer" | "large answer, unannounced" | "large error":
@@ -154,12 +189,26 @@ class Handler(BaseHTTPRequestHandler):
                 body = gzip.compress(head + MEGABYTE * 50 + tail)
                 self.begin("application/json", len(body), Content_Encoding="gzip")
                 self.wfile.write(body)
+            case "many blocks":
+                self.reply({**answer(request, ""), "result": {"content": [{"type": "text", "text": "x"}] * 20_000}})
+            case "many data lines" | "short lines":
+                self.begin("text/event-stream")
+                line = b"data:\n" if BEHAVIOUR == "many data lines" else b"x\n"
+                for _ in range(20):
+                    self.wfile.write(line * 50_000)
+                self.wfile.write(b"\n")
+                self.event(answer(request, "after 1,000,000"))
             case "20,000 notifications":
                 self.begin("text/event-stream")
                 for number in range(20_000):
                     params = {"progressToken": request, "progress": number, "message": "x" * 100}
                     self.event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
                 self.event(answer(request, "after 20,000"))
+            case "3,000 pings":
+                self.begin("text/event-stream")
+                for number in range(3000):
+                    self.event({"jsonrpc": "2.0", "id": f"ping-{number}", "method": "ping"})
+                self.event(answer(request, "after 3,000"))
             case "redirect":
                 self.begin("text/plain", 0, 307, Location=REST[0])
             case "garbage":

@@ -80,6 +80,24 @@ def tools():
             return [echo, {**harm, "outputSchema": {"type": "object", "required": ["n"]}}]
         case "costly schemas":
             return [echo, harm, *[tool(name, schema=schema, **more) for name, schema, more in costly_schemas()]]
+        case "hidden text":
+            return [echo, harm, *[tool(f"tool-{number}", "\u200b" * 60_000) for number in range(15)]]
+        case "much hidden text":
+            return [echo, harm, *[tool(f"tool-{number}", "a\u200b" * 400) for number in range(2500)]]
+        case "unique integers":
+            return [
+                echo,
+                {
+                    **harm,
+                    "inputSchema": {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}},
+                },
+            ]
+        case "rejected patterns":
+            patterns = {f"p{number}": {"pattern": f"(a|b)*a(a|b){{400}}{number}"} for number in range(300)}
+            return [echo, {**harm, "inputSchema": {"type": "object", "properties": patterns}}]
+        case "large enumerations":
+            values = {f"p{number}": {"enum": [f"{number}-{n}" for n in range(4500)]} for number in range(20)}
+            return [echo, {**harm, "inputSchema": {"type": "object", "properties": values}}]
         case "10,000 tools":
             return [echo, harm, *[tool(f"tool-{number}", "x" * 200) for number in range(10_000)]]
     return [echo, harm]
@@ -109,6 +127,10 @@ def harm(request):
             for _ in range(50):
                 write((b"y" * 1023 + b"\n") * 1024)
             say(request, "after 50 MB")
+        case "short lines":
+            for _ in range(10):
+                write(b"x\n" * 50_000)
+            say(request, "after 500,000")
         case "stderr":
             for _ in range(50):
                 sys.stderr.buffer.write(MEGABYTE)
@@ -123,6 +145,11 @@ def harm(request):
         case "half a line and death":
             write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"ty' % request)
             os._exit(0)
+        case "many values":
+            say(request, "done", structuredContent={"x": [{"a": number} for number in range(400_000)]})
+        case "many blocks":
+            blocks = [{"type": "text", "text": "x"}] * 200_000
+            send({"id": request, "result": {"content": blocks}})
         case "bad utf-8":
             write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"caf\xe9 \xff"}]}}\n' % request)
         case "wrong structured content":
@@ -177,6 +204,12 @@ def main():
                 forever()
             if BEHAVIOUR == "endless pages":
                 send({"id": request, "result": {"tools": [], "nextCursor": os.urandom(8).hex()}})
+            elif BEHAVIOUR.startswith("endless large"):
+                page = os.urandom(4).hex()
+                listed = [tool(f"{page}-{number}", "x" * 2000) for number in range(100)]
+                listed += [{"name": f"{page}-bad", "inputSchema": 7}] * ("malformed" in BEHAVIOUR)
+                first = [] if params.get("cursor") else tools()
+                send({"id": request, "result": {"tools": [*first, *listed], "nextCursor": page}})
             else:
                 send({"id": request, "result": {"tools": tools()}})
         elif method == "tools/call" and params["name"] == "harm":

@@ -103,11 +103,19 @@ async def test_fifty_megabytes_are_refused_in_bounded_memory(behaviour: str) -> 
         assert await still_serves(session)
 
 
-@pytest.mark.parametrize("behaviour", ["get redirect", "get answered"])
+@pytest.mark.parametrize("behaviour", ["get redirect", "get answered", "get endless event"])
 async def test_a_body_that_nobody_needs_is_not_read(behaviour: str) -> None:
     with peak_growth() as growth:
         async with harmed(behaviour) as (outcome, _, session):
             assert isinstance(outcome, ToolResult) and outcome.text == "over"
+            assert await still_serves(session)
+        assert growth() < 5 * LIMIT
+
+
+async def test_a_resumed_stream_has_the_same_bound_as_the_answer_that_it_goes_on_with() -> None:
+    with peak_growth() as growth:
+        async with harmed("resumed with an endless event") as (outcome, _, session):
+            assert type(outcome) is ProtocolError and "max_message_bytes" in str(outcome)
             assert await still_serves(session)
         assert growth() < 5 * LIMIT
 
@@ -150,6 +158,27 @@ async def test_twenty_thousand_notifications_do_not_keep_an_answer_from_its_call
     async with harmed("20,000 notifications") as (outcome, _, session):
         assert isinstance(outcome, ToolResult) and outcome.text == "after 20,000"
         assert await still_serves(session)
+
+
+async def test_a_result_of_more_blocks_than_are_handled_fails_its_call_alone() -> None:
+    async with harmed("many blocks") as (outcome, _, session):
+        assert type(outcome) is ProtocolError and "20000 items under 'content'" in str(outcome)
+        assert await still_serves(session)
+
+
+async def test_an_event_of_a_million_lines_fails_its_call_alone() -> None:
+    async with harmed("many data lines", max_message_bytes=1 << 20) as (outcome, _, session):
+        assert type(outcome) is ProtocolError
+        assert await still_serves(session)
+
+
+async def test_over_sse_an_event_of_a_million_lines_does_not_keep_an_answer_from_its_call() -> None:
+    async with listening("sse many data lines") as url:
+        async with gateway(f"{url.removesuffix('/mcp')}/sse", type="sse", max_message_bytes=1 << 20) as gate:
+            async with gate.lease(trajectory="victim", task=None, seed=1) as session:
+                outcome, _ = await beside(gate, lambda: attempt(session, "harm"))
+                assert isinstance(outcome, ToolResult) and outcome.text == "hostile"
+                assert await still_serves(session)
 
 
 async def test_nobody_is_sent_elsewhere() -> None:

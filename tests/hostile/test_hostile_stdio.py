@@ -16,6 +16,7 @@ from neighbour import Neighbour, attempt, beside, good
 from gateway import Gateway, GatewayConfig, GatewayError, Session, ToolResult
 from gateway.catalogue.tool_config import lock_entries
 from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError, ToolsChanged
+from gateway.transport.stdio import StdioTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -154,6 +155,12 @@ async def test_what_surrounds_an_answer_does_not_keep_it_from_its_call(behaviour
         assert await still_serves(session)
 
 
+async def test_a_result_of_more_blocks_than_are_handled_fails_its_call_alone() -> None:
+    async with harmed("many blocks") as (outcome, _, session):
+        assert type(outcome) is ProtocolError and "200000 items under 'content'" in str(outcome)
+        assert await still_serves(session)
+
+
 async def test_half_a_line_is_no_answer() -> None:
     async with harmed("half a line", call_timeout_s=0.5) as (outcome, rounds, _):
         assert type(outcome) is CallTimeout and rounds > 0
@@ -278,3 +285,40 @@ async def test_ten_thousand_tools_do_not_keep_the_others_from_being_called() -> 
         async with lease(gate, "echo") as session:
             outcome, _ = await beside(gate, lambda: attempt(session, "echo", {"text": "x"}))
         assert isinstance(outcome, ToolResult) and outcome.text == "hostile: x"
+
+
+async def test_a_flood_of_short_lines_is_read_a_hundred_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    most, read, real = 0, 0, StdioTransport._read_lines
+    real_line = StdioTransport._read_line
+
+    def read_lines(self: StdioTransport) -> None:
+        nonlocal most, read
+        read = 0
+        real(self)
+        most = max(most, read)
+
+    def read_line(self: StdioTransport, line: Any) -> None:
+        nonlocal read
+        read += 1
+        real_line(self, line)
+
+    monkeypatch.setattr(StdioTransport, "_read_lines", read_lines)
+    monkeypatch.setattr(StdioTransport, "_read_line", read_line)
+    async with gateway(hostile("short lines")) as gate, lease(gate) as session:
+        outcome = await session.call("harm", {})
+        assert isinstance(outcome, ToolResult) and outcome.text == "after 500,000"
+        assert await still_serves(session)
+    assert 1 < most <= 100
+
+
+@pytest.mark.parametrize("behaviour", ["endless large pages", "endless large malformed pages"])
+async def test_a_list_of_tools_ends_with_the_page_that_exceeds_the_bytes_of_a_message(behaviour: str) -> None:
+    limit = 1 << 20
+    async with gateway(hostile(behaviour, max_message_bytes=limit)) as gate:
+        listed = gate.catalogue["bad"]
+        assert 0 < sum(len(found.description) for found in listed) <= limit
+        assert any("more than max_message_bytes" in fault for fault in gate.malformed["bad"])
+        async with lease(gate, "echo") as session:
+            assert await still_serves(session)
+            raw = await session.connection("bad").list_raw(timeout_s=10)
+            assert len(raw) < 2 * len(listed)

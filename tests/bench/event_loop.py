@@ -1,0 +1,197 @@
+"""How long a hostile server or policy can hold the event loop: every callback above 100 ms of CPU, by attack.
+
+    python tests/bench/event_loop.py [--above-ms 100] [--only WORD]
+
+Each attack runs through a gateway of its own, with a server in another process. Every callback of the loop is timed in
+CPU time of its thread, without the garbage collector's, so that a busy machine does not count. Prints a table: the
+longest callback of each attack, how many were above the bound, and which tasks they belong to. Exits with 1 where there
+are any.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import subprocess
+import sys
+import time
+from asyncio.events import Handle
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gateway import Gateway, GatewayConfig, GatewayError, Session
+
+logging.disable(logging.CRITICAL)
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+HOSTILE = Path(__file__).parents[1] / "hostile"
+Attack = Callable[[Session], Awaitable[Any]]
+
+
+class Callbacks:
+    """CPU seconds of each callback that an event loop ran."""
+
+    def __init__(self, above_s: float) -> None:
+        self._above_s = above_s
+        self.longest_s = 0.0
+        self.slow: Counter[str] = Counter()
+        """Callbacks above the bound, by what they belong to."""
+
+    def note(self, name: str, spent_s: float) -> None:
+        self.longest_s = max(self.longest_s, spent_s)
+        if spent_s > self._above_s:
+            self.slow[name] += 1
+
+
+def described(handle: Handle) -> str:
+    """The task that a callback is a step of, and where it waits; or the callback."""
+    callback = handle._callback  # pyright: ignore[reportAttributeAccessIssue]
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return owner.get_name()
+    return getattr(callback, "__qualname__", repr(callback))
+
+
+@contextmanager
+def timed(above_s: float) -> Iterator[Callbacks]:
+    """Within the block, every callback of every loop of this thread is timed."""
+    found, run = Callbacks(above_s), Handle._run
+    collecting_s = 0.0
+
+    def timed_run(self: Handle) -> None:
+        name, began, collected = described(self), time.thread_time(), collecting_s
+        run(self)
+        found.note(name, time.thread_time() - began - (collecting_s - collected))
+
+    def collecting(phase: str, _: object) -> None:
+        # The collector's pauses depend on all that the process holds, and meet any callback.
+        nonlocal collecting_s
+        collecting_s += time.thread_time() * (1 if phase == "stop" else -1)
+
+    Handle._run = timed_run  # pyright: ignore[reportAttributeAccessIssue]
+    gc.callbacks.append(collecting)
+    try:
+        yield found
+    finally:
+        gc.callbacks.remove(collecting)
+        Handle._run = run  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def stdio(behaviour: str) -> Any:
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[dict[str, Any]]:
+        yield {"command": sys.executable, "args": ["-I", "-S", str(HOSTILE / "hostile_server.py"), behaviour]}
+
+    return serving
+
+
+def http(behaviour: str, path: str = "mcp", **entry: Any) -> Any:
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[dict[str, Any]]:
+        argv = [sys.executable, "-I", "-S", str(HOSTILE / "hostile_http.py"), behaviour]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: ASYNC220
+            try:
+                assert process.stdout is not None
+                yield {"url": f"http://127.0.0.1:{int(process.stdout.readline())}/{path}", **entry}
+            finally:
+                process.kill()
+
+    return serving
+
+
+def harm(arguments: Any = None) -> Attack:
+    return lambda session: session.call("harm", {} if arguments is None else arguments)
+
+
+async def nothing(session: Session) -> None:
+    """The attack is in what the server lists."""
+
+
+BIG = [(1 << 64) + number for number in range(3000)]
+NESTED: Any = 1
+for _ in range(300):
+    NESTED = [NESTED]
+ATTACKS: list[tuple[str, Any, Attack]] = [
+    ("none", stdio("none"), harm()),
+    ("descriptions of hidden text", stdio("hidden text"), nothing),
+    ("hidden text in 2,500 tools", stdio("much hidden text"), nothing),
+    ("10,000 tools", stdio("10,000 tools"), nothing),
+    ("pages of tools without an end", stdio("endless large pages"), nothing),
+    ("pages with a malformed tool each", stdio("endless large malformed pages"), nothing),
+    ("unique big integers", stdio("unique integers"), harm({"x": BIG})),
+    ("unique objects", stdio("unique integers"), harm({"x": [{"a": [number]} for number in range(20_000)]})),
+    ("unique fractions", stdio("unique integers"), harm({"x": [number + 0.5 for number in range(20_000)]})),
+    ("unique texts", stdio("unique integers"), harm({"x": ["y" * 50 + str(number) for number in range(20_000)]})),
+    ("rejected patterns", stdio("rejected patterns"), harm()),
+    ("large enumerations", stdio("large enumerations"), harm({f"p{number}": "no" for number in range(20)})),
+    ("schemas that fan out", stdio("costly schemas"), lambda session: session.call("doubling", {"x": [1] * 10_000})),
+    ("a flood of short lines", stdio("short lines"), harm()),
+    ("a flood of long lines", stdio("many lines"), harm()),
+    ("a line of 50 MB", stdio("long line"), harm()),
+    ("50 MB of standard error", stdio("stderr"), harm()),
+    ("a result of 400,000 objects", stdio("many values"), harm()),
+    ("a result of 200,000 blocks", stdio("many blocks"), harm()),
+    ("20,000 notifications", stdio("20,000 notifications"), harm()),
+    ("2,000 requests", stdio("requests"), harm()),
+    ("arguments of 7 MB", stdio("none"), harm({"x": "y" * (7 << 20)})),
+    ("arguments of 500,000 values", stdio("none"), harm({"x": list(range(500_000))})),
+    ("the same as text", stdio("none"), harm(json.dumps({"x": list(range(500_000))}))),
+    ("300 levels as text", stdio("none"), harm(json.dumps({"x": NESTED}))),
+    ("HTTP: an event of 1,000,000 lines", http("many data lines"), harm()),
+    ("HTTP: 1,000,000 lines of no field", http("short lines"), harm()),
+    ("HTTP: a large event", http("large event"), harm()),
+    ("HTTP: many events", http("many events"), harm()),
+    ("HTTP: a large document", http("large answer"), harm()),
+    ("HTTP: 20,000 notifications", http("20,000 notifications"), harm()),
+    ("HTTP: 3,000 pings", http("3,000 pings"), harm()),
+    ("SSE: an event of 1,000,000 lines", http("sse many data lines", "sse", type="sse"), harm()),
+    ("SSE: 1,000,000 lines of no field", http("sse short lines", "sse", type="sse"), harm()),
+]
+
+
+async def attack(serving: Any, run: Attack, above_s: float) -> tuple[Callbacks, str]:
+    """The callbacks of one attack, and its outcome."""
+    outcome = "no call"
+    async with serving() as entry:
+        config = {"servers": {"bad": {"call_timeout_s": 30, "close_timeout_s": 0.5, **entry}}}
+        with timed(above_s) as found:
+            async with Gateway(GatewayConfig.model_validate(config)) as gateway:
+                with suppress(GatewayError):
+                    async with gateway.lease(trajectory="t", task=None, seed=1) as session:
+                        try:
+                            if (result := await run(session)) is not None:
+                                outcome = "error result" if result.is_error else "result"
+                        except GatewayError as error:
+                            outcome = error.code
+    return found, outcome
+
+
+def say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - a program
+
+
+def main(above_ms: float, only: str) -> int:
+    slow = 0
+    say(f"{'attack':36} {'outcome':18} {'longest ms':>10} {'above':>6}  where")
+    for name, serving, run in ATTACKS:
+        if only not in name:
+            continue
+        found, outcome = asyncio.run(attack(serving, run, above_ms / 1e3))
+        where = ", ".join(f"{place} ({count})" for place, count in found.slow.most_common(3))
+        say(f"{name:36} {outcome:18} {1e3 * found.longest_s:10.0f} {found.slow.total():6}  {where}")
+        slow += found.slow.total()
+    return int(slow > 0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--above-ms", type=float, default=100)
+    parser.add_argument("--only", default="", help="run the attacks whose name contains this")
+    options = parser.parse_args()
+    sys.exit(main(options.above_ms, options.only))

@@ -1,0 +1,80 @@
+"""File descriptors: what many messages at a time may take, in a process that has few, and looks at /proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+HOSTILE = Path(__file__).parents[1] / "hostile" / "hostile_http.py"
+SWEEPER = Path(__file__).parents[2] / "gateway" / "leases" / "sweeper.py"
+PROGRAM = """
+import resource, sys
+
+LIMIT, URL, TOOL, CALLS = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+
+import anyio
+from gateway import Gateway, GatewayConfig
+
+
+async def main():
+    config = GatewayConfig.model_validate({"servers": {"world": {"url": URL, "required": True}}})
+    async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+        results = []
+
+        async def call(tool):
+            results.append((await session.call(tool, {})).text)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(CALLS):
+                tasks.start_soon(call, TOOL)
+        await call("echo")
+    print(*sorted(set(results)), len(results), sep="|")
+
+
+anyio.run(main)
+"""
+
+
+def outcome(behaviour: str, *, descriptors: int, tool: str, calls: int) -> str:
+    """What the calls returned, each text once, and how many they were."""
+    with subprocess.Popen([sys.executable, "-I", "-S", str(HOSTILE), behaviour], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            url = f"http://127.0.0.1:{int(server.stdout.readline())}/mcp"
+            argv = [sys.executable, "-c", PROGRAM, str(descriptors), url, tool, str(calls)]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        finally:
+            server.kill()
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+def test_three_thousand_pings_within_a_call_exhaust_no_descriptors() -> None:
+    assert outcome("3,000 pings", descriptors=1024, tool="harm", calls=1) == "after 3,000|hostile|2"
+
+
+def test_more_calls_at_a_time_than_there_are_descriptors_wait_for_their_turn() -> None:
+    assert outcome("none", descriptors=256, tool="echo", calls=400) == "hostile|401"
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="the sweeper looks at /proc")
+def test_the_sweeper_looks_at_all_processes_once_for_many_connections_that_ended() -> None:
+    program = f"""
+    import os, runpy
+    looks, listed = [], os.listdir
+    os.listdir = lambda path: looks.append(path) or listed(path)
+    try:
+        runpy.run_path({str(SWEEPER)!r}, run_name="__main__")
+    finally:
+        print(len(looks))
+    """
+    argv = [sys.executable, "-I", "-S", "-c", textwrap.dedent(program), str(os.getpid()), "token"]
+    marks = "".join(f"token.{number}\n" for number in range(500))
+    done = subprocess.run(argv, input=marks, capture_output=True, text=True, check=True, timeout=30)
+    assert int(done.stdout) <= 4, done.stdout  # once for what came together, and once at the end
