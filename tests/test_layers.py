@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,3 +117,25 @@ def test_servers_import_nothing_but_mcp_pydantic_and_the_standard_library() -> N
     }
     # The extra `research`; and a replayed user may come from traces in an archived journal.
     assert found == {("research", "bm25s"), ("user_simulator", "pyarrow")}
+
+
+def runtime_imports(path: Path) -> set[str]:
+    """Modules that importing this one imports, each `from package import module` resolved as far as it can be."""
+    tree = ast.parse(path.read_text())
+    skipped = {id(node) for test in ast.walk(tree) if isinstance(test, ast.If) for node in ast.walk(test)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in skipped:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_the_gateway_is_at_most_ten_imports_deep() -> None:
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules("gateway")}
+    needs = {module: runtime_imports(path) & paths.keys() for module, path in paths.items()}
+
+    @functools.cache
+    def depth(module: str) -> int:
+        return 1 + max(map(depth, needs[module]), default=0)
+
+    assert max(map(depth, needs)) <= 10

@@ -70,6 +70,16 @@ def verdict(sent: Sent, broke: Broke, *, repeatable: bool) -> Verdict:
             return Verdict.RESEND if repeatable else Verdict.UNKNOWN
 
 
+class GatewayAnswer:
+    """In the `data` of an error response: a transport made it in place of a server's answer that it could not use.
+
+    A server cannot send one, since no JSON value parses to it.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+
+
 class Pace:
     """Spacing of attempts: a burst at once, then one a second."""
 

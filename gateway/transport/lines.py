@@ -9,7 +9,7 @@ from typing import Any, cast
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from gateway.transport.link import GatewayAnswer
+from gateway.transport.delivery import GatewayAnswer
 
 _MOST_ITEMS, _MOST_TOOLS = 10_000, 20_000
 """Of one list in a result: content blocks, resources, prompts; and tools of one page."""

@@ -36,16 +36,6 @@ def _ignore(method: str, params: Mapping[str, Any] | None, context: Context | No
     pass
 
 
-class GatewayAnswer:
-    """In the `data` of an error response: a transport made it in place of a server's answer that it could not use.
-
-    A server cannot send one, since no JSON value parses to it.
-    """
-
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
-
-
 class Link:
     """Whether the line is up, why it went down, and what the transport knows about the server behind it.
 

@@ -16,8 +16,7 @@ from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
 from gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, RequestRefused, ServerUnavailable
 from gateway.schemas.cost import too_large
-from gateway.transport.delivery import Broke, Delivery, Sent, Verdict, verdict
-from gateway.transport.link import GatewayAnswer
+from gateway.transport.delivery import Broke, Delivery, GatewayAnswer, Sent, Verdict, verdict
 from gateway.types import REWARD_META, ROLE_META, Content, ContentKind, Role, ToolDefinition, ToolResult
 
 Answer = mcp.CallToolResult | mcp.InputRequiredResult
