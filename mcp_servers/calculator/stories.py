@@ -1,6 +1,6 @@
 """Word problems: facts in a random order, a question about some of them, and sentences that do not matter.
 
-The families are in `families.yaml`. Training problems hold an odd number of numbers, test problems an even one, so that
+The families are in `families.json`. Training problems hold an odd number of numbers, test problems an even one, so that
 how many numbers a problem holds says nothing about what a test problem asks.
 """
 
@@ -13,7 +13,6 @@ from functools import cache
 from importlib.resources import files
 from random import Random
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from mcp_servers.calculator.arithmetic import evaluate
@@ -105,8 +104,8 @@ def tell(rng: Random, split: Split, family: Family, question: Question) -> Story
 
 @cache
 def _families() -> _Families:
-    source = files("mcp_servers.calculator") / "families.yaml"
-    return _Families.model_validate(yaml.safe_load(source.read_text(encoding="utf-8")))
+    source = files("mcp_servers.calculator") / "families.json"
+    return _Families.model_validate_json(source.read_bytes())
 
 
 def _solved(question: Question, numbers: dict[str, int]) -> tuple[tuple[Step, ...], ...] | None:

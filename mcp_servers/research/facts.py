@@ -1,4 +1,4 @@
-"""The facts of a library: places, people, companies and works, and their relations, which `relations.yaml` lists."""
+"""The facts of a library: places, people, companies and works, and their relations, which `relations.json` lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from importlib.resources import files
 from random import Random
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from mcp_servers.kit import Split
@@ -30,14 +29,21 @@ class Relation(BaseModel):
     name: str
     of: Kind | Literal["year", "river", "county", "product", "profession"]
     sentence: str
+    """With `{it}` ("It", or a surname), `{value}`, or `{a_value}`, the value with its indefinite article."""
     split: Split | None = None
     """The split whose questions follow or ask for this relation; None if no question does."""
     link: str | None = None
+    """A phrase for the entity that the value names; `{}` is the entity that has the relation."""
     ask: str | None = None
+    """A question for the value."""
 
 
 class Description(BaseModel):
-    """What the articles about entities of a kind state."""
+    """What the articles about entities of a kind state.
+
+    Each kind has three relations to each type of value: training asks for the first, tests for the second, and no
+    question for the third, so that the type of a value does not give away which one a question means.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,8 +64,8 @@ class Entity:
 
 @cache
 def descriptions() -> dict[Kind, Description]:
-    source = files("mcp_servers.research") / "relations.yaml"
-    return TypeAdapter(dict[Kind, Description]).validate_python(yaml.safe_load(source.read_text(encoding="utf-8")))
+    source = files("mcp_servers.research") / "relations.json"
+    return TypeAdapter(dict[Kind, Description]).validate_json(source.read_bytes())
 
 
 def make_facts(rng: Random, half: names.Half) -> dict[str, Entity]:
