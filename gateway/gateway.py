@@ -184,5 +184,5 @@ class Gateway:
 
 def _hidden_text(connection: Connection) -> tuple[HiddenText, ...]:
     budget = Budget()
-    findings = find_hidden(connection.instructions, "instructions", budget)
-    return (*findings, *(found for tool in connection.tools for found in find_hidden_in_tool(tool, budget)))
+    findings = [found for tool in connection.tools for found in find_hidden_in_tool(tool, budget)]
+    return (*findings, *find_hidden(connection.instructions, "instructions", budget))

@@ -225,7 +225,8 @@ async def test_over_a_transport_that_reports_no_deliveries_every_call_counts_as_
 async def test_over_stdio_no_call_runs_twice_that_may_do_harm(scope: str, tmp_path: Path) -> None:
     found = await storm_over_stdio(150, tmp_path, seed=scope, scope=scope)
     assert found["result"] and found["delivery_unknown"] and found["error result"], found
-    assert scope == "process" or (found["server_unavailable"] and found["twice, then a result"]), found
+    # Which of them die in the middle depends on how the calls interleave, so that a call ran twice is no claim here.
+    assert scope == "process" or found["server_unavailable"], found
 
 
 @pytest.mark.full

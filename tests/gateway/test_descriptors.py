@@ -13,7 +13,7 @@ import pytest
 HOSTILE = Path(__file__).parents[1] / "hostile" / "hostile_http.py"
 SWEEPER = Path(__file__).parents[2] / "gateway" / "leases" / "sweeper.py"
 PROGRAM = """
-import resource, sys
+import os, resource, sys
 
 LIMIT, URL, TOOL, CALLS = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
@@ -30,19 +30,30 @@ async def main():
         async def call(tool):
             results.append((await session.call(tool, {})).text)
 
-        async with anyio.create_task_group() as tasks:
-            for _ in range(CALLS):
-                tasks.start_soon(call, TOOL)
+        peak = 0
+
+        async def watch():
+            nonlocal peak
+            while True:
+                peak = max(peak, len(os.listdir("/proc/self/fd")))
+                await anyio.sleep(0.002)
+
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(watch)
+            async with anyio.create_task_group() as tasks:
+                for _ in range(CALLS):
+                    tasks.start_soon(call, TOOL)
+            watching.cancel_scope.cancel()
         await call("echo")
-    print(*sorted(set(results)), len(results), sep="|")
+    print(*sorted(set(results)), len(results), peak, sep="|")
 
 
 anyio.run(main)
 """
 
 
-def outcome(behaviour: str, *, descriptors: int, tool: str, calls: int) -> str:
-    """What the calls returned, each text once, and how many they were."""
+def outcome(behaviour: str, *, descriptors: int, tool: str, calls: int) -> tuple[str, int]:
+    """What the calls returned, each text once, with their number; and the most descriptors in use meanwhile."""
     with subprocess.Popen([sys.executable, "-I", "-S", str(HOSTILE), behaviour], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
@@ -52,18 +63,23 @@ def outcome(behaviour: str, *, descriptors: int, tool: str, calls: int) -> str:
         finally:
             server.kill()
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()[-1]
+    texts, _, peak = done.stdout.splitlines()[-1].rpartition("|")
+    return texts, int(peak)
+
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="counts what /proc lists")
 
 
 def test_three_thousand_pings_within_a_call_exhaust_no_descriptors() -> None:
-    assert outcome("3,000 pings", descriptors=1024, tool="harm", calls=1) == "after 3,000|hostile|2"
+    texts, peak = outcome("3,000 pings", descriptors=1024, tool="harm", calls=1)
+    assert texts == "after 3,000|hostile|2" and peak < 100
 
 
 def test_more_calls_at_a_time_than_there_are_descriptors_wait_for_their_turn() -> None:
-    assert outcome("none", descriptors=256, tool="echo", calls=400) == "hostile|401"
+    texts, peak = outcome("held", descriptors=256, tool="harm", calls=400)
+    assert texts == "held|hostile|401" and peak < 256
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="the sweeper looks at /proc")
 def test_the_sweeper_looks_at_all_processes_once_for_many_connections_that_ended() -> None:
     program = f"""
     import os, runpy

@@ -20,11 +20,13 @@ class Server:
     def __init__(self) -> None:
         self.begun, self.running, self.up = 0, 0, False
         self.defect: Exception | None = None
+        self.defects = 0
 
     async def open(self, bundle: Bundle) -> None:
         self.begun += 1
         await anyio.lowlevel.checkpoint()
         if self.defect is not None:
+            self.defects += 1
             raise self.defect
         if not self.up:
             raise ServerUnavailable("it did not start", server="world")
@@ -76,7 +78,7 @@ async def test_a_defect_while_warming_ends_no_other_task_and_the_pool_goes_on() 
     server.defect = KeyError("a defect")
     async with anyio.create_task_group() as tasks:
         pool = server.pool(tasks, min_ready=2)
-        while server.begun == 0:
+        while not server.defects:
             await turns(1)
         server.up, server.defect = True, None
         with anyio.fail_after(LONGEST_PAUSE_S + 5):

@@ -18,6 +18,7 @@ BEGAN = time.monotonic()
 OVER = threading.Event()
 """What the behaviour sends beside the calls has ended, one way or the other."""
 GETS = []
+ARRIVED = [BEGAN]
 ASKED = queue.Queue()
 """Requests of the older transport, whose answers go into its one stream."""
 
@@ -204,6 +205,11 @@ class Handler(BaseHTTPRequestHandler):
                     params = {"progressToken": request, "progress": number, "message": "x" * 100}
                     self.event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
                 self.event(answer(request, "after 20,000"))
+            case "held":
+                ARRIVED[0] = time.monotonic()
+                while time.monotonic() - ARRIVED[0] < 0.2:  # until no other call arrives
+                    time.sleep(0.02)
+                self.reply(answer(request, "held"))
             case "3,000 pings":
                 self.begin("text/event-stream")
                 for number in range(3000):
@@ -230,6 +236,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.begin("application/json", 0)
 
 
+ThreadingHTTPServer.request_queue_size = 1024
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 server.daemon_threads = True
 print(server.server_address[1], flush=True)  # noqa: T201

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.catalogue import hidden_text
-from gateway.catalogue.hidden_text import HiddenKind, find_hidden, find_hidden_in_tool, plain
+from gateway.catalogue.hidden_text import Budget, HiddenKind, find_hidden, find_hidden_in_tool, plain
 from gateway.schemas import compiled
 from gateway.schemas.arguments import prepare
 from gateway.schemas.check import schema_fault
@@ -59,6 +59,19 @@ def test_hidden_text_is_found_in_a_bounded_number_of_looks(text: str, monkeypatc
         assert looks() < 2 * LONG  # twice for each character that is examined at all, and of those there are few
     assert findings[-1].kind is HiddenKind.UNEXAMINED and len(findings) <= 101
     assert sum(len(found.code_points) for found in findings) < LONG
+
+
+@pytest.mark.parametrize("description", ["a\u200b" * 400, "é" * 400], ids=["hidden", "letters"])
+def test_all_texts_of_a_server_share_the_characters_and_findings_that_are_looked_at(
+    description: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = [tool({"type": "object"}, description) for _ in range(2000)]
+    budget = Budget()
+    with counted(monkeypatch, hidden_text, "_kind") as looks:
+        findings = [found for each in tools for found in find_hidden_in_tool(each, budget)]
+        assert looks() < 2 * Budget().characters
+    assert len(findings) <= Budget().findings + len(tools)
+    assert findings[-1].kind is HiddenKind.UNEXAMINED  # in the last tool, too
 
 
 def test_text_that_is_not_examined_is_reported_for_its_tool() -> None:
