@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -71,6 +72,8 @@ class LimitsConfig(Section):
     tokens_per_turn: int | None = Field(default=None, ge=1)
     wall_clock_s: float = Field(default=1800.0, gt=0)
     """Counted from the moment the lease is granted."""
+    agent_close_timeout_s: float = Field(default=10.0, gt=0)
+    """How long an agent may go on once its trajectory has ended; then it is stopped, and the trajectory withdrawn."""
     tell_budget: bool = False
     """Whether tool results and user messages end with a line that states the remaining budget."""
 
@@ -191,6 +194,22 @@ class FiltersConfig(Section):
         return {"action": value} if isinstance(value, str) else value
 
 
+class AgentConfig(Section):
+    """The class that takes the turns of a trajectory, and its arguments; a plain string is short for `{use: ...}`."""
+
+    use: str
+    """`package.module:Class`, a class with the method `play` of `rollout.loop.agent.Agent`."""
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any], alias="with")
+    """Keyword arguments of the class. Traces record them."""
+
+    @field_validator("use")
+    @classmethod
+    def _names_a_class(cls, value: str) -> str:
+        if not re.fullmatch(r"[\w.]+:\w+", value):
+            raise InvalidValue(f"{value!r} names no class", "write package.module:Class")
+        return value
+
+
 class Environment(GatewayConfig):
     """Everything a trajectory needs besides a policy, under one name; also the configuration of its gateway."""
 
@@ -210,6 +229,13 @@ class Environment(GatewayConfig):
     results: ResultsConfig = ResultsConfig()
     thinking: ThinkingConfig = ThinkingConfig()
     filters: FiltersConfig = FiltersConfig()
+    agent: AgentConfig | None = None
+    """What takes the turns; None for the built-in `rollout.loop.trajectory.ToolAgent`."""
+
+    @field_validator("agent", mode="before")
+    @classmethod
+    def _accept_a_plain_class(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
 
     @field_validator("system", mode="before")
     @classmethod

@@ -16,8 +16,10 @@ from rollout.trace.record import Trace
 from rollout.types import Call, Message
 
 
-async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], context: Context) -> list[Message]:
-    """Send the calls concurrently, record them in order, and return their tool messages.
+async def call_tools(
+    trace: Trace, session: Session, calls: Sequence[Call], context: Context, *, into: list[Message]
+) -> None:
+    """Send the calls concurrently, record them in order, and append their tool messages to `into`.
 
     An unreadable call and calls beyond `limits.parallel_calls` are not sent; each gets an error result. If the
     trajectory ends while calls are in flight, those are recorded with an error result: they may have taken effect.
@@ -37,12 +39,10 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], cont
         results[index] = ToolResult.error("No answer: the trajectory ended while the call was under way.")
     try:
         await _send(session, calls, sent, results)
-    except BaseException:
-        # The time limit, a cancellation from outside or a broken world. Nothing here awaits, so the record is complete
-        # before the exception goes on; `play` cannot append these messages any more.
-        trace.messages += _recorded(trace, session, calls, sent, results, context)
-        raise
-    return _recorded(trace, session, calls, sent, results, context)
+    finally:
+        # Also where the time limit, a cancellation or a broken world ends the calls. Nothing here awaits, so the record
+        # is complete before the exception goes on.
+        into += _recorded(trace, session, calls, sent, results, context)
 
 
 async def _send(session: Session, calls: Sequence[Call], sent: Sequence[int], results: list[ToolResult]) -> None:

@@ -53,7 +53,7 @@ class Context:
 
     def _base(self, trace: Trace, messages: Sequence[Message]) -> list[int]:
         """The context to which the messages are appended: without earlier thinking where the environment drops it."""
-        new_user_turn = messages[0]["role"] == "user"
+        new_user_turn = messages[-1]["role"] == "user"
         if new_user_turn and self.environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
             return without_thinking(trace, self.tokens)
         return trace.context

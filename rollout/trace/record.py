@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import AliasChoices, Field
 
 from gateway.types import ServerEvents, ToolResult
+from rollout.environment.config import AgentConfig
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, ToolEvent, UserEvent, tool_message
 from rollout.trace.segment import Segment, Span, SpanKind, runs
@@ -38,6 +39,8 @@ class StopReason(StrEnum):
     TIME_LIMIT = "time_limit"
     FILTERED = "filtered"
     """A filter with the action `end` matched the last turn."""
+    AGENT_ENDED = "agent_ended"
+    """The environment's agent returned before the policy's last message was answered."""
     ABORTED = "aborted"
     """The engine aborted a generation. The trajectory is withdrawn; the trace keeps the partial completion."""
     FAILED = "failed"
@@ -45,11 +48,14 @@ class StopReason(StrEnum):
 
     @property
     def is_truncated(self) -> bool:
-        return not self.is_withdrawn and self not in (StopReason.ANSWERED, StopReason.USER_DONE)
+        return not self.is_withdrawn and self not in _COMPLETE
 
     @property
     def is_withdrawn(self) -> bool:
         return self in (StopReason.ABORTED, StopReason.FAILED)
+
+
+_COMPLETE = frozenset({StopReason.ANSWERED, StopReason.USER_DONE, StopReason.AGENT_ENDED})
 
 
 @dataclass(kw_only=True, slots=True)
@@ -69,10 +75,17 @@ class Turn:
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
     user: UserEvent | None = None
+    agent_message: str = ""
+    """What the environment's agent said to the policy after the turn, within the user's message if there is one."""
     server_events: RecordedServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within this turn's calls, including those to the user simulator."""
     marks: list[Mark] = field(default_factory=list[Mark])
     """Problems of this turn and the filters' actions."""
+
+    @property
+    def messages(self) -> int:
+        """Number of chat messages of this turn: the policy's, its tool results, and what the user or agent said."""
+        return 1 + len(self.tools) + (self.user is not None or bool(self.agent_message))
 
     @property
     def reward(self) -> float:
@@ -119,6 +132,8 @@ class Trace(Segment):
     task: Task
     origin: Origin
     messages: list[Message]
+    agent: AgentConfig | None = None
+    """The environment's agent and its arguments; None for the built-in one."""
     earlier: list[Segment] = field(default_factory=list[Segment])
     """The segments before the last one."""
     has_logprobs: bool = True
@@ -179,7 +194,7 @@ class Trace(Segment):
     @property
     def opening(self) -> int:
         """Number of messages before the first turn; a prompt may contain assistant messages, too."""
-        return len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)
+        return len(self.messages) - sum(turn.messages for turn in self.turns)
 
     @property
     def tool_errors(self) -> int:

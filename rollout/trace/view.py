@@ -56,6 +56,8 @@ def _turn(number: int, turn: Turn, full: bool) -> RenderableType:
         lines.append(Text.assemble(("user    ", "bold blue"), turn.user.message))
         if turn.user.done:
             lines.append(Text("        the user is done", style="dim"))
+    if turn.agent_message:
+        lines.append(Text.assemble(("agent   ", "bold cyan"), _fold(turn.agent_message, full)))
     lines += [
         Text(f"        {mark.kind}" + (f": {mark.detail}" if mark.detail else "") + _done(mark), style="yellow")
         for mark in turn.marks
