@@ -29,7 +29,7 @@ ROLLOUT = (
     {"environment", "formats"},
     {"trace"},
     {"loop", "tokens"},
-    {"engines", "verl_cpu"},
+    {"agents", "engines", "verl_cpu"},
     {"evaluation", "contract", "doctor", "verl"},
     {"cli"},
     {"__init__"},

@@ -30,6 +30,7 @@ from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
 from rollout.evaluation.resume import Settings, compare_settings, engine_settings, is_done, keep_settings
+from rollout.loop.agent import build_agent
 from rollout.loop.thinking import check_thoughts
 from rollout.trace.record import Trace
 from rollout.trace.store import RunKey, TraceStore, read_traces
@@ -83,8 +84,10 @@ def run(
     loaded = [load_environment(name, environments_dir) for name in environments]
     if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
-    for environment in loaded if engine not in WITHOUT_MODEL else ():
-        check_thoughts(environment, tool_format)
+    for environment in loaded:
+        build_agent(environment)
+        if engine not in WITHOUT_MODEL:
+            check_thoughts(environment, tool_format)
     options = EngineOptions(
         engine=engine,
         tokenizer=tokenizer,
@@ -170,7 +173,7 @@ async def _play(
             tasks = await environment_tasks(environment, gateway, split, rows)
             if isinstance(engine, ModelEngine) and tasks:
                 shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
-                engine.check_template(tasks[0], shown, has_user=environment.user is not None)
+                engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)
             jobs += jobs_of(environment, tasks, samples, engine.name)
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)
@@ -208,3 +211,8 @@ def _check(engine: Engine, environments: Sequence[Environment], out: Path, recor
     if others := {trace.origin.engine for trace in recorded} - {engine.name}:
         problem = f"holds traces of engine {', '.join(sorted(others))}"
         raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
+    agents = {environment.name: environment.agent for environment in environments}
+    for trace in recorded:
+        if trace.agent != agents.get(trace.task.environment, trace.agent):
+            problem = f"holds traces of {trace.task.environment} by another agent, or by this one with other arguments"
+            raise ConfigError(problem, file=out, key="--out", remedy="name another directory")

@@ -232,6 +232,11 @@ class Environment(GatewayConfig):
     agent: AgentConfig | None = None
     """What takes the turns; None for the built-in `rollout.loop.trajectory.ToolAgent`."""
 
+    @property
+    def has_user_messages(self) -> bool:
+        """Whether a user message can follow the policy's: from the user, or from an agent."""
+        return self.user is not None or self.agent is not None
+
     @field_validator("agent", mode="before")
     @classmethod
     def _accept_a_plain_class(cls, value: Any) -> Any:

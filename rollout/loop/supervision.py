@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import structlog
 
+from gateway.errors import innermost
 from rollout.errors import AgentError, AgentTimeout
 from rollout.loop.agent import Agent
 from rollout.loop.turns import TrajectoryOver, Turns
 from rollout.trace.record import StopReason, Trace
 
 log = structlog.get_logger(__name__)
-
-_BUSY_S = 1.0
-"""Until the next look at an agent that is to be stopped and waits within the library."""
 
 
 async def supervise(agent: Agent, turns: Turns, trace: Trace) -> None:
@@ -35,20 +33,20 @@ async def supervise(agent: Agent, turns: Turns, trace: Trace) -> None:
     """
     task = asyncio.current_task()
     assert task is not None
-    cancelled = task.cancelling()
+    cancellations = task.cancelling()
     try:
         with anyio.move_on_after(turns.limits.wall_clock_s) as clock:
             await turns.begin()
-            await _play(agent, turns, task, cancelled, seconds=clock.deadline - anyio.current_time())
-        # A cancellation from outside that the agent caught must not be lost.
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        if task.cancelling() > cancelled:
-            raise asyncio.CancelledError
+            await _play(_Played(agent.play(turns), turns, task, ends_at=clock.deadline))
         if turns.failure is not None:
             raise turns.failure
         turns.check()
     finally:
         turns.close()
+        # A cancellation from outside that the agent caught must not be lost.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if task.cancelling() > cancellations:
+            raise asyncio.CancelledError
     # An engine that is cancelled while it generates may return its partial completion instead of raising
     # (`finish_reason` ABORT); then the scope catches nothing, though its deadline has passed.
     if clock.cancel_called and trace.stop_reason in (None, StopReason.ABORTED):
@@ -59,83 +57,103 @@ async def supervise(agent: Agent, turns: Turns, trace: Trace) -> None:
         trace.stop_reason = turns.ending
 
 
-async def _play(agent: Agent, turns: Turns, task: asyncio.Task[Any], cancelled: int, *, seconds: float) -> None:
-    """Let the agent play, and raise what its exceptions mean."""
-    played = _Played(agent.play(turns), turns, task)
-    played.stop_in(seconds + turns.limits.agent_close_timeout_s)
+async def _play(played: _Played) -> None:
+    """Await the agent, and raise what its exceptions mean."""
     try:
         await played
     except TrajectoryOver:
         pass
     except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as error:
         # The agent's boundary. A SystemExit would end the worker, and a CancelledError of the agent's own the caller.
-        _judge(error, turns, is_cancelled=task.cancelling() > cancelled)
+        if played.turns.failure is not None:
+            raise played.turns.failure from None
+        if isinstance(error, asyncio.CancelledError) and played.is_cancelled:
+            raise
+        # An exception group comes from a task group of the agent's own.
+        rest = error.split(TrajectoryOver)[1] if isinstance(error, BaseExceptionGroup) else error
+        if rest is not None:
+            raise _agent_error(innermost(rest)) from error
     finally:
         played.stop_timer()
 
 
-def _judge(error: BaseException, turns: Turns, *, is_cancelled: bool) -> None:
-    """Raise what the agent's exception means; return where it is the trajectory's end."""
-    if turns.failure is not None or isinstance(error, AgentError):
-        raise turns.failure or error
-    if isinstance(error, asyncio.CancelledError) and is_cancelled:
-        raise error
-    rest: BaseException | None = error
-    if isinstance(error, BaseExceptionGroup):  # of a task group of the agent's own
-        rest = cast("BaseExceptionGroup[BaseException]", error).split(TrajectoryOver)[1]
-    if rest is not None:
-        log.warning("agent failed", exc_info=error)
-        raise AgentError(f"the agent raised {type(error).__name__}: {error}") from error
+def _agent_error(error: BaseException) -> AgentError:
+    if isinstance(error, AgentError):
+        return error
+    log.warning("agent failed", exc_info=error)
+    return AgentError(f"the agent raised {type(error).__name__}: {error}")
 
 
 class _Played:
-    """Awaits an agent's coroutine as `await` does, and can end it where it does not end when it is cancelled."""
+    """Awaits an agent's coroutine as `await` does, and stops it where it does not end with its trajectory.
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], turns: Turns, task: asyncio.Task[Any]) -> None:
-        self._coroutine, self._turns, self._task = coroutine, turns, task
+    Cancelling is not enough: a coroutine can catch the cancellation, or wait within a shield of its own.
+    """
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], turns: Turns, task: asyncio.Task[Any], *, ends_at: float
+    ) -> None:
+        self.turns = turns
+        self._coroutine: Coroutine[Any, Any, None] | None = coroutine
+        self._task, self._ends_at = task, ends_at
+        self._cancellations = task.cancelling()
         self._timer: asyncio.TimerHandle | None = None
         self._is_ending = self._is_stopped = False
 
-    def stop_in(self, seconds: float) -> None:
-        """End the coroutine in so many seconds, instead of when it was to be ended before."""
-        self.stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._stop)
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task has been cancelled, by the trajectory's clock, from outside, or by the agent's own scope."""
+        return self._task.cancelling() > self._cancellations
 
     def stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _stop(self) -> None:
-        if self._turns.is_busy:  # a generation of the policy can outlast the trajectory's time
-            self.stop_in(_BUSY_S)
-            return
-        self._is_stopped = True
-        # A cancel scope's cancellation does not reach a wait that the agent has shielded; the task's own does.
-        self._task.cancel()
-
     def __await__(self) -> Generator[Any, Any, None]:
-        resume = partial(self._coroutine.send, None)
+        self._set_timer(max(0.0, self._ends_at - anyio.current_time()))
+        assert self._coroutine is not None
+        resume: Callable[[], Any] | None = partial(self._coroutine.send, None)
         while True:
             try:
                 awaited = resume()
             except StopIteration:
                 return
-            if self._turns.is_over and not self._is_ending:
-                self._is_ending = True
-                self.stop_in(self._turns.limits.agent_close_timeout_s)
+            if self._is_ending != (self.turns.is_over or self.is_cancelled):
+                self._is_ending = not self._is_ending
+                self._set_timer(0.0 if self._is_ending else max(0.0, self._ends_at - anyio.current_time()))
             try:
                 resume = partial(self._coroutine.send, (yield awaited))
             except BaseException as error:
                 if self._is_stopped:
                     self._task.uncancel()
-                    self._close()
-                    waited = self._turns.limits.agent_close_timeout_s
+                    resume = None
+                    self._drop()
+                    waited = self.turns.limits.agent_close_timeout_s
                     raise AgentTimeout(f"the agent went on for {waited:g} s after its trajectory had ended") from None
                 resume = partial(self._coroutine.throw, error)
 
-    def _close(self) -> None:
+    def _set_timer(self, seconds: float) -> None:
+        """Stop the agent `agent_close_timeout_s` after the trajectory has ended, which is in so many seconds."""
+        self.stop_timer()
+        after = seconds + self.turns.limits.agent_close_timeout_s
+        self._timer = asyncio.get_running_loop().call_later(after, self._stop)
+
+    def _stop(self) -> None:
+        if self.turns.is_busy:  # a generation of the policy can outlast the trajectory's time
+            self._set_timer(0.0)
+            return
+        self._is_stopped = True
+        # A cancel scope's cancellation does not reach a wait that the agent has shielded; the task's own does.
+        self._task.cancel()
+
+    def _drop(self) -> None:
+        """Close the coroutine. One that catches GeneratorExit as well is destroyed where it waits.
+
+        This drops the last reference to it, so that it is destroyed here: what it runs then may need the event loop.
+        """
+        coroutine, self._coroutine = self._coroutine, None
+        assert coroutine is not None
         try:
-            self._coroutine.close()
+            coroutine.close()
         except BaseException as error:
-            # The agent catches GeneratorExit as well; its coroutine is dropped where it is.
-            log.warning("agent could not be closed", exc_info=error)
+            log.warning("agent could not be closed", problem=f"{type(error).__name__}: {error}")

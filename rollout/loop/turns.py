@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 import anyio.lowlevel
 
 from gateway.leases.session import Session
-from rollout.environment.config import ThinkingLoss
 from rollout.environment.task import Task
 from rollout.errors import AgentError
 from rollout.loop.calls import call_tools
 from rollout.loop.context import Context, with_line
 from rollout.loop.filters import Filters
-from rollout.loop.limits import Limits, is_time_over, shielded
+from rollout.loop.generation import sample
+from rollout.loop.limits import Limits
 from rollout.loop.seal import Seal
-from rollout.loop.thinking import generate
 from rollout.loop.user import User
 from rollout.trace.events import ToolEvent
 from rollout.trace.record import StopReason, Trace
-from rollout.types import FinishReason, Message, Parsed, Policy
+from rollout.types import Message, Parsed, Policy
 
 
 class TrajectoryOver(BaseException):
@@ -39,11 +37,12 @@ class Turns:
     An agent chooses what happens next, and the library does it: it samples, renders, masks, applies limits and filters,
     and records. No method takes token ids, and everything that is returned is a copy.
 
-    Every method raises:
+    Every method raises the following. After all but the first the trajectory is over, and withdrawn even if the agent
+    catches them:
         TrajectoryOver: the trajectory has ended.
         AgentError: the call has no meaning at this point, for example two generations without a message in between.
-        GatewayError: the world broke. The trajectory is withdrawn, also where the agent catches it.
-        RolloutError: the engine failed, likewise.
+        GatewayError: the world broke.
+        RolloutError: the engine failed.
 
     Args:
         sealed: whether to detect changes of the trace by the agent, at the cost of a pass over it for each method.
@@ -114,23 +113,26 @@ class Turns:
         Args:
             max_tokens: a bound on this turn; those of the library apply as well.
         """
-        async with self._operation():
-            self._require(self._can_generate, "generate() needs a message after the last turn: call_tools, ask_user, say")
+        await self._admit()
+        with self._operation():
+            _require(self._can_generate, "generate() needs a message after the last turn")
+            _require(max_tokens is None or max_tokens >= 1, "generate() needs at least one token")
             if self._trace.prompt_ids:
                 self._append_pending()
             else:
                 self._open_context()
-            await self._sample(max_tokens)
+            parsed = await sample(self._trace, self._policy, self._context, self._filters, max_tokens=max_tokens)
+            self._parsed, self._unanswered, self._can_generate = parsed, True, False
             if self._trace.stop_reason is not None:
                 raise TrajectoryOver
-            assert self._parsed is not None
-            return deepcopy(self._parsed)
+            return deepcopy(parsed)
 
     async def call_tools(self) -> list[ToolEvent]:
         """Send the calls of the last turn, and return their results in order; `text` is the whole result."""
-        async with self._operation():
+        await self._admit()
+        with self._operation():
             parsed = self._parsed
-            self._require(self._unanswered and parsed is not None and parsed.calls, "call_tools() needs unanswered calls")
+            _require(self._unanswered and self._calls, "call_tools() needs unanswered calls")
             assert parsed is not None
             self._unanswered, self._can_generate = False, True
             try:
@@ -141,9 +143,10 @@ class Turns:
 
     async def ask_user(self) -> str:
         """Send the last turn's text to the user, and return the user's reply."""
-        async with self._operation():
-            self._require(self._user is not None, "ask_user() needs an environment with a user")
-            self._require(self._unanswered and not self._calls, "ask_user() needs an unanswered turn without calls")
+        await self._admit()
+        with self._operation():
+            _require(self._user is not None, "ask_user() needs an environment with a user")
+            _require(self._unanswered and not self._calls, "ask_user() needs an unanswered turn without calls")
             assert self._user is not None and self._parsed is not None
             self._unanswered = False
             try:
@@ -160,10 +163,11 @@ class Turns:
             return str(reply["content"])
 
     async def say(self, text: str) -> None:
-        """Add a message to the context, as a user message. It joins one that is there already: a reply, the prompt's."""
-        async with self._operation():
-            self._require(text, "say() needs a text")
-            self._require(not (self._unanswered and self._calls), "say() would leave calls unanswered: call_tools first")
+        """Add a user message to the context. It joins one that is there already: the prompt's, or the user's reply."""
+        await self._admit()
+        with self._operation():
+            _require(text, "say() needs a text")
+            _require(not (self._unanswered and self._calls), "say() would leave calls unanswered")
             if self._parsed is not None:
                 turn = self._trace.turns[-1]
                 turn.agent_message = f"{turn.agent_message}\n\n{text}" if turn.agent_message else text
@@ -202,40 +206,37 @@ class Turns:
     def _calls(self) -> Sequence[Any]:
         return self._parsed.calls if self._parsed is not None else ()
 
-    @asynccontextmanager
-    async def _operation(self) -> AsyncGenerator[None]:
-        """The boundary between the agent and the library: admits one method at a time, until the end."""
-        if self.is_busy:
-            raise AgentError("two methods of its turns were called at a time")
+    async def _admit(self) -> None:
+        """Let the agent's call in: one at a time, until the end, with the trace as it was left."""
         if self.is_over or self._trace.stop_reason is not None or self.failure is not None:
             self.is_over = True
             # An agent that catches this and calls again must not keep other trajectories from running.
             await anyio.lowlevel.checkpoint()
             raise TrajectoryOver
-        self.check()
+        try:
+            _require(not self.is_busy, "two methods of its turns were called at a time")
+            self.check()
+        except AgentError as error:
+            self.failure = error
+            raise
+
+    @contextmanager
+    def _operation(self) -> Generator[None]:
+        """The boundary between the agent and the library; there is no `await` between `_admit` and this."""
         self.is_busy = True
         try:
             yield
-        except AgentError:
-            raise
         except Exception as error:
             self.failure = error
             raise
-        except BaseException:
-            # The end, or a cancellation: of the trajectory, or of a timeout of the agent's own.
-            self.is_over = self.is_over or self._trace.stop_reason is not None
-            raise
         finally:
-            self.is_busy = False
+            # Also where a cancellation, of the trajectory or by a timeout of the agent's own, has cut the method short.
+            self.is_busy, self.is_over = False, self.is_over or self._trace.stop_reason is not None
             self._hand_over()
 
     def _hand_over(self) -> None:
         if self._seal is not None:
             self._seal.take(self._trace)
-
-    def _require(self, holds: object, otherwise: str) -> None:
-        if not holds:
-            raise AgentError(otherwise)
 
     def _open_context(self) -> None:
         context = self._context
@@ -250,34 +251,8 @@ class Turns:
         if self._trace.stop_reason is not None:
             raise TrajectoryOver
 
-    async def _sample(self, max_tokens: int | None) -> None:
-        """Generate once, append the ids exactly as sampled, and apply the filters.
 
-        The trajectory ends with a generation that was aborted or outlasted its time, and with one that the length limit
-        cut before a readable call: part of a sentence is neither an answer nor a message to a user.
-        """
-        trace, context, thinking = self._trace, self._context, self._context.environment.thinking
-        most = context.limits.completion_tokens(trace)
-        began = time.monotonic()
-        completion = await generate(
-            self._policy,
-            context.tokens,
-            trace.context,
-            max_tokens=most if max_tokens is None else max(1, min(most, max_tokens)),
-            turn=len(trace.turns),
-            thinking=thinking.tokens_per_turn,
-        )
-        generate_s = time.monotonic() - began
-        # Shielded, so that what was sampled is recorded where the time ran out during the generation.
-        parsed = await shielded(context.tokens.parse(completion.ids, context.schemas))
-        edit = context.tokens.completion(trace.context, completion.ids)
-        turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
-        turn.generate_s = generate_s
-        self._parsed, self._unanswered, self._can_generate = parsed, True, False
-        self._filters.judge(trace, completion, parsed)
-        if completion.finish_reason is FinishReason.ABORT:
-            trace.stop_reason = StopReason.ABORTED
-        elif is_time_over():
-            trace.stop_reason = trace.stop_reason or StopReason.TIME_LIMIT
-        elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
-            trace.stop_reason = trace.stop_reason or StopReason.TOKEN_LIMIT
+def _require(holds: object, otherwise: str) -> None:
+    """Raises AgentError where the agent's call has no meaning now."""
+    if not holds:
+        raise AgentError(otherwise)

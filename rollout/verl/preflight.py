@@ -36,6 +36,7 @@ from rollout.environment.row_validation import (
 )
 from rollout.environment.startup import opened, opened_environment
 from rollout.environment.validation import LOCK_KEY, refuse_differences, selected
+from rollout.loop.agent import build_agent
 from rollout.trace.store import TraceStore
 from rollout.verl.settings import (
     Settings,
@@ -86,7 +87,7 @@ class Shown:
     schemas: list[dict[str, Any]]
     """OpenAI-style schemas of the policy's tools."""
     has_user: bool
-    """Whether it has a user simulator."""
+    """Whether a user message can follow the policy's."""
 
 
 async def preflight(config: DictConfig) -> None:
@@ -209,6 +210,7 @@ async def _check_environment(
     own = [row for row in rows if row.task.environment == name]
     try:
         environment = settings.apply(load_environment(name, settings.environments_dir))
+        build_agent(environment)
     except ConfigError as error:
         raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
@@ -218,7 +220,7 @@ async def _check_environment(
         _raise_first(problems)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
             pass  # the servers can be reset to the first row's task
-    return Shown(schemas, environment.user is not None)
+    return Shown(schemas, environment.has_user_messages)
 
 
 def _tokens(config: DictConfig) -> ContinuousTokens:

@@ -192,11 +192,13 @@ def warn_of_several_updates(environment: Environment, config: DictConfig) -> Non
 
     verl pads a batch to a multiple of `ppo_mini_batch_size * n` samples, and takes a step for each slice of that size.
     """
-    if environment.thinking.context is not ThinkingContext.DROP_PREVIOUS or environment.user is None:
+    if environment.thinking.context is not ThinkingContext.DROP_PREVIOUS or not environment.has_user_messages:
         return
     limits = limits_for(environment, config.actor_rollout_ref.rollout)
     # A sample ends where the user speaks again, after at least one assistant turn; nothing follows the last user turn.
-    samples = min(limits.assistant_turns, limits.user_turns or limits.assistant_turns)
+    # An agent may speak after each turn.
+    most = limits.user_turns if environment.agent is None else None
+    samples = min(limits.assistant_turns, most or limits.assistant_turns)
     needed = config.data.train_batch_size * samples
     if config.actor_rollout_ref.actor.ppo_mini_batch_size < needed:
         log.warning(
