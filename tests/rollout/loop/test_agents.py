@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,6 +132,18 @@ async def test_plan_then_act_makes_the_calls_of_a_policy_that_does_not_plan(tmp_
     trace, _ = await gsm8k(tmp_path, agent, [ADD, "Answer: {answer}"])
     assert trace.stop_reason is StopReason.USER_DONE
     assert [turn.agent_message for turn in trace.turns] == ["", ""] and trace.turns[0].tools[0].text == "2"
+
+
+async def test_the_agent_of_the_docs_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ENVIRONMENTS.parents[1] / "docs" / "agents.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?class Careful.*?)```", page, re.DOTALL)
+    assert len(code.splitlines()) <= 35
+    (tmp_path / "careful.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    agent = {"use": "careful:Careful", "with": {"most": 1}}
+    trace, _ = await gsm8k(tmp_path / "traces", agent, ["Answer: {wrong}", ADD, "Answer: {answer}"])
+    assert trace.stop_reason is StopReason.USER_DONE and trace.user_turns == 1
+    assert [turn.agent_message for turn in trace.turns] == ["Use a tool before you answer.", "", ""]
 
 
 @pytest.mark.parametrize("module", SHIPPED, ids=lambda module: module.__name__.rpartition(".")[2])
