@@ -20,7 +20,7 @@ def configs(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that does not exist yet.")] = Path("configs"),
     as_json: AsJson = False,
 ) -> int:
-    """Copy the base configuration, the engines, the recipes and the environments. Nothing is overwritten."""
+    """Copy the included training configuration and environments, to edit them. Nothing is overwritten."""
     if out.exists():
         raise ConfigError("is there already", file=out, key="DIR", remedy="name a new directory")
     try:
