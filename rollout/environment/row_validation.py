@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -96,7 +97,8 @@ def column_problems(path: Path) -> Iterator[RowProblem]:
     number = -1
     for number, raw in enumerate(read_rows(path)):
         agent = raw.get("agent_name")
-        if agent is not None and agent not in agents:
+        # Another name may be an agent loop of the user's own, registered by `agent_loop_config_path`.
+        if agent is not None and agent not in agents and get_close_matches(str(agent), agents):
             remedy = f"one of {', '.join(agents)}"
             yield RowProblem(f"unknown agent {agent!r}", path=path, row=number, key="agent_name", remedy=remedy)
         elif agent not in VERL_AGENTS and not isinstance(raw.get("data_source"), str):
