@@ -194,7 +194,7 @@ def failure(
         return ProtocolError(reason, **where)
     if delivery.sent is Sent.NOTHING:
         broken: GatewayError = ServerUnavailable(reason, **where)
-    elif broke is Broke.SESSION and delivery.sent is Sent.REQUEST:
+    elif broke in (Broke.SESSION, Broke.REJECTED) and delivery.sent is Sent.REQUEST:
         broken = ServerUnavailable(reason, **where)
     else:
         state = "begun, but never finished" if delivery.sent is Sent.ROUNDS else "sent, but never answered"

@@ -53,7 +53,7 @@ def test_the_table_allows_a_second_attempt_only_where_it_cannot_run_a_call_twice
     sent: Sent, broke: Broke, repeatable: bool
 ) -> None:
     ran_or_too_late = broke in (Broke.CONTENT, Broke.TIMEOUT)
-    surely_not_run = sent is Sent.NOTHING or (sent is Sent.REQUEST and broke is Broke.SESSION)
+    surely_not_run = sent is Sent.NOTHING or (sent is Sent.REQUEST and broke in (Broke.SESSION, Broke.REJECTED))
     if ran_or_too_late:
         expected = Verdict.REFUSED
     elif surely_not_run or repeatable:
