@@ -14,6 +14,7 @@ from mcp import Client
 
 from gateway.config.models import Kind, ServerConfig
 from gateway.errors import ConfigError
+from gateway.transport.forks import Forks
 from gateway.transport.http import HttpTransport
 from gateway.transport.http_client import Address, Layer
 from gateway.transport.link import Link
@@ -73,13 +74,14 @@ def open_target(
     connect: Connect | None,
     patience_s: float,
     posts: anyio.CapacityLimiter,
+    forks: Forks | None = None,
 ) -> Target:
     """The target for one connection; nothing is connected yet. Raises `ConfigError` as `_build` does."""
     if connect is not None and (given := connect(config, server)) is not None:
         return Target(given, notes_delivery=False)
     match config.kind:
         case Kind.STDIO:
-            return Target(StdioTransport(server, config, link), notes_delivery=True)
+            return Target(StdioTransport(server, config, link, forks), notes_delivery=True)
         case Kind.HTTP:
             transport = HttpTransport(
                 config, link, posts=posts, authorize=protocol.authorize(config), patience_s=patience_s
