@@ -223,12 +223,13 @@ class Forks:
         reads, self._lifeline = (-1, self._lifeline) if self._lifeline >= 0 else os.pipe()
         if reads < 0:
             reads = os.open(f"/proc/self/fd/{self._lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+        self._control, self._ready = control, loop.create_future()
         argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), "-", *program.interpreter]
         argv += [str(_FORK_SERVER), str(theirs.fileno()), str(reads), mark, json.dumps(varying)]
         argv += [*program.main, *(() if varying else config.args[program.skipped :])]
         try:
             self._process, _ = await loop.subprocess_exec(
-                lambda: _Watched(self._heard, lambda: self._lost("it ended")),
+                lambda: _Watched(self._heard, lambda: self._lost("it ended") if self._control is control else None),
                 *argv,
                 env=env,
                 cwd=cwd,
@@ -238,7 +239,8 @@ class Forks:
         finally:
             theirs.close()
             os.close(reads)
-        self._control, self._ready = control, loop.create_future()
+        # A program that reads its input without an event loop meets its end at once, and is not waited for.
+        cast("asyncio.WriteTransport", self._process.get_pipe_transport(0)).close()
         loop.add_reader(control, self._receive)
         return await self._ready
 

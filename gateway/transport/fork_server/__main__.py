@@ -5,14 +5,14 @@
 A fork gets the environment, directory, limits and standard streams of its request, and goes on as a spawned process
 would. How far the process is prepared:
 
-- If nothing differs between leases, that is if VARYING is an empty list, it runs the program to where it makes its event
-  loop.
-- Otherwise it imports what the program's main module imports. A fork runs the main module from its first line, with the
-  arguments of its request. VARYING names the variables that differ, and `argv` and `cwd` where arguments or working
-  directory do; it is never empty here.
+- If VARYING, a JSON list, is empty, it runs the program to where it makes its event loop.
+- Otherwise it imports what the program's main module imports, and a fork runs the main module from its first line, with
+  the arguments of its request. VARYING names the variables that differ between leases, and `argv` and `cwd` where the
+  arguments or the working directory do.
 
-What was made before the fork is the same in all forks. `fork_watch` finds what must not be the same. The directory needs
-nothing but the standard library of Python 3.9 and Linux: the interpreter may be that of another virtual environment.
+What was made before the fork is the same in all forks. `fork_watch` finds what must not be the same. The directory
+needs nothing but the standard library of Python 3.9 and Linux: the interpreter may be that of another virtual
+environment.
 """
 
 import sys

@@ -134,8 +134,8 @@ class ForkLoop:
     def _tie_to_worker(self) -> None:
         """Have the kernel kill this process when the worker dies, whatever becomes of the fork server.
 
-        A parent-death signal would follow the fork server. When the writing end of the lifeline closes, the kernel sends
-        the signal set here. The pipe is opened again, since descriptors that are inherited share one such setting.
+        A parent-death signal would follow the fork server. When the writing end of the lifeline closes, the kernel
+        sends the signal set here. The pipe is opened again, since inherited descriptors share one such setting.
         """
         own = os.open(f"/proc/self/fd/{self._lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         os.close(self._lifeline)

@@ -23,8 +23,8 @@ class Watch:
     """Installed before the first import, ended after the last one. The first finding counts.
 
     Args:
-        varying: Variables that differ between leases, and `argv` and `cwd` where the arguments and the working directory
-            do.
+        varying: Variables that differ between leases, and `argv` and `cwd` where the arguments and the working
+            directory do.
     """
 
     def __init__(self, varying: list[str]) -> None:
@@ -63,11 +63,11 @@ class Watch:
         """Note that a variable, `argv` or `cwd` was read."""
         if name in self._varying:
             what = {"argv": "the arguments", "cwd": "the working directory"}.get(name, name)
-            self._note(f"reads {what}, which differ between leases,")
+            self._note(f"reads {what}", ", which differs between leases")
 
-    def _note(self, what: str) -> None:
+    def _note(self, what: str, why: str = "") -> None:
         if self._on and not self._found:
-            self._found = f"it {what} before it serves"
+            self._found = f"it {what} before it serves{why}"
 
     def _reading(self, environ: Any, name: str) -> str:
         self.read(name)
