@@ -70,9 +70,8 @@ class Start(StrEnum):
     """How processes of a stdio server come to be."""
 
     SPAWN = "spawn"
-    """Each is started by its command."""
     FORK = "fork"
-    """Each is forked from one that has imported the modules of the server, a Python program, where that is safe."""
+    """From one process that is ready to serve, for Python programs that do before nothing that must not be shared."""
 
 
 class _Model(BaseModel):

@@ -17,6 +17,7 @@ import anyio
 import structlog
 
 from gateway.config.models import ServerConfig, child_env
+from gateway.transport.forked_process import ForkedProcess, Streams, close_streams, open_streams
 from gateway.transport.guard import rlimits
 from gateway.transport.python_program import PythonProgram, python_program
 
@@ -32,73 +33,6 @@ _MESSAGE_BYTES = 1 << 16
 _MARK_BYTES = 24
 """Beyond the fork server's own mark: room for the marks of its forks."""
 _TAIL_BYTES = 2048
-
-
-class ForkedProcess:
-    """A fork, with the part of `asyncio.SubprocessTransport` that `StdioTransport` uses."""
-
-    def __init__(self, pid: int, handle: int, protocol: asyncio.SubprocessProtocol) -> None:
-        self._pid, self._handle, self._protocol = pid, handle, protocol
-        self._status: int | None = None
-        self._ended = self._watched = False
-        self._pipes: dict[int, asyncio.BaseTransport] = {}
-
-    async def connect(self, streams: tuple[socket.socket, int, int]) -> None:
-        """Connect our ends of standard input, output and error."""
-        loop = asyncio.get_running_loop()
-        stdin, *others = streams
-        self._pipes[0], _ = await loop.connect_write_pipe(lambda: _Pipe(self._protocol, 0), stdin)
-        for fd, stream in enumerate(others, 1):
-            protocol = _Pipe(self._protocol, fd)
-            self._pipes[fd], _ = await loop.connect_read_pipe(lambda p=protocol: p, os.fdopen(stream, "rb", 0))
-
-    def get_pid(self) -> int:
-        return self._pid
-
-    def get_returncode(self) -> int | None:
-        return self._status
-
-    def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport:
-        return self._pipes[fd]
-
-    def exited(self, status: int | None) -> None:
-        """Note that it has ended; without a status where nothing can say how."""
-        if not self._ended:
-            self._ended, self._status = True, status
-            self._protocol.process_exited()
-
-    def watch(self) -> None:
-        """Watch for its end directly: its fork server, which would report it, is gone."""
-        if not self._ended and not self._watched:
-            self._watched = True
-            asyncio.get_running_loop().add_reader(self._handle, self._noticed)
-
-    def _noticed(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._handle)
-        self._watched = False
-        self.exited(None)
-
-    def close(self) -> None:
-        for pipe in self._pipes.values():
-            pipe.close()
-        if self._watched:
-            asyncio.get_running_loop().remove_reader(self._handle)
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-
-class _Pipe(asyncio.Protocol):
-    """Passes one standard stream's events to the process's protocol."""
-
-    def __init__(self, process: asyncio.SubprocessProtocol, fd: int) -> None:
-        self._process, self._fd = process, fd
-
-    def data_received(self, data: bytes) -> None:
-        self._process.pipe_data_received(self._fd, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._process.pipe_connection_lost(self._fd, exc)
 
 
 class Forks:
@@ -142,7 +76,7 @@ class Forks:
             "cwd": config.cwd or os.getcwd(),
             "limits": _limits(config),
         }
-        ours, theirs = _streams()
+        ours, theirs = open_streams()
         answer: asyncio.Future[ForkedProcess | str] = asyncio.get_running_loop().create_future()
         self._asking[request["id"]] = answer, protocol
         try:
@@ -150,18 +84,18 @@ class Forks:
             with anyio.fail_after(_FORK_S):
                 forked = await answer
         except (OSError, TimeoutError) as error:
-            _close(ours)
+            close_streams(ours)
             self._lost(f"{type(error).__name__}: {error}".rstrip(": "))
             return None
         except BaseException:
             # The fork may exist already. It reads the end of its input; the sweeper ends it otherwise.
-            _close(ours)
+            close_streams(ours)
             raise
         finally:
             del self._asking[request["id"]]
-            _close(theirs)
+            close_streams(theirs)
         if isinstance(forked, str):
-            _close(ours)
+            close_streams(ours)
             self._refuse(forked)
             return None
         await forked.connect(ours)
@@ -247,7 +181,7 @@ class Forks:
     def _heard(self, data: bytes) -> None:
         self._stderr = (self._stderr + data)[-_TAIL_BYTES:]
 
-    async def _send(self, message: bytes, streams: tuple[Any, int, int]) -> None:
+    async def _send(self, message: bytes, streams: Streams) -> None:
         assert self._control is not None
         stdin, stdout, stderr = streams
         rights = array.array("i", [stdin.fileno(), stdout, stderr])
@@ -350,17 +284,3 @@ def _limits(config: ServerConfig) -> list[tuple[str, int, int]]:
         soft, _, hard = values.partition(":")
         limits.append((name, int(soft), int(hard)))
     return limits
-
-
-def _streams() -> tuple[tuple[socket.socket, int, int], tuple[socket.socket, int, int]]:
-    """Our ends and theirs of standard input, output and error; input is a socket, as asyncio makes it."""
-    ours, theirs = socket.socketpair()
-    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
-    return (ours, out, err), (theirs, their_out, their_err)
-
-
-def _close(streams: tuple[socket.socket, int, int]) -> None:
-    stdin, *others = streams
-    stdin.close()
-    for each in others:
-        os.close(each)

@@ -23,7 +23,8 @@ from mcp_types import JSONRPCNotification
 
 from gateway.config.models import ServerConfig, child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
-from gateway.transport.forks import ForkedProcess, Forks
+from gateway.transport.forked_process import ForkedProcess
+from gateway.transport.forks import Forks
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
 from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -158,16 +157,17 @@ async def test_a_server_without_an_event_loop_is_forked_before_it_runs(mini: Any
 @pytest.mark.parametrize("first", ["nothing", "fork server"])
 async def test_no_fork_outlives_a_worker_that_is_killed_with_its_sweeper(first: str) -> None:
     """The forks leave neither a sweeper that finds them nor, in the second case, a parent: the kernel ends them."""
-    path = os.pathsep.join(sys.path)
-    with subprocess.Popen(
-        [sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
-    ) as worker:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    async with await anyio.open_process([sys.executable, "-c", WORKER], env=env, stderr=None) as worker:
         assert worker.stdout is not None
-        fork, server = json.loads(await anyio.to_thread.run_sync(worker.stdout.readline))
-        sweepers = [pid for pid in children_of(worker.pid) if "sweeper.py" in command_of(pid)]
-        assert sweepers and fork not in children_of(worker.pid)
-        for pid in [*sweepers, *([server] if first == "fork server" else []), worker.pid]:
-            os.kill(pid, signal.SIGKILL)
+        try:
+            fork, server = json.loads(await worker.stdout.receive())
+            sweepers = [pid for pid in children_of(worker.pid) if "sweeper.py" in command_of(pid)]
+            assert sweepers and fork not in children_of(worker.pid)
+            for pid in [*sweepers, *([server] if first == "fork server" else [])]:
+                os.kill(pid, signal.SIGKILL)
+        finally:
+            worker.kill()
         await gone(fork, server)
 
 
@@ -230,7 +230,8 @@ async def gone(*pids: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for children in lists for child in children.read_text().split()]
 
 
 def command_of(pid: int) -> str:
