@@ -69,8 +69,9 @@ class Forks:
         if self._asked == 1 or self.refused or not await self._is_running():
             return None
         assert self._program is not None
+        number = next(self._ids)
         request = {
-            "id": next(self._ids),
+            "id": number,
             "arguments": config.args[self._program.skipped :],
             "env": child_env(config.env),
             "cwd": config.cwd or os.getcwd(),
@@ -78,7 +79,7 @@ class Forks:
         }
         ours, theirs = open_streams()
         answer: asyncio.Future[ForkedProcess | str] = asyncio.get_running_loop().create_future()
-        self._asking[request["id"]] = answer, protocol
+        self._asking[number] = answer, protocol
         try:
             await self._send(json.dumps(request).encode(), theirs)
             with anyio.fail_after(_FORK_S):
@@ -92,7 +93,7 @@ class Forks:
             close_streams(ours)
             raise
         finally:
-            del self._asking[request["id"]]
+            del self._asking[number]
             close_streams(theirs)
         if isinstance(forked, str):
             close_streams(ours)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -21,6 +21,7 @@ from gateway.transport.link import Link
 from gateway.transport.oauth import Authority, AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
+from gateway.transport.wire import Listing
 
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""
@@ -32,6 +33,7 @@ class NegotiatedProtocol:
 
     mode: str = "auto"
     discover: mcp.DiscoverResult | None = None
+    listing: Listing = field(default_factory=Listing)
     authority: Authority | None = None
     """Holds the access token for all connections to the server."""
 

@@ -7,6 +7,7 @@ import binascii
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import mcp_types as mcp
@@ -33,6 +34,16 @@ ANSWER: TypeAdapter[Answer] = TypeAdapter(
         Discriminator(_result_type),
     ]
 )
+
+
+@dataclass(slots=True)
+class Listing:
+    """What a server listed last, and what was made of it."""
+
+    listed: list[mcp.Tool] | None = None
+    tools: tuple[ToolDefinition, ...] = ()
+    faults: tuple[str, ...] = ()
+    """One message for each tool that is left out."""
 
 
 def read_tools(

@@ -57,7 +57,7 @@ class ForkLoop:
         """Returns in each fork, with the program's arguments."""
         os.set_blocking(self._wakes, False)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _wake)
         while True:
             ready, _, _ = select.select([self._control, self._woken], [], [])
             if self._woken in ready:
@@ -146,6 +146,10 @@ class ForkLoop:
             os._exit(1)  # the worker died before the signal was requested
 
 
+def _wake(number: int, frame: object) -> None:
+    """A handler, so that the signal is not ignored: what matters is the byte in the pipe."""
+
+
 def end(code: object) -> None:
     """End this process as the interpreter does, without taking modules apart: that would copy every shared page.
 
@@ -157,7 +161,7 @@ def end(code: object) -> None:
         sys.stderr.write(f"{code}\n")
     try:
         threading._shutdown()  # pyright: ignore
-        atexit._run_exitfuncs()
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     finally:
         for stream in (sys.stdout, sys.stderr):
             try:

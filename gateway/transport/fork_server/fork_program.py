@@ -136,11 +136,16 @@ def compile_models() -> None:
     pydantic: Any = sys.modules.get("pydantic")
     if pydantic is None:
         return
-    for each in gc.get_objects():
+    objects: list[Any] = gc.get_objects()
+    for each in objects:
         try:
-            if isinstance(each, type) and issubclass(each, pydantic.BaseModel) and not each.__pydantic_complete__:
-                each.model_rebuild(raise_errors=False)
-            elif isinstance(each, pydantic.TypeAdapter) and not each.pydantic_complete:
-                each.rebuild(raise_errors=False)
+            if isinstance(each, type) and issubclass(each, pydantic.BaseModel):
+                model: Any = each
+                if not model.__pydantic_complete__:
+                    model.model_rebuild(raise_errors=False)
+            elif isinstance(each, pydantic.TypeAdapter):
+                adapter: Any = each
+                if not adapter.pydantic_complete:
+                    adapter.rebuild(raise_errors=False)
         except Exception:  # boundary: an optimisation; the program meets the fault itself
             pass

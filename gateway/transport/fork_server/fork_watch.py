@@ -15,8 +15,9 @@ _REACHES_OUT = frozenset(
 )
 _DRAWING = frozenset({"uuid", "secrets", "random", "os"})
 """Modules through which others draw random bytes."""
-_GENERATORS = ("seed", "random", "randint", "randrange", "getrandbits", "randbytes", "uniform", "gauss", "choice")
-_GENERATORS += ("choices", "sample", "shuffle")
+_GENERATORS = tuple(
+    "seed random randint randrange getrandbits randbytes uniform gauss choice choices sample shuffle".split()
+)
 
 
 class Watch:
@@ -37,7 +38,12 @@ class Watch:
         self._files = _open_files()
         self._environ: Any = type(os.environ)
         self._read_variable, self._urandom, self._getcwd = self._environ.__getitem__, os.urandom, os.getcwd
-        self._environ.__getitem__ = lambda environ, name: self._reading(environ, name)
+
+        def read_variable(environ: Any, name: str) -> str:
+            self.read(name)
+            return self._read_variable(environ, name)
+
+        self._environ.__getitem__ = read_variable
         os.urandom, os.getcwd = self._drawn_by_caller(os.urandom), self._locating
         self._generators = {name: getattr(random, name) for name in _GENERATORS}
         for name, function in self._generators.items():
@@ -68,10 +74,6 @@ class Watch:
     def _note(self, what: str, why: str = "") -> None:
         if self._on and not self._found:
             self._found = f"it {what} before it serves{why}"
-
-    def _reading(self, environ: Any, name: str) -> str:
-        self.read(name)
-        return self._read_variable(environ, name)
 
     def _locating(self) -> str:
         self.read("cwd")
@@ -117,7 +119,8 @@ class Arguments(list[str]):
 
     def __getitem__(self, index: Any) -> Any:
         self._watch.read("argv")
-        return super().__getitem__(index)
+        item: Any = super().__getitem__(index)
+        return item
 
     def __iter__(self) -> Any:
         self._watch.read("argv")

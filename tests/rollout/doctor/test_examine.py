@@ -272,6 +272,6 @@ def test_a_latency_is_the_median_and_the_largest_of_few() -> None:
 
 
 async def test_a_server_that_is_spawned_although_forks_are_asked_for_is_named() -> None:
-    whole = {"command": sys.executable, "args": ["-c", f"import runpy; runpy.run_path({str(MINI)!r})"]}
+    whole = {"command": sys.executable, "args": ["-c", f"import runpy; runpy.run_path({MINI!r})", "put", "get"]}
     report = await report_on({**whole, "scope": "process", "start": "fork"})
     assert any(note.startswith("start: fork has no effect: its command is not") for note in report.notes)
