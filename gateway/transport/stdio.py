@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import structlog
@@ -23,12 +23,14 @@ from mcp_types import JSONRPCNotification
 
 from gateway.config.models import ServerConfig, child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
-from gateway.transport.forked_process import ForkedProcess
-from gateway.transport.forks import Forks
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
 from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
 from gateway.transport.streams import Inbox, Outbox
+
+if TYPE_CHECKING:
+    from gateway.transport.forked_process import ForkedProcess
+    from gateway.transport.forks import Forks
 
 log = structlog.get_logger(__name__)
 

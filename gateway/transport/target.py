@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import mcp_types as mcp
@@ -14,7 +14,6 @@ from mcp import Client
 
 from gateway.config.models import Kind, ServerConfig
 from gateway.errors import ConfigError
-from gateway.transport.forks import Forks
 from gateway.transport.http import HttpTransport
 from gateway.transport.http_client import Address, Layer
 from gateway.transport.link import Link
@@ -22,6 +21,9 @@ from gateway.transport.oauth import Authority, AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
 from gateway.transport.wire import Listing
+
+if TYPE_CHECKING:
+    from gateway.transport.forks import Forks
 
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""
