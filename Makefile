@@ -73,6 +73,7 @@ test-full: lint third-party sglang
 bench: install
 	$(BIN)/mcp-rollout bench call --json
 	$(BIN)/python tests/bench/turn_cost.py
+	$(BIN)/python tests/bench/starts.py
 	-$(BIN)/python tests/bench/event_loop.py
 
 clean:

@@ -133,6 +133,11 @@ class Gateway:
         chosen = select_tools(server, config, connection.tools)
         return chosen + resource_tools(server, config, has=connection.resource_kinds, taken=own)
 
+    @property
+    def spawned(self) -> Mapping[str, str]:
+        """By server with `start: fork`, why its processes are spawned; without the servers that are forked."""
+        return {server: forks.refused for server, forks in self._openings.forks.items() if forks.refused}
+
     async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Read a server's instructions, or one of its resources or prompts, in a separate lease without a reset.
 

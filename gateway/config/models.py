@@ -28,6 +28,7 @@ __all__ = [
     "SamplingConfig",
     "Seconds",
     "ServerConfig",
+    "Start",
     "child_env",
     "expand",
     "read_mapping",
@@ -63,6 +64,14 @@ class Kind(StrEnum):
     HTTP = "http"
     SSE = "sse"
     IN_PROCESS = "in_process"
+
+
+class Start(StrEnum):
+    """How processes of a stdio server come to be."""
+
+    SPAWN = "spawn"
+    FORK = "fork"
+    """From one process that is ready to serve, for Python programs that do before nothing that must not be shared."""
 
 
 class _Model(BaseModel):
@@ -162,6 +171,8 @@ class ServerConfig(_Model):
     """Maximum processes at a time under scope `process`, warm and closing ones included; a lease waits for its turn."""
     leases_per_process: int = Field(default=1, ge=1)
     """Number of leases after which a process is replaced; above 1 the server's reset tool makes it fresh in between."""
+    start: Start = Start.SPAWN
+    """How processes under scope `process` come to be."""
     max_memory_mb: int | None = Field(default=None, ge=16)
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)
@@ -218,9 +229,11 @@ class ServerConfig(_Model):
         for key, needed in _NEEDS.items():
             if getattr(self, key) and needed != given[0]:
                 raise InvalidValue(f"{key} needs a {needed}, and the entry has a {given[0]}", f"remove {key}")
-        for key in ("min_ready", "max_processes", "leases_per_process"):
+        for key in ("min_ready", "max_processes", "leases_per_process", "start"):
             if key in self.model_fields_set and self.scope is not Scope.PROCESS:
                 raise ValueError(f"{key} needs scope: process")
+        if self.start is Start.FORK and self.command is None:
+            raise ValueError("start: fork needs a command")
         if self.max_processes is not None and self.min_ready > self.max_processes:
             raise ValueError("min_ready is more than max_processes")
         if (self.max_memory_mb or self.max_cpu_s) and self.command is None:

@@ -82,8 +82,8 @@ class LineSplitter:
 def parse_line(line: bytes) -> JSONRPCMessage | None:
     """One message, bad UTF-8 and lone surrogates replaced; None for what is no message at all.
 
-    An answer that is no valid response, is nested deeper than Python reads, or has more items than are handled, becomes
-    an error response, so that its caller need not wait for the deadline.
+    An answer that is no valid response, is nested deeper or has longer integers than Python reads, or has more items
+    than are handled, becomes an error response, so that its caller need not wait for the deadline.
     """
     try:
         return bounded(jsonrpc_message_adapter.validate_json(line, by_name=False))
@@ -93,9 +93,9 @@ def parse_line(line: bytes) -> JSONRPCMessage | None:
         # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
         data = json.loads(line.decode("utf-8", "replace"))
         data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
-    except ValueError:
+    except json.JSONDecodeError:
         return None
-    except RecursionError:
+    except (RecursionError, ValueError):  # ValueError: `sys.get_int_max_str_digits`
         return _unreadable(Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id())
     try:
         return bounded(jsonrpc_message_adapter.validate_python(data, by_name=False))

@@ -173,7 +173,8 @@ class _Posts:
         if response.status_code >= 300:
             self._link.note_status(response.status_code)
             self._link.trouble = reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-            delivery.break_off(Broke.LINE, reason)
+            if delivery.broke is not Broke.REJECTED:
+                delivery.break_off(Broke.LINE, reason)
             raise anyio.BrokenResourceError
 
     async def aclose(self) -> None:

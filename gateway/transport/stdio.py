@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import structlog
@@ -27,6 +27,10 @@ from gateway.transport.guard import exhausted, out_of_memory, rlimits
 from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
 from gateway.transport.streams import Inbox, Outbox
+
+if TYPE_CHECKING:
+    from gateway.transport.forked_process import ForkedProcess
+    from gateway.transport.forks import Forks
 
 log = structlog.get_logger(__name__)
 
@@ -46,19 +50,22 @@ _ABRUPT_S = 0.5
 class StdioTransport(asyncio.SubprocessProtocol):
     """Starts the server on entry, ends it and everything it started on exit; the pair it yields is mcp's streams.
 
+    Args:
+        forks: Forks the process instead, where that is possible.
+
     Raises:
         ServerUnavailable: on entry, when the command cannot be started.
     """
 
-    def __init__(self, name: str, config: ServerConfig, link: Link) -> None:
-        self._name, self._config, self._link = name, config, link
+    def __init__(self, name: str, config: ServerConfig, link: Link, forks: Forks | None = None) -> None:
+        self._name, self._config, self._link, self._forks = name, config, link, forks
         self._inbox = Inbox()
         self._outbox = Outbox(link, 4 * config.max_message_bytes)
         self._splitter = LineSplitter(config.max_message_bytes)
         self._stderr = bytearray()
         self._stderr_cut = False
         self._garbage = 0
-        self._process: asyncio.SubprocessTransport | None = None
+        self._process: asyncio.SubprocessTransport | ForkedProcess | None = None
         self._exited = anyio.Event()
         self._open_pipes = {1, 2}
         self._lines: deque[bytes | Oversize] = deque()
@@ -70,16 +77,21 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     async def __aenter__(self) -> tuple[Inbox, Outbox]:
         argv, env = self._argv()
+        process = await self._forks.start(self._config, self) if self._forks is not None else None
         try:
-            process, _ = await asyncio.get_running_loop().subprocess_exec(
-                lambda: self, *argv, env=env, cwd=self._config.cwd, start_new_session=True
-            )
+            process = process or await self._spawn(argv, env)
         except (OSError, ValueError) as error:
             raise ServerUnavailable(f"cannot start {self._config.label!r}: {error}", server=self._name) from error
         self._process, self._link.pid = process, process.get_pid()
         self._inbox.reader = cast("asyncio.ReadTransport", process.get_pipe_transport(1))
         self._outbox.pipe = cast("asyncio.WriteTransport", process.get_pipe_transport(0))
         return self._inbox, self._outbox
+
+    async def _spawn(self, argv: list[str], env: dict[str, str]) -> asyncio.SubprocessTransport:
+        process, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: self, *argv, env=env, cwd=self._config.cwd, start_new_session=True
+        )
+        return process
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None

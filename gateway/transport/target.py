@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import mcp_types as mcp
@@ -20,6 +20,10 @@ from gateway.transport.link import Link
 from gateway.transport.oauth import Authority, AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
+from gateway.transport.wire import Listing
+
+if TYPE_CHECKING:
+    from gateway.transport.forks import Forks
 
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""
@@ -31,6 +35,7 @@ class NegotiatedProtocol:
 
     mode: str = "auto"
     discover: mcp.DiscoverResult | None = None
+    listing: Listing = field(default_factory=Listing)
     authority: Authority | None = None
     """Holds the access token for all connections to the server."""
 
@@ -73,13 +78,14 @@ def open_target(
     connect: Connect | None,
     patience_s: float,
     posts: anyio.CapacityLimiter,
+    forks: Forks | None = None,
 ) -> Target:
     """The target for one connection; nothing is connected yet. Raises `ConfigError` as `_build` does."""
     if connect is not None and (given := connect(config, server)) is not None:
         return Target(given, notes_delivery=False)
     match config.kind:
         case Kind.STDIO:
-            return Target(StdioTransport(server, config, link), notes_delivery=True)
+            return Target(StdioTransport(server, config, link, forks), notes_delivery=True)
         case Kind.HTTP:
             transport = HttpTransport(
                 config, link, posts=posts, authorize=protocol.authorize(config), patience_s=patience_s

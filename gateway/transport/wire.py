@@ -7,6 +7,7 @@ import binascii
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import mcp_types as mcp
@@ -33,6 +34,16 @@ ANSWER: TypeAdapter[Answer] = TypeAdapter(
         Discriminator(_result_type),
     ]
 )
+
+
+@dataclass(slots=True)
+class Listing:
+    """What a server listed last, and what was made of it."""
+
+    listed: list[mcp.Tool] | None = None
+    tools: tuple[ToolDefinition, ...] = ()
+    faults: tuple[str, ...] = ()
+    """One message for each tool that is left out."""
 
 
 def read_tools(
@@ -194,7 +205,7 @@ def failure(
         return ProtocolError(reason, **where)
     if delivery.sent is Sent.NOTHING:
         broken: GatewayError = ServerUnavailable(reason, **where)
-    elif broke is Broke.SESSION and delivery.sent is Sent.REQUEST:
+    elif broke in (Broke.SESSION, Broke.REJECTED) and delivery.sent is Sent.REQUEST:
         broken = ServerUnavailable(reason, **where)
     else:
         state = "begun, but never finished" if delivery.sent is Sent.ROUNDS else "sent, but never answered"

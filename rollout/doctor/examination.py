@@ -125,6 +125,9 @@ class Examination:
         self._begin(f"starting, {scope}")
         async with Gateway(config, name="doctor") as gateway:
             yield gateway
+            note = f"start: fork has no effect: {gateway.spawned.get(self._server)}"
+            if self._server in gateway.spawned and note not in self._report.notes:
+                self._report.notes.append(note)
 
     @asynccontextmanager
     async def _lease(self, gateway: Gateway) -> AsyncGenerator[Session]:
