@@ -21,6 +21,7 @@ from gateway.leases.janitor import OWNER, Janitor
 from gateway.leases.lease_dir import bundled, placed
 from gateway.leases.pool import Bundle
 from gateway.leases.watch import ToolWatch
+from gateway.transport.http_connection import HttpConnections
 from gateway.transport.target import Connect, NegotiatedProtocol, open_target
 
 _MOST_DESCRIPTORS = 1 << 16
@@ -55,7 +56,8 @@ class Openings:
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
-        self._posts = anyio.CapacityLimiter(_posts_at_once(_raise_descriptor_limit()))
+        self._connections = HttpConnections(_posts_at_once(_raise_descriptor_limit()))
+        self._exits.callback(self._connections.close)
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
             directories = self._config.lease_dir if self.bundled else None
             self._janitor = await self._exits.enter_async_context(Janitor(directories))
@@ -137,7 +139,7 @@ class Openings:
             protocol=protocol,
             connect=self._connect,
             patience_s=patience_s,
-            posts=self._posts,
+            connections=self._connections,
         )
         connection = Connection(server, config, target, protocol, on_tools_changed=self.watch.notice, answered=answered)
         self.connections.add(connection)
