@@ -132,8 +132,7 @@ class HttpCalls:
     def _leave(self, connection: HttpConnection) -> None:
         """End the use of a connection; it is kept where its answer was read to the end."""
         self._in_use.discard(connection)
-        if connection.busy:
-            connection.finish() if connection.answer.complete else connection.abort()
+        connection.leave(answered=False)
 
     def _check(self, answer: HttpAnswer) -> None:
         """Raise where an answer that is no event stream cannot hold the response, before its body is read."""
@@ -175,7 +174,7 @@ class HttpCalls:
             for data in events.feed(answer.take()):
                 message = read_json(data)
                 if is_response(message):
-                    connection.finish()
+                    connection.leave(answered=True)
                     return message
                 await self._receive(message)
                 handled += 1

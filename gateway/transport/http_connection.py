@@ -11,12 +11,15 @@ import select
 import ssl
 from collections import defaultdict
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
 from gateway.transport.delivery import Broke
 from gateway.transport.http_answer import HttpAnswer, HttpFault
+
+if TYPE_CHECKING:
+    from gateway.transport.http_request import Origin
 
 KEEPALIVE_S = 2.0
 """How long an idle connection is used again. Stock uvicorn closes idle ones after 5 s: a request that it meets closing
@@ -24,30 +27,20 @@ is lost on the way, and whether it ran is unknown."""
 _MOST_DRAINED_BYTES = 64 << 10
 
 
-class Origin(NamedTuple):
-    """Where connections go. `url` tells servers behind one host apart: none is given a connection of another."""
-
-    url: str
-    scheme: str
-    host: str
-    port: int
-
-
 class HttpConnection(asyncio.Protocol):
-    """`send` begins an exchange, `arrival` waits for more of its answer, `finish` or `abort` ends it."""
+    """One connection: `send` begins an exchange, `arrival` waits for more of its answer, `leave` ends it."""
 
-    def __init__(self, origin: Origin, on_finished: Callable[[HttpConnection], None]) -> None:
+    def __init__(self, origin: Origin, pool: HttpConnections) -> None:
         self.origin = origin
         self.idle_since = 0.0
         self.answer = HttpAnswer(0)
         """Of the exchange under way."""
-        self._on_finished = on_finished
+        self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._fault: HttpFault | None = None
-        self.busy = False
-        """Whether an exchange is under way whose answer is wanted, or whose end has not arrived."""
-        self._draining = False
+        self._in_exchange = self._draining = False
+        self._drained = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -64,7 +57,7 @@ class HttpConnection(asyncio.Protocol):
     def send(self, request: bytes, limit: int) -> None:
         """Write a request whole; up to `limit` bytes of its answer are read."""
         assert self._transport is not None
-        self.busy, self.answer = True, HttpAnswer(limit)
+        self._in_exchange, self.answer = True, HttpAnswer(limit)
         self._transport.write(request)
 
     async def arrival(self) -> None:
@@ -78,34 +71,41 @@ class HttpConnection(asyncio.Protocol):
         if self._fault is not None:
             raise self._fault
 
-    def finish(self) -> None:
-        """End an exchange whose answer is known, and keep the connection as soon as the answer is complete.
+    def leave(self, *, answered: bool) -> None:
+        """End the exchange: keep the connection where its answer is complete, or will be in a moment; else close it.
 
-        An event stream goes on for some bytes after the event that holds the answer.
+        Args:
+            answered: Whether the answer is known: an event stream goes on for some bytes after the event that holds it.
         """
+        if not self._in_exchange:
+            return
+        self._in_exchange = False
         if self._fault is not None or not self.answer.reusable:
-            self.abort()
+            self.close()
         elif self.answer.complete:
-            self._kept()
+            self._pool.keep(self)
+        elif answered and self._pool.has_room:
+            self._draining, self._drained = True, 0
+            self._pool.draining += 1
+            asyncio.get_running_loop().call_later(KEEPALIVE_S, self._drain_no_longer, self.answer)
         else:
-            self._draining = True
-            asyncio.get_running_loop().call_later(KEEPALIVE_S, self._give_up_draining, self.answer)
+            self.close()
 
-    def abort(self) -> None:
+    def close(self) -> None:
         """Close the connection now, whatever it carries."""
-        self.busy = self._draining = False
+        self._end_draining()
         if self._transport is not None:
             self._transport.abort()
 
     def fail(self, fault: HttpFault) -> None:
         """End the exchange under way with this fault."""
         self._fault = self._fault or fault
-        self.abort()
+        self.close()
         self._wake()
 
     def data_received(self, data: bytes) -> None:
-        if not self.busy:
-            self.abort()
+        if not self._in_exchange and not self._draining:
+            self.close()
             return
         answer = self.answer
         try:
@@ -114,9 +114,7 @@ class HttpConnection(asyncio.Protocol):
             self.fail(fault)
             return
         if self._draining:
-            answer.body.clear()
-            if answer.complete:
-                self._kept()
+            self._drain(len(data))
         elif answer.complete or (answer.status and (not answer.is_document or answer.encoding)):
             self._wake()
 
@@ -124,28 +122,35 @@ class HttpConnection(asyncio.Protocol):
         pass  # and so the transport closes
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.busy:
-            return
+        self._end_draining()
         try:
             if exc is not None:
                 raise HttpFault(Broke.LINE, f"ReadError: {exc}".rstrip(": "))
             self.answer.end()
         except HttpFault as fault:
-            self.fail(fault)
-        else:
-            self._wake()
+            self._fault = self._fault or fault
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _kept(self) -> None:
-        self.busy = self._draining = False
-        self._on_finished(self)
+    def _drain(self, size: int) -> None:
+        self.answer.body.clear()
+        self._drained += size
+        if self.answer.complete:
+            self._end_draining()
+            self._pool.keep(self)
+        elif self._drained > _MOST_DRAINED_BYTES:
+            self.close()
 
-    def _give_up_draining(self, answer: HttpAnswer) -> None:
+    def _drain_no_longer(self, answer: HttpAnswer) -> None:
         if self._draining and self.answer is answer:
-            self.abort()
+            self.close()
+
+    def _end_draining(self) -> None:
+        self._pool.draining -= self._draining
+        self._draining = False
 
 
 class HttpConnections:
@@ -163,6 +168,8 @@ class HttpConnections:
         self._number_idle = 0
         self._closing: asyncio.TimerHandle | None = None
         self._closed = False
+        self.draining = 0
+        """Connections whose answers are known and not at their end."""
 
     async def take(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
         """An idle connection, the latest used first, or a new one.
@@ -174,17 +181,17 @@ class HttpConnections:
         while idle:
             connection = idle.pop()
             self._number_idle -= 1
-            if connection.usable:
+            if connection.usable and asyncio.get_running_loop().time() - connection.idle_since < KEEPALIVE_S:
                 return connection
-            connection.abort()
+            connection.close()
         return await self._open(origin, tls, timeout_s)
 
     async def _open(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
         secured = tls() if origin.scheme == "https" else None
         try:
-            async with asyncio.timeout(timeout_s):
+            with anyio.fail_after(timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: HttpConnection(origin, self._keep),
+                    lambda: HttpConnection(origin, self),
                     origin.host,
                     origin.port,
                     ssl=secured,
@@ -196,9 +203,15 @@ class HttpConnections:
             raise HttpFault(Broke.CONNECT, f"ConnectError: {error}".rstrip(": ")) from error
         return connection
 
-    def _keep(self, connection: HttpConnection) -> None:
-        if self._closed or self._number_idle >= self._most_idle:
-            connection.abort()
+    @property
+    def has_room(self) -> bool:
+        """Whether another connection may be kept."""
+        return not self._closed and self._number_idle + self.draining < self._most_idle
+
+    def keep(self, connection: HttpConnection) -> None:
+        """Keep a connection for the next request, as far as there is room."""
+        if not self.has_room:
+            connection.close()
             return
         loop = asyncio.get_running_loop()
         connection.idle_since = loop.time()
@@ -214,7 +227,7 @@ class HttpConnections:
         for origin, idle in list(self._idle.items()):
             old = next((number for number, each in enumerate(idle) if each.idle_since > latest), len(idle))
             for connection in idle[:old]:
-                connection.abort()
+                connection.close()
             self._number_idle -= old
             del idle[:old]
             if not idle:
@@ -229,6 +242,6 @@ class HttpConnections:
             self._closing.cancel()
         for idle in self._idle.values():
             for connection in idle:
-                connection.abort()
+                connection.close()
         self._idle.clear()
         self._number_idle = 0

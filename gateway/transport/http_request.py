@@ -5,15 +5,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import httpx2
 
-from gateway.transport.http_answer import HttpAnswer
 from gateway.transport.http_client import Address, certificates
-from gateway.transport.http_connection import Origin
 
 if TYPE_CHECKING:
+    from gateway.transport.http_answer import HttpAnswer
     from gateway.transport.oauth import Authority
 
 _OWN = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -21,6 +20,15 @@ _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 _PORTS = {"http": 80, "https": 443}
 _SAME_METHOD, _ANY_REDIRECT = frozenset((307, 308)), frozenset((301, 302, 303, 307, 308))
 _MOST_HEADS = 256
+
+
+class Origin(NamedTuple):
+    """Where connections go. `url` tells servers behind one host apart: none is given a connection of another."""
+
+    url: str
+    scheme: str
+    host: str
+    port: int
 
 
 class Requests:
