@@ -89,3 +89,20 @@ async def test_a_cookie_that_an_answer_sets_goes_with_the_next_call() -> None:
         await session.call("put", {"text": "x"})
         await session.call("put", {"text": "y"})
     assert front.calls[1]["cookie"] == "node=7"
+
+
+async def test_where_calls_are_traced_mcps_session_sends_them_and_makes_a_span_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    provider, spans = sdk.TracerProvider(), memory.InMemorySpanExporter()
+    provider.add_span_processor(export.SimpleSpanProcessor(spans))
+    async with fronted() as (session, front, _):
+        await session.call("put", {"text": "before"})
+        monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+        await session.call("put", {"text": "x"})
+        monkeypatch.undo()
+    assert [span.name for span in spans.get_finished_spans()].count("MCP send tools/call put") == 1
+    assert len(front.calls) == 2
