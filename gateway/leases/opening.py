@@ -22,6 +22,7 @@ from gateway.leases.lease_dir import LEASE_DIR, bundled, placed
 from gateway.leases.pool import Bundle
 from gateway.leases.watch import ToolWatch
 from gateway.transport.forks import Forks
+from gateway.transport.http_connection import HttpConnections
 from gateway.transport.target import Connect, NegotiatedProtocol, open_target
 
 _MOST_DESCRIPTORS = 1 << 16
@@ -58,7 +59,8 @@ class Openings:
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
-        self._posts = anyio.CapacityLimiter(_posts_at_once(_raise_descriptor_limit()))
+        self._connections = HttpConnections(_posts_at_once(_raise_descriptor_limit()))
+        self._exits.callback(self._connections.close)
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
             directories = self._config.lease_dir if self.bundled else None
             self._janitor = await self._exits.enter_async_context(Janitor(directories))
@@ -147,7 +149,7 @@ class Openings:
             protocol=protocol,
             connect=self._connect,
             patience_s=patience_s,
-            posts=self._posts,
+            connections=self._connections,
             forks=self.forks.get(server),
         )
         connection = Connection(server, config, target, protocol, on_tools_changed=self.watch.notice, answered=answered)

@@ -208,7 +208,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         used = await self._authority.token_for(request, self._inner)
         response = await self._send(request, used)
-        if response.status_code != 401 and not _wants_more_scope(response):
+        if not is_rejection(response.status_code, response.headers.get("www-authenticate", "").encode()):
             return response
         # The body has no reader, and may have no end.
         await response.aclose()
@@ -235,5 +235,6 @@ def _challenge(response: httpx2.Response) -> list[tuple[str, str]]:
     return [("www-authenticate", value) for value in response.headers.get_list("www-authenticate")]
 
 
-def _wants_more_scope(response: httpx2.Response) -> bool:
-    return response.status_code == 403 and "insufficient_scope" in response.headers.get("www-authenticate", "")
+def is_rejection(status: int, challenge: bytes) -> bool:
+    """Whether an answer says that its request's access token is missing, invalid, or has too little scope."""
+    return status == 401 or (status == 403 and b"insufficient_scope" in challenge)

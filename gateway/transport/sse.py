@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification
+from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from gateway.errors import ServerUnavailable
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
@@ -135,7 +135,9 @@ class SseTransport:
         answered = Oversize(line.head.removeprefix(_DATA), line.tail, line.size).answered_id()
         if answered is not None:
             problem = f"the result has {line.size} bytes, max_message_bytes is {self._config.max_message_bytes}"
-            await self._messages.send(SessionMessage(unusable_answer(answered, problem)))
+            await self._messages.send(
+                SessionMessage(jsonrpc_message_adapter.validate_python(unusable_answer(answered, problem)))
+            )
 
 
 class _Posts:
