@@ -149,10 +149,13 @@ def read_trained(directory: str | Path) -> Iterator[TrainedSegment]:
 
 
 def _segment(row: dict[str, Any]) -> TrainedSegment:
-    mask = row["mask"] or []
-    numbers = {name: _aligned(row[name], mask) for name in _NUMBERS if row[name] is not None}
-    given = {name: value for name, value in row.items() if name not in _NUMBERS}
-    return TrainedSegment(**given | {"mask": mask} | numbers)
+    fields: dict[str, Any] = {**row, "mask": row["mask"] or []}
+    for name in _NUMBERS:
+        if fields[name] is None:
+            del fields[name]
+        else:
+            fields[name] = _aligned(fields[name], fields["mask"])
+    return TrainedSegment(**fields)
 
 
 def _aligned(values: list[float], mask: list[bool]) -> list[float]:

@@ -11,6 +11,7 @@ import transfer_queue as tq
 from rollout.trace.trained import TrainedSegment, digest
 from rollout.verl.output import SEGMENT_KEY, TRACE_KEY
 
+_PARTITION = "train"
 _COLUMNS = (
     "prompts",
     "responses",
@@ -44,11 +45,11 @@ def trajectory_metrics(batch: tq.KVBatchMeta) -> dict[str, float]:
     """
     samples = trajectories(real_keys(batch))
     last = [keys[-1] for keys in samples.values()]
-    data = tq.kv_batch_get(last, batch.partition_id, select_fields=["rm_scores", "token_level_rewards"])
-    scores = torch.stack([row.sum() for row in data["rm_scores"].unbind()])
+    data = tq.kv_batch_get(last, _PARTITION, select_fields=["rm_scores", "token_level_rewards"])
+    scores = torch.stack([row.sum() for row in data["rm_scores"]])
     rewards = scores
     if "token_level_rewards" in data:  # score less the KL penalty, where there is one
-        rewards = torch.stack([row.sum() for row in data["token_level_rewards"].unbind()])
+        rewards = torch.stack([row.sum() for row in data["token_level_rewards"]])
     metrics = {"mcp/samples_per_trajectory": sum(map(len, samples.values())) / len(samples)}
     for name, values in (("score", scores), ("rewards", rewards)):
         found = {"mean": values.mean(), "max": values.max(), "min": values.min()}
@@ -59,7 +60,7 @@ def trajectory_metrics(batch: tq.KVBatchMeta) -> dict[str, float]:
 def trained_segments(batch: tq.KVBatchMeta, step: int) -> Iterator[TrainedSegment]:
     """What was computed on each sample of our agent loop; samples of other agents have no trace."""
     keys = real_keys(batch)
-    data = tq.kv_batch_get(keys, batch.partition_id, select_fields=list(_COLUMNS))
+    data = tq.kv_batch_get(keys, _PARTITION, select_fields=list(_COLUMNS))
     columns: dict[str, Any] = {name: list(data[name]) for name in _COLUMNS if name in data}
     for row, key in enumerate(keys):
         own = {name: column[row] for name, column in columns.items()}
@@ -78,9 +79,9 @@ def trained_segments(batch: tq.KVBatchMeta, step: int) -> Iterator[TrainedSegmen
         )
 
 
-def dropped_segments(reasons: Mapping[str, str], step: int, *, partition: str = "train") -> list[TrainedSegment]:
+def dropped_segments(reasons: Mapping[str, str], step: int) -> list[TrainedSegment]:
     """The samples with these keys, which are still in TransferQueue, as dropped for these reasons."""
-    data = tq.kv_batch_get(list(reasons), partition, select_fields=["extra_fields"])
+    data = tq.kv_batch_get(list(reasons), _PARTITION, select_fields=["extra_fields"])
     extras = map(_extra, data["extra_fields"])
     return [
         TrainedSegment(**_identity(key, extra, step), dropped=reason)

@@ -19,7 +19,7 @@ from verl_run import logged, train
 from rollout.trace.store import read_traces
 from rollout.trace.trained import digest, read_trained
 
-pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[3]
 SAMPLES, STEPS = 4, 3
@@ -72,7 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "trainer.total_training_steps": STEPS,
     }
     seeing = {"VERL_USE_EXTERNAL_MODULES": "seen_updates", "SEEN_UPDATES": str(home / "updates.jsonl")}
-    done = train(home, overrides, PYTHONPATH=str(Path(__file__).parent), **seeing)
+    done = train(home, overrides, timeout_s=1600, PYTHONPATH=str(Path(__file__).parent), **seeing)
     assert done.returncode == 0, done.stdout[-8000:]
     updates = list(map(json.loads, (home / "updates.jsonl").read_text().splitlines()))
     return Run(home, logged(home), read_records(home / "traces"), read_generations(home / "engine.jsonl"), updates)
