@@ -67,7 +67,8 @@ class TrainedSegment:
     sampled_logprobs: Sequence[float] | None = None
     """Log-probability of the token where it was sampled; None if the engine reported none."""
     trainer_logprobs: Sequence[float] = ()
-    """Log-probability that the trainer computed before its update (verl's `old_log_probs`)."""
+    """Log-probability that the trainer computed before its update (verl's `old_log_probs`; the sampled one under
+    `bypass_mode`)."""
     advantages: Sequence[float] = ()
     """Advantage times mask: positive where the update makes the token more probable."""
     entropy: Sequence[float] | None = None
