@@ -22,7 +22,7 @@ from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.store import TraceStore
 from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
 from rollout.verl.gateways import Gateways
-from rollout.verl.settings import Settings, limits_for, reward_parts
+from rollout.verl.settings import Settings, limits_for, reward_parts, workers_per_node
 from rollout.verl.tool_agent_sessions import ToolAgentSessions
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class Runtime:
         self.store = TraceStore(self.settings.trace_dir)
         self.reward_parts = reward_parts(self.settings)
         self._rollout, self._lock, self._gateways = config.actor_rollout_ref.rollout, lock, gateways
-        self._workers_per_node = -(-self._rollout.agent.num_workers // config.trainer.nnodes)
+        self._workers_per_node = workers_per_node(config)
         self._open: dict[str, OpenEnvironment] = {}
         self._narrow_view: bool | None = None
 
