@@ -29,10 +29,10 @@ from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
-from rollout.evaluation.resume import Settings, compare_settings, engine_settings, is_done, keep_settings
+from rollout.evaluation.resume import RunKey, Settings, compare_settings, engine_settings, is_done, keep_settings
 from rollout.loop.thinking import check_thoughts
 from rollout.trace.record import Trace
-from rollout.trace.store import RunKey, TraceStore, read_traces
+from rollout.trace.store import TraceStore, read_traces
 
 DEFAULT_RESPONSE_TOKENS = 65536
 
@@ -174,7 +174,7 @@ async def _play(
             jobs += jobs_of(environment, tasks, samples, engine.name)
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)
-        done = {RunKey.of(trace): trace for trace in recorded if is_done(trace)}
+        done = {RunKey.of(trace.task, trace.origin): trace for trace in recorded if is_done(trace)}
         wanted = {job.key for job in jobs}
         traces = [trace for key, trace in done.items() if key in wanted]
         resumed = frozenset(trace.id for trace in traces)

@@ -13,10 +13,11 @@ from gateway.leases.session import Session
 from rollout.engines.engine import Engine
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
+from rollout.evaluation.resume import RunKey
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
-from rollout.trace.store import RunKey, TraceStore
+from rollout.trace.store import TraceStore
 from rollout.types import Policy
 
 
@@ -30,7 +31,7 @@ class Job:
 
     @property
     def key(self) -> RunKey:
-        return RunKey.of(Trace.begin("", self.task, self.origin))
+        return RunKey.of(self.task, self.origin)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
