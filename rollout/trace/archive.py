@@ -121,6 +121,15 @@ def opened(path: Path) -> pq.ParquetFile:
     return file
 
 
+def is_whole(path: Path) -> bool:
+    """Whether a file ends as Parquet files do: with the length of its footer and a mark."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 8))
+        tail = file.read()
+    return len(tail) == 8 and tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") + 12 <= end
+
+
 def is_first_version(file: pq.ParquetFile) -> bool:
     """Whether the file has each record as JSON instead of columns."""
     return "record" in file.schema_arrow.names

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from rollout.trace.archive import SUFFIX, TornArchive, archive_of, read_archive
+from rollout.trace.archive import SUFFIX, TornArchive, archive_of, is_whole, read_archive
 from rollout.trace.journal import JOURNAL_SUFFIX, NotARecord, from_json, lines_of
 from rollout.trace.record import Trace
 
@@ -26,26 +26,36 @@ class Source:
     def archive(self) -> Path:
         return archive_of(self.journal)
 
-    def read(self) -> Iterator[Trace]:
-        """Read the traces in the order of writing, from the archive if there is a whole one, else from the journal.
+    @property
+    def path(self) -> Path | None:
+        """The file with the traces: the archive if there is a whole one, else the journal; None without either.
 
-        What is torn is logged and skipped.
+        An archive that is not whole is logged.
+        """
+        if self.archive.exists():
+            if is_whole(self.archive):
+                return self.archive
+            log.warning("archive skipped", problem="is not a whole archive", archive=str(self.archive))
+        return self.journal if self.journal.exists() else None
+
+    def read(self) -> Iterator[Trace]:
+        """Read the traces in the order of writing; what is torn is logged and skipped.
 
         Raises:
             ConfigError: a record is of a later version.
         """
-        if not self.archive.exists():
+        path = self.path
+        if path == self.journal:
             try:
                 yield from self._read_journal()
                 return
             except FileNotFoundError:  # archived since the check; nothing was yielded, since opening comes first
-                pass
+                path = self.path
         try:
-            yield from read_archive(self.archive)
+            if path is not None:
+                yield from read_archive(path)
         except TornArchive as error:
-            log.warning("archive skipped", problem=str(error))
-            if self.journal.exists():
-                yield from self._read_journal()
+            log.warning("archive skipped", problem=str(error), archive=str(path))
 
     def _read_journal(self) -> Iterator[Trace]:
         for position, line in lines_of(self.journal):
