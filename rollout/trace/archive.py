@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,16 +96,32 @@ def read_archive(path: Path) -> Iterator[Trace]:
             yield from _traces(batch, path)
 
 
-def read_archived(path: Path, number: int) -> Trace:
-    """Read the trace of one row, counted from 0; reads its row group only. Raises as `read_archive`."""
-    with opened(path) as file:
-        for group in range(file.num_row_groups):
-            count = file.metadata.row_group(group).num_rows
-            if number < count:
-                (batch,) = file.read_row_group(group).slice(number, 1).combine_chunks().to_batches()
-                return next(_traces(batch, path))
-            number -= count
-    raise TornArchive(f"has no row {number}", file=path)
+class ArchiveReader:
+    """Reads single rows of an archive. Rows in order cost one pass, since the last row group is kept.
+
+    Raises:
+        TornArchive: the file is not a whole archive.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with opened(path) as file:
+            counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        self._starts = [0, *accumulate(counts)]
+        self._group = -1
+        self._rows: pa.Table | None = None
+
+    def read(self, number: int) -> Trace:
+        """Read the trace of a row, counted from 0. Raises TornArchive also where there is no such row."""
+        group = bisect_right(self._starts, number) - 1
+        if not 0 <= group < len(self._starts) - 1:
+            raise TornArchive(f"has no row {number}", file=self.path)
+        if group != self._group or self._rows is None:
+            with opened(self.path) as file:
+                self._rows, self._group = file.read_row_group(group), group
+        (batch,) = self._rows.slice(number - self._starts[group], 1).combine_chunks().to_batches()
+        return next(_traces(batch, self.path))
 
 
 def opened(path: Path) -> pq.ParquetFile:
@@ -153,7 +171,7 @@ def _batches(traces: Iterable[Trace]) -> Iterator[pa.RecordBatch]:
     rows, tokens = [], 0
     for trace in traces:
         rows.append(row_of(trace))
-        tokens += rows[-1]["prompt_tokens"] + rows[-1]["response_tokens"]
+        tokens += rows[-1]["tokens"]
         if tokens >= _BATCH_TOKENS:
             yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
             rows, tokens = [], 0

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from rollout.trace.events import ToolEvent, call_message, tool_message
+from rollout.trace.lengths import recorded_lengths
 from rollout.trace.record import Trace
 from rollout.trace.segment import Segment
 from rollout.types import Call
@@ -46,7 +47,7 @@ def row_of(trace: Trace) -> Row:
 
 def selectable(trace: Trace) -> Row:
     """The values of the columns without lists, which the index has as well."""
-    task, origin, segments = trace.task, trace.origin, (*trace.earlier, trace)
+    task, origin, segments, lengths = trace.task, trace.origin, (*trace.earlier, trace), recorded_lengths(trace)
     return {
         "id": trace.id,
         "environment": task.environment,
@@ -72,8 +73,9 @@ def selectable(trace: Trace) -> Row:
         "turns": len(trace.turns),
         "tool_calls": trace.tool_calls,
         "tool_errors": trace.tool_errors,
-        "prompt_tokens": sum(len(segment.prompt_ids) for segment in segments),
-        "response_tokens": sum(len(segment.response_ids) for segment in segments),
+        "prompt_tokens": lengths.prompt,
+        "response_tokens": lengths.response,
+        "tokens": sum(len(segment.prompt_ids) + len(segment.response_ids) for segment in segments),
         "sampled_tokens": sum(
             span.end - span.start for each in segments for span in each.spans if span.kind.is_sampled
         ),

@@ -51,12 +51,13 @@ _SELECTABLE: dict[str, pa.DataType] = {
     "failure": _TEXT,  # its code
     "error": _TEXT,  # its message
     "withdrawn": _FLAG,
-    # Counts, tokens of all segments, and times: seconds, `began_at` since 1970.
+    # Counts, and times: seconds, `began_at` since 1970.
     "turns": _SMALL,
     "tool_calls": _SMALL,
     "tool_errors": _SMALL,
-    "prompt_tokens": _INT,
-    "response_tokens": _INT,
+    "prompt_tokens": _INT,  # of the opening prompt
+    "response_tokens": _INT,  # after it, in the longest context
+    "tokens": _INT,  # of all segments: prompt and response
     "sampled_tokens": _INT,
     "loss_tokens": _INT,
     "began_at": _REAL,

@@ -21,7 +21,7 @@ COLUMNS = {
     "user_turns": "messages of the user simulator",
     "generate_s": "seconds of all generations",
     "completions": "sampled tokens of each turn, a list",
-    "parts": "reward by part, an object",
+    "reward_parts": "reward by part, an object",
     "marks": "marked turns by kind, an object",
     "calls": "calls by tool, an object",
     "errors": "calls with an error by tool, an object",
@@ -29,6 +29,8 @@ COLUMNS = {
     "text": "the first 200 characters of the first user message",
 }
 """Columns of the index, those of the archive first."""
+JSON_COLUMNS = ("completions", "reward_parts", "marks", "calls", "errors", "call_s")
+"""Columns with JSON texts, which `rollout.trace.reader` parses."""
 TEXT_LENGTH = 200
 _ERROR_LENGTH = 200
 _ARCHIVED = [
@@ -109,7 +111,7 @@ def _entry(
         "user_turns": user_turns,
         "generate_s": generate_s,
         "completions": json.dumps(completions),
-        "parts": _json(parts),
+        "reward_parts": _json(parts),
         "marks": _json(Counter(kind for _, kind in set(marks))),
         "calls": _json(Counter(name for name, _, _ in calls)),
         "errors": _json(Counter(name for name, is_error, _ in calls if is_error)),

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.errors import ConfigError
-from rollout.trace.archive import SUFFIX, TornArchive, read_archived
-from rollout.trace.entries import COLUMNS, Entry
+from rollout.trace.archive import SUFFIX, ArchiveReader, TornArchive
+from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
 from rollout.trace.index import Index
 from rollout.trace.journal import from_json
 from rollout.trace.record import Trace
 
-_JSON = ("completions", "parts", "marks", "calls", "errors", "call_s")
 _FLAGS = ("validate", "withdrawn")
 _PLACE = ("file", "place")
 
@@ -40,6 +39,7 @@ class Traces:
         if not self.directory.is_dir():
             raise ConfigError("no such directory", file=self.directory, remedy="name the directory of the traces")
         self._index = Index(self.directory)
+        self._archive: ArchiveReader | None = None
 
     def __enter__(self) -> Self:
         self.refresh()
@@ -120,7 +120,9 @@ class Traces:
     def _record(self, entry: Entry) -> Trace:
         path, place = self._index.path_of(entry["file"]), entry["place"]
         if path.name.endswith(SUFFIX):
-            return read_archived(path, place)
+            if self._archive is None or self._archive.path != path:
+                self._archive = ArchiveReader(path)
+            return self._archive.read(place)
         with path.open("rb") as file:
             file.seek(place)
             return from_json(file.readline(), where=f"{path}:{place}")
@@ -145,7 +147,7 @@ def _where(expression: str | None) -> str:
 
 def _entry(row: sqlite3.Row) -> Entry:
     entry = dict(row)
-    for name in entry.keys() & set(_JSON):
+    for name in entry.keys() & set(JSON_COLUMNS):
         entry[name] = json.loads(entry[name])
     for name in entry.keys() & set(_FLAGS):
         entry[name] = bool(entry[name])

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
 from gateway.types import Content, ContentKind, ToolResult
-from rollout.trace.archive import SUFFIX, archive, archive_of, read_archive, read_archived, write_archive
+from rollout.trace.archive import SUFFIX, ArchiveReader, archive, archive_of, read_archive, write_archive
 from rollout.trace.columns import SCHEMA
 from rollout.trace.events import UserEvent
 from rollout.trace.files import read_traces
@@ -43,7 +43,7 @@ def test_every_record_comes_out_of_an_archive_as_it_went_in(directory: Path, tra
     as_recorded = from_json(to_json(trace))
     write_archive(path, [trace, trace])
     assert list(read_archive(path)) == [as_recorded, as_recorded]
-    assert read_archived(path, 1) == as_recorded
+    assert ArchiveReader(path).read(1) == as_recorded
 
 
 @EXAMPLES
@@ -88,7 +88,7 @@ def test_an_archive_of_the_first_version_is_read(tmp_path: Path) -> None:
     columns = {"id": ["a", "b"], "score": [0.75, 0.75], "record": pa.array(lines, pa.large_string())}
     pq.write_table(pa.table(columns), tmp_path / f"old{SUFFIX}")
     assert [trace.id for trace in read_traces(tmp_path)] == ["a", "b"]
-    assert read_archived(tmp_path / f"old{SUFFIX}", 1) == recorded_trace("b")
+    assert ArchiveReader(tmp_path / f"old{SUFFIX}").read(1) == recorded_trace("b")
 
 
 def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> None:
