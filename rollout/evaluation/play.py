@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import anyio
@@ -29,6 +29,10 @@ class Job:
     task: Task
     origin: Origin
 
+    def at_attempt(self, attempt: int) -> Job:
+        """The same trajectory, played once more."""
+        return replace(self, origin=self.origin.model_copy(update={"attempt": attempt}))
+
     @property
     def key(self) -> RunKey:
         return RunKey.of(self.task, self.origin)
@@ -53,10 +57,10 @@ class Lengths:
         )
 
 
-def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engine: str) -> list[Job]:
+def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engine: str, split: str = "") -> list[Job]:
     """The trajectories to play: row by row, each with all of its samples."""
     return [
-        Job(environment, task, Origin(row=row, sample=sample, engine=engine))
+        Job(environment, task, Origin(row=row, sample=sample, engine=engine, split=split))
         for row, task in enumerate(tasks)
         for sample in range(samples)
     ]
@@ -69,6 +73,7 @@ async def play_all(
     engine: Engine,
     lengths: Lengths,
     store: TraceStore,
+    runs: Mapping[str, str],
     concurrency: int,
     finished: Callable[[Trace], None],
 ) -> None:
@@ -76,6 +81,7 @@ async def play_all(
 
     Args:
         gateways: By the environment's name.
+        runs: Names of the run records, by the environment's name.
         concurrency: Trajectories at a time, of all environments together.
         finished: Takes each trace after it has been written to disk.
     """
@@ -87,8 +93,10 @@ async def play_all(
             async def policy_for(session: Session, job: Job = job) -> Policy:
                 return await engine.policy(session, job.environment, job.task, job.origin)
 
-            trace = await roll_out(
-                Trace.begin(uuid4().hex, job.task, job.origin),
+            trace = Trace.begin(uuid4().hex, job.task, job.origin)
+            trace.run = runs[job.environment.name]
+            await roll_out(
+                trace,
                 environment=job.environment,
                 gateway=gateways[job.environment.name],
                 policy_for=policy_for,

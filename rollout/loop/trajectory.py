@@ -119,7 +119,8 @@ async def take_turn(trace: Trace, policy: Policy, context: Context, filters: Fil
     The trajectory ends with a generation that was aborted or outlasted its time, and with one that the length limit cut
     before a readable call: part of a sentence is neither an answer nor a message to a user.
     """
-    began, thinking, tokens = time.monotonic(), context.environment.thinking, context.tokens
+    began_at, began = time.time(), time.monotonic()
+    thinking, tokens = context.environment.thinking, context.tokens
     completion = await generate(
         policy,
         tokens,
@@ -133,7 +134,7 @@ async def take_turn(trace: Trace, policy: Policy, context: Context, filters: Fil
     parsed = await shielded(tokens.parse(completion.ids, context.schemas))
     edit = tokens.completion(trace.context, completion.ids)
     turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
-    turn.generate_s = generate_s
+    turn.began_at, turn.generate_s = began_at, generate_s
     filters.judge(trace, completion, parsed)
     if completion.finish_reason is FinishReason.ABORT:
         trace.stop_reason = StopReason.ABORTED

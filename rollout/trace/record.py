@@ -224,6 +224,8 @@ class Trace(Segment):
                 sampled=len(completion.ids) - (end - begin),
                 generations=completion.generations,
                 weights_version=completion.weights_version,
+                request_ids=list(completion.request_ids),
+                seeds=list(completion.seeds),
             )
         )
         self.messages.append(assistant_message(parsed))

@@ -16,6 +16,7 @@ from rollout.trace.archiving import ARCHIVE_TIMEOUT_S, Archiver
 from rollout.trace.files import read_traces
 from rollout.trace.journal import JOURNAL_SUFFIX, from_json, is_large, pieces, to_json
 from rollout.trace.record import Trace
+from rollout.trace.run_record import RunRecord, write_run_record
 
 __all__ = ["TraceStore", "from_json", "read_traces", "to_json"]
 
@@ -81,6 +82,17 @@ class TraceStore:
             assert self._path is not None
             self.close()
             self._archiver.start(self._path)
+
+    def describe(self, record: RunRecord) -> str:
+        """Write a run record beside the traces and return its name, which goes into each trace's `run`.
+
+        Raises:
+            ConfigError: the directory cannot be written.
+        """
+        try:
+            return write_run_record(self.directory, record)
+        except OSError as error:
+            raise self._unwritable(error.strerror) from error
 
     def check(self) -> None:
         """Create the directory. Raises ConfigError where it cannot be created or written."""

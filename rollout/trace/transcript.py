@@ -30,7 +30,7 @@ def lines_of(trace: Trace) -> Iterator[Line]:
 
 
 def difference(one: Trace, other: Trace) -> Iterator[str]:
-    """Outcomes, the number of shared ids, and a unified diff of the conversations, without `@@` where they are equal."""
+    """Outcomes, the number of shared ids, and a unified diff of the conversations, whose hunks begin with `@@`."""
     for mark, trace in (("---", one), ("+++", other)):
         origin, score = trace.origin, "none" if trace.reward is None else f"{trace.reward.score:.3f}"
         where = f"row {origin.row} sample {origin.sample}" + (f" step {origin.step}" if origin.step >= 0 else "")
