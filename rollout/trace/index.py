@@ -47,7 +47,11 @@ class Index:
         self._directory = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._path = directory / FILE
-        self._database = self._opened()
+        try:
+            self._database = self._opened()
+        except sqlite3.OperationalError:
+            self._move()
+            self._database = self._opened()
 
     def close(self) -> None:
         self._database.close()
@@ -69,8 +73,7 @@ class Index:
             self._database.close()
             if not (_is_torn(error) and self._discard()):
                 # A directory that only others may write, or a file system without locks.
-                self._temporary = tempfile.TemporaryDirectory()
-                self._path = Path(self._temporary.name) / FILE
+                self._move()
             self._database = self._opened()
             self._refresh()
 
@@ -95,6 +98,10 @@ class Index:
         database = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         database.row_factory = sqlite3.Row
         return database
+
+    def _move(self) -> None:
+        self._temporary = tempfile.TemporaryDirectory()
+        self._path = Path(self._temporary.name) / FILE
 
     def _discard(self) -> bool:
         try:
