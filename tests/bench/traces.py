@@ -43,7 +43,8 @@ try:
     main()
 finally:
     wall, processor = time.perf_counter() - began, time.process_time() - processor
-    print({"records": count, "write_ms": spent / count * 1e3, "of_wall": spent / wall, "of_processor": spent / processor})
+    shares = {"of_wall": spent / wall, "of_processor": spent / processor}
+    print({"records": count, "write_ms": spent / count * 1e3, **shares})
 """
 
 
@@ -76,7 +77,7 @@ def sizes(traces: list[Trace]) -> dict[str, Any]:
 
 def longest_step(trace: Trace, length: int) -> dict[str, Any]:
     """Processor time of `to_json` and of its longest piece for a response of `length` sampled tokens."""
-    trace.response_ids, trace.loss_mask = (trace.response_ids * length)[:length], [1] * length
+    trace.response_ids, trace.loss_mask = [number % 150_000 for number in range(length)], [1] * length
     trace.logprobs = array("f", [-0.001 * (number % 997) for number in range(length)]).tolist()
     began = time.thread_time()
     to_json(trace)
@@ -89,7 +90,7 @@ def longest_step(trace: Trace, length: int) -> dict[str, Any]:
 def run() -> str:
     """The share of writing in a run of the expert with 512 concurrent trajectories."""
     with tempfile.TemporaryDirectory() as out:
-        options = ["run", "retail", "--engine", "expert", "--split", "train", "-n", "120", "--samples", "5"]
+        options = ["run", "retail", "--engine", "expert", "--split", "train", "-n", "120", "--samples", "2"]
         command = [sys.executable, "-c", PROFILED, *options, "--concurrency", "512", "--out", out]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
         return done.stdout.splitlines()[-1]
