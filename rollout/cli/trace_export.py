@@ -11,7 +11,6 @@ import typer
 
 from gateway.errors import ConfigError
 from rollout.cli.options import (
-    ENVIRONMENTS,
     AsJson,
     EnvironmentsDir,
     ToolConfig,
@@ -50,7 +49,7 @@ def export(
     ] = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Write trajectories: those worth imitating, pairs, or columns. Exit status 1 where there is none."""
     if sft + preferences + parquet != 1:

@@ -18,7 +18,7 @@ Schemas = dict[str, list[dict[str, Any]]]
 """Tool schemas by run record, or by environment."""
 
 
-def recorded_schemas(traces: Traces, tool_config: Path | None, environments_dir: Path) -> Schemas:
+def recorded_schemas(traces: Traces, tool_config: Path | None, environments_dir: Path | None) -> Schemas:
     """The schemas of the tools of a directory's traces: the lock's if one is named, else those of their run records.
 
     For traces without a run record the servers are asked.

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from rollout.cli.options import (
-    ENVIRONMENTS,
     AsJson,
     EnvironmentsDir,
     ToolConfig,
@@ -44,7 +43,7 @@ def stats(
     ] = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """How long trajectories are, how they end, and which lengths a training run should allow for.
 
