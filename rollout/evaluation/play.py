@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from uuid import uuid4
 
 import anyio
@@ -73,17 +74,17 @@ async def play_all(
     engine: Engine,
     lengths: Lengths,
     store: TraceStore,
-    runs: Mapping[str, str],
     concurrency: int,
     finished: Callable[[Trace], None],
+    runs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Play every job.
 
     Args:
         gateways: By the environment's name.
-        runs: Names of the run records, by the environment's name.
         concurrency: Trajectories at a time, of all environments together.
         finished: Takes each trace after it has been written to disk.
+        runs: Names of the run records, by the environment's name.
     """
     todo = iter(jobs)
 
@@ -94,7 +95,7 @@ async def play_all(
                 return await engine.policy(session, job.environment, job.task, job.origin)
 
             trace = Trace.begin(uuid4().hex, job.task, job.origin)
-            trace.run = runs[job.environment.name]
+            trace.run = runs.get(job.environment.name, "")
             await roll_out(
                 trace,
                 environment=job.environment,
