@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -29,11 +30,13 @@ from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
-from rollout.evaluation.resume import Settings, compare_settings, engine_settings, is_done, keep_settings
+from rollout.evaluation.resume import RunKey, Settings, compare_settings, engine_settings, is_done, keep_settings
+from rollout.evaluation.run_record import evaluation_record
 from rollout.loop.agent import build_agent
 from rollout.loop.thinking import check_thoughts
 from rollout.trace.record import Trace
-from rollout.trace.store import RunKey, TraceStore, read_traces
+from rollout.trace.run_record import RunRecord
+from rollout.trace.store import TraceStore, read_traces
 
 DEFAULT_RESPONSE_TOKENS = 65536
 
@@ -166,6 +169,7 @@ async def _play(
         store.check()
         compare_settings(out, settings)
         gateways: dict[str, Gateway] = {}
+        runs: dict[str, RunRecord] = {}
         jobs: list[Job] = []
         for environment in environments:
             gateway = await stack.enter_async_context(opened_environment(environment))
@@ -174,14 +178,18 @@ async def _play(
             if isinstance(engine, ModelEngine) and tasks:
                 shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
                 engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)
-            jobs += jobs_of(environment, tasks, samples, engine.name)
+            jobs += jobs_of(environment, tasks, samples, engine.name, split)
+            runs[environment.name] = await anyio.to_thread.run_sync(
+                evaluation_record, environment, gateway, options, engine.name, settings
+            )
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)
-        done = {RunKey.of(trace): trace for trace in recorded if is_done(trace)}
+        done = {RunKey.of(trace.task, trace.origin): trace for trace in recorded if is_done(trace)}
         wanted = {job.key for job in jobs}
         traces = [trace for key, trace in done.items() if key in wanted]
         resumed = frozenset(trace.id for trace in traces)
-        todo = [job for job in jobs if job.key not in done]
+        attempts = Counter(RunKey.of(trace.task, trace.origin) for trace in recorded)
+        todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
         # Progress is drawn on standard error, and only where that is a terminal.
         with Progress(console=Console(stderr=True)) as progress:
             label = f"{', '.join(gateways)} / {engine.name}"
@@ -197,6 +205,7 @@ async def _play(
                 engine=engine,
                 lengths=replace(lengths, context_tokens=engine.context_tokens),
                 store=store,
+                runs={name: store.describe(record) for name, record in runs.items()},
                 concurrency=min(options.max_sequences, len(todo)),
                 finished=finished,
             )

@@ -29,6 +29,14 @@ class Origin(BaseModel):
     validate_: bool = Field(default=False, alias="validate")
     uid: str = ""
     """The trainer's id of the prompt group."""
+    split: str = ""
+    """The dataset's split, where it is known."""
+    attempt: int = 0
+    """Number of the attempt at this trajectory, from 0. The last one counts."""
+    parent: str | None = None
+    """The trajectory whose beginning this one shares; the record has its own ids from the beginning all the same."""
+    branched_at: int | None = None
+    """Number of the ids that are shared with `parent`, prompt included."""
     engine: str = ""
     """What generated the trajectory: `verl`, or an engine of `mcp-rollout run`."""
 

@@ -25,7 +25,7 @@ async def sample(
         max_tokens: a bound on this turn beside the trajectory's.
     """
     thinking, tokens, most = context.environment.thinking, context.tokens, context.limits.completion_tokens(trace)
-    began = time.monotonic()
+    began_at, began = time.time(), time.monotonic()
     completion = await generate(
         policy,
         tokens,
@@ -39,7 +39,7 @@ async def sample(
     parsed = await shielded(tokens.parse(completion.ids, context.schemas))
     edit = tokens.completion(trace.context, completion.ids)
     turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
-    turn.generate_s = generate_s
+    turn.began_at, turn.generate_s = began_at, generate_s
     filters.judge(trace, completion, parsed)
     if completion.finish_reason is FinishReason.ABORT:
         trace.stop_reason = StopReason.ABORTED

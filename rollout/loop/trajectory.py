@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
@@ -56,7 +56,7 @@ async def roll_out(
     """
     task, trace.agent = trace.task, environment.agent
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
-    with recorded(trace, store):
+    async with recorded(trace, store):
         agent = build_agent(environment) or ToolAgent()
         async with gateway.lease(trajectory=trace.id, task=task.task, seed=task.seed, tools=names) as session:
             trace.lease_wait_s = session.lease_wait_s
@@ -97,15 +97,15 @@ class ToolAgent:
                 return
 
 
-@contextmanager
-def recorded(trace: Trace, store: TraceStore) -> Generator[None]:
+@asynccontextmanager
+async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
     """The failure boundary of a trajectory: whatever happens in the block, its trace is written at the end.
 
     A broken world, a wrong configuration and a failed engine are recorded as the trace's failure and not raised, since
     the caller withdraws such a trajectory. A defect of this program and a cancellation from outside are recorded and
     raised.
     """
-    began = time.monotonic()
+    trace.began_at, began = time.time(), time.monotonic()
     try:
         yield
     except (ConfigError, GatewayError, RolloutError) as error:
@@ -119,4 +119,4 @@ def recorded(trace: Trace, store: TraceStore) -> Generator[None]:
         raise
     finally:
         trace.elapsed_s = time.monotonic() - began
-        store.append(trace)
+        await store.write(trace)

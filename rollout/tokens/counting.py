@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.errors import ConfigError
 from rollout.environment.task import Task
 from rollout.formats import hermes
+from rollout.trace.lengths import Lengths
 from rollout.trace.record import Trace
-from rollout.trace.stats import Lengths
 from rollout.types import Call
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from pydantic import AliasChoices, Field
 from gateway.types import ServerEvents, ToolResult
 from rollout.environment.config import AgentConfig
 from rollout.environment.task import Origin, Task
-from rollout.trace.events import Mark, ToolEvent, UserEvent, tool_message
+from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.segment import Segment, Span, SpanKind, runs
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ROUNDING = 1e-9
 """Tolerance for comparing scores, which are sums of floats."""
 
@@ -72,6 +72,12 @@ class Turn:
     trimmed: list[int] = field(default_factory=list[int])
     """Sampled ids that the template removed when the context continued; they are in no training sample."""
     weights_version: tuple[int | None, int | None] = (None, None)
+    request_ids: list[str] = field(default_factory=list[str])
+    """The engine's ids of the requests, where it is known which ids it used."""
+    seeds: list[int] = field(default_factory=list[int])
+    """The sampling seed of each request, where requests have one."""
+    began_at: float = 0.0
+    """Seconds since 1970 when the generation was requested."""
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
     user: UserEvent | None = None
@@ -144,6 +150,10 @@ class Trace(Segment):
     reward: Reward | None = None
     server_events: RecordedServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within the calls before and after the turns: reset, start, score."""
+    run: str = ""
+    """Name of the run record, which has what all trajectories of an environment in a run share."""
+    began_at: float = 0.0
+    """Seconds since 1970."""
     lease_wait_s: float = 0.0
     elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
@@ -229,6 +239,8 @@ class Trace(Segment):
                 sampled=len(completion.ids) - (end - begin),
                 generations=completion.generations,
                 weights_version=completion.weights_version,
+                request_ids=list(completion.request_ids),
+                seeds=list(completion.seeds),
             )
         )
         self.messages.append(assistant_message(parsed))
@@ -288,11 +300,4 @@ class Trace(Segment):
 
 def assistant_message(parsed: Parsed) -> Message:
     """The completion as a chat message, without thinking."""
-    message: Message = {"role": "assistant", "content": parsed.content}
-    if parsed.calls:
-        message["tool_calls"] = [
-            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            | ({"id": call.id} if call.id is not None else {})
-            for call in parsed.calls
-        ]
-    return message
+    return {"role": "assistant", "content": parsed.content} | call_message(parsed.calls)

@@ -18,7 +18,7 @@ FOLD = 160
 
 
 def render(trace: Trace, *, full: bool = False) -> RenderableType:
-    """Render the trajectory turn by turn; thinking and long texts are folded to one line unless `full`."""
+    """Render the trajectory turn by turn; the beginnings of thinking and long texts unless `full`."""
     blocks: list[RenderableType] = [_head(trace)]
     blocks += [
         Text.assemble((f"{message['role']}  ", "bold blue"), _fold(str(message["content"]), full))
@@ -108,7 +108,7 @@ def _foot(trace: Trace) -> RenderableType:
 
 
 def _fold(text: str, full: bool) -> str:
-    if full:
-        return text
-    line = " ".join(text.split())
-    return line if len(line) <= FOLD else f"{line[:FOLD]} ... ({len(text)} characters)"
+    """The text as it is, or its beginning; lines stay lines, indented below the first."""
+    if not full and len(text) > FOLD:
+        text = f"{text[:FOLD].rstrip()} ... ({len(text)} characters)"
+    return text.replace("\n", "\n        ")

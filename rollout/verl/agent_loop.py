@@ -102,6 +102,7 @@ class MCPAgentLoop(AgentLoopBase):
             task = Task.from_row(row)
             trace.take(task)
             running = await runtime.environment(task.environment)
+            trace.run = running.run
             tools = selected_tools(running.tools, task)
         except (ConfigError, GatewayError) as error:
             log.warning("trajectory could not begin", trajectory=trace.id, code=error.code, error=str(error))
@@ -147,6 +148,7 @@ def _origin(row: dict[str, Any]) -> Origin:
         sample=int(row.get("session_id", 0)),
         step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
         validate=batch.validate,
+        split="validation" if batch.validate else "train",
         uid=str(row.get("uid", "")),
         engine="verl",
     )
