@@ -25,11 +25,11 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types", "decoding"},
+    {"errors", "types", "decoding", "collector"},
     {"environment", "formats"},
     {"trace"},
     {"loop", "tokens"},
-    {"engines", "verl_cpu"},
+    {"engines", "verl_cpu", "bench"},
     {"evaluation", "contract", "doctor", "verl"},
     {"cli"},
     {"__init__"},

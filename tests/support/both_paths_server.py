@@ -1,7 +1,8 @@
-"""A server of many kinds of tools, served by the kit or by the SDK alone: `both_paths_server.py kit|sdk [HOST:PORT]`."""
+"""Tools of many kinds, served by the kit or by the SDK alone: `both_paths_server.py kit|sdk [HOST:PORT]`."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from mcp_types import (
 from pydantic import BaseModel, Field
 
 from mcp_servers.kit import Harness, ToolError, main
+from mcp_servers.kit.direct.calls import DirectCalls
 
 
 class Point(BaseModel):
@@ -35,7 +37,7 @@ class Answer(BaseModel):
 def create_server() -> MCPServer:
     server = MCPServer("both", version="1.2", log_level="CRITICAL")
     harness = Harness(server, lambda task, seed: [task, seed], max_trajectories=8)
-    waiting: dict[str, anyio.Event] = {}
+    waiting = set[str]()
 
     @server.tool()
     def add(a: int, b: int = 1) -> int:
@@ -88,6 +90,12 @@ def create_server() -> MCPServer:
         return f"{ctx.request_id} {ctx.protocol_version} {ctx.client_capabilities is not None}"
 
     @server.tool()
+    async def logs(ctx: Context) -> str:
+        await ctx.session.send_log_message("info", "é", logger="l", related_request_id=ctx.request_id)
+        await ctx.session.send_log_message("error", {"n": None}, related_request_id=ctx.request_id)
+        return "done"
+
+    @server.tool()
     async def mine(ctx: Context) -> str:
         return repr(harness.world(ctx))
 
@@ -105,26 +113,51 @@ def create_server() -> MCPServer:
 
     @server.tool()
     async def waits(key: str) -> str:
-        """Returns once `wakes` is called; says what happened to it."""
-        event = waiting[key] = anyio.Event()
+        """Waits until it is cancelled."""
+        waiting.add(key)
         try:
-            await event.wait()
-        except BaseException:
-            waiting[key + " cancelled"] = event
-            raise
-        return "woken"
+            await anyio.sleep_forever()
+        finally:
+            waiting.discard(key)
 
     @server.tool()
-    async def wakes(key: str) -> bool:
-        """Whether a call waits under the key, which it ends."""
-        if key in waiting:
-            waiting[key].set()
+    async def is_waiting(key: str) -> bool:
         return key in waiting
+
+    @server.tool()
+    async def prints(text: str) -> str:
+        """Writes to what it takes for standard output, and reads what it takes for standard input."""
+        print(text, flush=True)  # noqa: T201 - the point
+        os.write(1, text.encode())
+        return os.read(0, 10).decode()
+
+    @server.tool()
+    async def headers(name: str, ctx: Context) -> str:
+        return str((ctx.headers or {}).get(name))
+
+    @server.tool()
+    async def how_many_were_direct() -> int:
+        return COUNTED["direct"]
 
     return server
 
 
+COUNTED = {"direct": 0}
+
+
+def count_direct_calls() -> None:
+    """Counts the calls that take the direct path, without another change."""
+    answer = DirectCalls.answer
+
+    async def counted(self: DirectCalls, *given: Any) -> dict[str, Any]:
+        COUNTED["direct"] += 1
+        return await answer(self, *given)
+
+    DirectCalls.answer = counted  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
+    count_direct_calls()
     made = create_server()
     if sys.argv[1] == "kit":
         main(made, arguments=["--http", sys.argv[2]] if len(sys.argv) > 2 else [])

@@ -23,6 +23,7 @@ from mcp.shared.dispatcher import DispatchContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
     CallToolRequestParams,
@@ -39,7 +40,7 @@ KNOWN_SDK = "2.3."
 """The SDK releases whose internals this module knows; with another one, the SDK serves every call."""
 
 _PARAMS = frozenset({"name", "arguments", "_meta"})
-_ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY)
+_ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY)
 _TRACED = frozenset({"traceparent", "tracestate", "baggage"})
 _SHAPED_ALIKE = frozenset({"2025-06-18", "2025-11-25"})
 """Handshake versions whose results have the same fields."""
@@ -90,7 +91,7 @@ class DirectCalls:
     def admits(self, params: Any, version: str) -> bool:
         """Whether the direct path gives these params the answer that the SDK gives them.
 
-        Not so with continued rounds, traces, log levels, middleware of the server's own, or anything malformed.
+        Not so with continued rounds, traces, middleware of the server's own, or anything malformed.
         """
         if self.connection is None or type(params) is not dict or not self._is_stock():
             return False

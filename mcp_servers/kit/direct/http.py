@@ -52,8 +52,12 @@ class HttpServer:
         self.silent: dict[Exchange, float] = {}
 
     async def admitted(self, head: Head, body: bytes) -> dict[str, Any] | None:
-        """The message of a request that can be answered directly; None if it is the SDK's to answer."""
-        if not self.may_admit(head) or not await self._accepts(head):
+        """The message of a request that can be answered directly; None if it is the SDK's to answer.
+
+        Args:
+            head: One that `may_admit` left open.
+        """
+        if not await self._accepts(head):
             return None
         try:
             message = json.loads(body)
