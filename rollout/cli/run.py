@@ -20,6 +20,7 @@ from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.cli.options import ENVIRONMENTS, INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
+from rollout.collector import tune_collector
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
 from rollout.engines.sampling import SamplingParameters
@@ -85,6 +86,13 @@ def run(
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
     for environment in loaded if engine not in WITHOUT_MODEL else ():
         check_thoughts(environment, tool_format)
+    for environment in loaded:
+        if concurrency > environment.max_sessions:
+            typer.echo(
+                f"note: {environment.name} takes {environment.max_sessions} of --concurrency {concurrency} at a time; "
+                "its key max_sessions raises that",
+                err=True,
+            )
     options = EngineOptions(
         engine=engine,
         tokenizer=tokenizer,
@@ -172,6 +180,7 @@ async def _play(
                 shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
                 engine.check_template(tasks[0], shown, has_user=environment.user is not None)
             jobs += jobs_of(environment, tasks, samples, engine.name)
+        tune_collector()
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)
         done = {RunKey.of(trace): trace for trace in recorded if is_done(trace)}

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from gateway.catalogue.tool_config import LockEntry
 from gateway.gateway import Gateway
+from rollout.collector import tune_collector
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.validation import locked_tools
 from rollout.loop.limits import Limits
@@ -81,6 +82,7 @@ class Runtime:
                 limits=limits_for(environment, self._rollout),
                 tools=locked_tools(name, self._lock, gateway, path=self._rollout.multi_turn.tool_config_path),
             )
+            tune_collector()  # the worker now holds nearly all that lives as long as it does
         return self._open[name]
 
 
