@@ -24,6 +24,7 @@ from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.types import SEED_META, TRAJECTORY_META, Role
 from rollout.cli.bench_server import STDIO_ARGUMENTS, create_server, http_server
+from rollout.cli.bench_sessions import bench_sessions
 from rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, print_json
 from rollout.environment.harness import list_tasks
 
@@ -92,6 +93,9 @@ def bench_lease(
         for name, value in costs.items():
             Console().print(f"{name:>16}  {value}", highlight=False)
     return 0
+
+
+app.command("sessions")(bench_sessions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

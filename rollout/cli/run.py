@@ -21,6 +21,7 @@ from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
+from rollout.collector import tune_collector
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
 from rollout.engines.sampling import SamplingParameters
@@ -91,6 +92,12 @@ def run(
         build_agent(environment)
         if engine not in WITHOUT_MODEL:
             check_thoughts(environment, tool_format)
+        if concurrency > environment.max_sessions:
+            typer.echo(
+                f"note: {environment.name} takes {environment.max_sessions} of --concurrency {concurrency} at a time; "
+                "its key max_sessions raises that",
+                err=True,
+            )
     options = EngineOptions(
         engine=engine,
         tokenizer=tokenizer,
@@ -182,6 +189,7 @@ async def _play(
             runs[environment.name] = await anyio.to_thread.run_sync(
                 evaluation_record, environment, gateway, options, engine.name, settings
             )
+        tune_collector()
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)
         done = {RunKey.of(trace.task, trace.origin): trace for trace in recorded if is_done(trace)}

@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from gateway.catalogue.tool_config import LockEntry
 from gateway.gateway import Gateway
+from rollout.collector import tune_collector
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.validation import locked_tools
 from rollout.loop.limits import Limits
@@ -89,6 +90,7 @@ class Runtime:
                 tools=tools,
                 run=self.store.describe(record),
             )
+            tune_collector()  # the worker now holds nearly all that lives as long as it does
         return self._open[name]
 
 
