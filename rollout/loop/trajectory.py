@@ -50,19 +50,29 @@ async def roll_out(
 
     Args:
         trace: a new trace; it is filled and returned.
-        tools: OpenAI-style schemas from the lock. Only these are rendered and can be called; None offers the
-            environment's tools that the row selects.
+        tools: OpenAI-style schemas from the lock, with the task's later tools. Only these are rendered and can be
+            called; None offers the environment's tools that the row selects.
     """
     task = trace.task
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
+    later = task.later_tools
     with recorded(trace, store):
-        async with gateway.lease(trajectory=trace.id, task=task.task, seed=task.seed, tools=names) as session:
+        async with gateway.lease(
+            trajectory=trace.id, task=task.task, seed=task.seed, tools=names, later_tools=later
+        ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
                 user = User(session, environment.user.server) if environment.user else None
                 policy = await policy_for(session)
-                schemas = [tool.openai_schema() for tool in session.tools.values()] if tools is None else tools
-                context = Context(environment=environment, limits=limits, tokens=tokens, schemas=schemas)
+                offered = [*session.tools.values(), *session.later_tools.values()]
+                schemas = [tool.openai_schema() for tool in offered] if tools is None else tools
+                context = Context(
+                    environment=environment,
+                    limits=limits,
+                    tokens=tokens,
+                    schemas=[schema for schema in schemas if schema["function"]["name"] not in later],
+                    callable_schemas=schemas,
+                )
                 filters = Filters(environment.filters)
                 # The clock starts here, after the wait for the lease, and cancels nothing outside `play`: the session
                 # stays open, so that a trajectory that ran out of time can still be scored. A policy may shield its
@@ -130,7 +140,7 @@ async def take_turn(trace: Trace, policy: Policy, context: Context, filters: Fil
     )
     generate_s = time.monotonic() - began
     # Shielded, so that what was sampled is recorded where the time ran out during the generation.
-    parsed = await shielded(tokens.parse(completion.ids, context.schemas))
+    parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
     edit = tokens.completion(trace.context, completion.ids)
     turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.generate_s = generate_s
