@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
 # SGLang has one of its own, so that what it brings along changes nothing in the other.
 SGLANG_VENV ?= .venv-sglang
 
-.PHONY: install third-party sglang demo demo-control docs test test-full lint bench clean
+.PHONY: install third-party bfcl sglang demo demo-control docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -35,6 +35,13 @@ $(VENV)/third_party/.installed: $(wildcard tests/third_party/*.json tests/third_
 		ci --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
 
+# The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_servers.bfcl and its tests.
+bfcl: $(VENV)/.bfcl
+
+$(VENV)/.bfcl: constraints/bfcl.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-deps --requirement constraints/bfcl.txt
+	@touch $@
+
 # verl with SGLang on a machine without a GPU: verl's own set first, then SGLang and what it imports, as they are named.
 sglang: $(SGLANG_VENV)/.installed
 
@@ -55,7 +62,7 @@ demo: install
 demo-control: install
 	$(BIN)/python examples/demo.py --control
 
-lint: docs
+lint: docs bfcl
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -64,10 +71,10 @@ lint: docs
 docs: install
 	$(BIN)/mkdocs build --strict
 
-test: lint third-party
+test: lint third-party bfcl
 	$(BIN)/python -m pytest -m "not full and not gpu"
 
-test-full: lint third-party sglang
+test-full: lint third-party bfcl sglang
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
 
 bench: install

@@ -126,9 +126,7 @@ class Leases:
             self._refuse_changed(needed)
             taken = await self._take(needed, pools, bundles, deadline, reset=task is not None)
             self._refuse_changed(needed)  # a connection opened just now may have revealed it
-            session = self._session(
-                trajectory, seed, tools, later_tools, taken, bundles, anyio.current_time() - asked
-            )
+            session = self._session(trajectory, seed, tools, later_tools, taken, bundles, anyio.current_time() - asked)
             try:
                 if task is not None:
                     await session.reset(task)

@@ -1,4 +1,4 @@
-"""The multi-turn tasks of the Berkeley Function Calling Leaderboard as an MCP server; docs/benchmarks.md describes it."""
+"""The multi-turn tasks of the Berkeley Function Calling Leaderboard as an MCP server, see docs/benchmarks.md."""
 
 from mcp_servers.bfcl.server import create_server
 

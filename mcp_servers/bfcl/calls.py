@@ -1,7 +1,8 @@
 """Execute calls as the package does, without evaluating any text.
 
-The package writes each call as Python (`mkdir(dir_name='temp')`), puts the name of an instance in front of each method's
-name, and evaluates that. Here the same text is only parsed: it has to be one call of a method with literal arguments.
+The package writes each call as Python (`mkdir(dir_name='temp')`), puts the name of an instance in front of each
+method's name, and evaluates that. Here the same text is only parsed: it has to be one call of a method with literal
+arguments.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
 INSTALL = "pip install --no-deps bfcl-eval==2026.3.23 mpmath==1.3.0"
+"""As in constraints/bfcl.txt."""
 
 try:
     import bfcl_eval
@@ -30,8 +31,6 @@ try:
     from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import math_api
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import _process_method_calls
 except ImportError as error:
-    # Not an extra of pyproject.toml alone: an extra would install bfcl_eval's dependencies, which pin other versions of
-    # half of this project's.
     raise ImportError(f"mcp_servers.bfcl needs bfcl-eval and mpmath ({error}): {INSTALL}") from error
 
 Category = Literal["base", "miss_func", "miss_param", "long_context"]
@@ -93,7 +92,7 @@ def api_class(class_name: str) -> Any:
 def with_instance_names(call: str, instance_of: Mapping[str, str]) -> str:
     """The text of a call as the package evaluates it.
 
-    Each `name(` gets its instance's name in front, inside strings too, and loses the white space before the parenthesis.
+    Each `name(` of a method gets its instance's name in front, inside strings too. Each `name (` loses the white space.
     """
     return _process_method_calls(call, dict(instance_of))
 
@@ -128,8 +127,8 @@ def check_work(method: str, arguments: Mapping[str, Any]) -> None:
     """Refuse calls of `MathAPI` that would occupy the server for minutes or fill its memory.
 
     Raises:
-        ValueError: The work is beyond `MOST_DIGITS` digits. Up to it nothing changes: the package itself shows no integer
-            of more than 4,300 digits (Python's limit for text), and its ground truth asks for at most 30.
+        ValueError: The result has more than `MOST_DIGITS` digits. The package shows no integer of more than 4,300
+            (Python's limit for text).
     """
     first, second = arguments.get("base"), arguments.get("exponent")
     match method:

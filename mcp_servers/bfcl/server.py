@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mcp.server.context import LifespanContextT, RequestT
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent
@@ -18,7 +19,8 @@ from mcp_servers.bfcl.tasks import find_task, tasks_of
 from mcp_servers.bfcl.world import World
 from mcp_servers.kit import CHANGE, Expert, Harness, Reply, Split, TaskItem, parser, serve
 
-WorldOf = Callable[[Context], World]
+WorldOf = Callable[[Context[Any, Any]], World]
+"""The world of a request's trajectory."""
 
 
 class FunctionTool(Tool):
@@ -36,12 +38,17 @@ class FunctionTool(Tool):
             annotations=CHANGE,
             structured_output=False,
         )
-        fields = {name: getattr(made, name) for name in Tool.model_fields}
-        tool = cls(**{**fields, "parameters": function.input_schema})
+        fields: dict[str, Any] = {name: getattr(made, name) for name in Tool.model_fields}
+        tool = cls(**fields | {"parameters": function.input_schema})
         tool._world_of = world_of
         return tool
 
-    async def run(self, arguments: dict[str, Any], context: Context, convert_result: bool = False) -> CallToolResult:
+    async def run(
+        self,
+        arguments: dict[str, Any],
+        context: Context[LifespanContextT, RequestT],
+        convert_result: bool = False,
+    ) -> CallToolResult:
         text = self._world_of(context).call(self.name, arguments)
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=text.startswith(FAILED))
 

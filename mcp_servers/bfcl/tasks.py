@@ -119,4 +119,3 @@ def _test_scenarios() -> frozenset[int]:
                     found = first
     tests = set(sorted(set(group.values()))[_EVERY - 1 :: _EVERY])
     return frozenset(scenario for scenario, first in group.items() if first in tests)
-

@@ -1,6 +1,6 @@
-"""The world of one trajectory: the model's API objects, those of the ground truth, and a check at each user turn's end.
+"""The world of a trajectory: the model's API objects, those of the ground truth, and a check at each user turn's end.
 
-The check is the package's own, `state_checker` and `response_checker`, applied in the order of its `multi_turn_checker`.
+The checks are the package's `state_checker` and `response_checker`, applied in the order of its `multi_turn_checker`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from mcp_servers.bfcl.calls import FAILED, Instances, written
 from mcp_servers.bfcl.tasks import Task
 from mcp_servers.kit import Message, Score
 
-# The names differ, as the package's do: they get into the arguments of a call whose text contains the name of a method.
-_MODEL, _TRUTH = "model", "model_ground_truth"
+_MODEL, _TRUTH = "model_eval", "model_ground_truth_eval"
+"""The package's names for the two sides of a model called `model`. They get into the arguments of a call whose text
+contains the name of a method and a parenthesis."""
 
 
 @dataclass(frozen=True, slots=True)

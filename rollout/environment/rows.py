@@ -54,7 +54,8 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
             remedy = "let `tasks` give prompts, or write a system message"
             raise ConfigError(problem, file=environment.file, key="system", remedy=remedy)
         fields = item.model_dump() | {"environment": environment.name, "prompt": (*system, *opening)}
-        fields |= {key: _exposed(gateway, server, fields[key]) for key in ("tools", "later_tools")}
+        fields["tools"] = _exposed(gateway, server, item.tools)
+        fields["later_tools"] = _exposed(gateway, server, item.later_tools)
         tasks.append(Task.model_validate(fields))
     return tasks
 

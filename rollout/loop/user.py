@@ -47,7 +47,8 @@ class User:
     async def answer(self, trace: Trace, message: str) -> Message:
         """Send the policy's message, record the user's reply, and return it as a chat message.
 
-        The tools that the reply names may be called from now on. Sets the stop reason where the user is done. Raises what `open` raises.
+        The tools that the reply names may be called from now on. Sets the stop reason where the user is done. Raises
+        what `open` raises.
         """
         self._seq += 1
         began = time.monotonic()

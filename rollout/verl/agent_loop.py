@@ -169,7 +169,8 @@ def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list
         locked: Schemas by exposed name; None without a lock.
 
     Returns:
-        The schemas of the tools that the policy may call at some time; None without a lock, for `roll_out` to take the session's.
+        The schemas of the tools that the policy may call at some time; None without a lock, for `roll_out` to take the
+        session's.
 
     Raises:
         ConfigError: the row names a tool that the lock does not have.

@@ -1,7 +1,7 @@
 """The package's own verdict on decoded calls: reads tasks as JSON lines, writes one JSON line for each.
 
-A process of its own, and a fork of it for each check: the package keeps its instances in module globals, and its methods
-change constants of its modules.
+A process of its own, and a fork of it for each check: the package keeps its instances in module globals, and its
+methods change constants of its modules.
 """
 
 import json
@@ -28,14 +28,23 @@ def verdict(asked: dict, loaded: dict) -> dict:
     category = asked["id"].removeprefix("multi_turn_").rpartition("_")[0]
     entries, answers = loaded[category]
     entry, truth = entries[asked["id"]], answers[asked["id"]]["ground_truth"]
-    decoded = asked["decoded"]
+    decoded, results = asked["decoded"], []
+    execute = multi_turn_utils.execute_multi_turn_func_call
+
+    def noted(*args, **kwargs):
+        made = execute(*args, **kwargs)
+        if kwargs["model_name"] == "model":
+            results.extend(made[0])
+        return made
+
+    multi_turn_checker.execute_multi_turn_func_call = noted
     if len(decoded) != len(truth):  # eval_runner.py: force-terminated
-        return {"valid": False, "error": "multi_turn:force_terminated"}
+        return {"valid": False, "error": "multi_turn:force_terminated", "results": []}
     try:
         found = multi_turn_checker.multi_turn_checker(decoded, truth, entry, category, "model")
     except Exception as error:
-        return {"valid": False, "error": f"crashed: {error!r}"}
-    return {"valid": found["valid"], "error": found.get("error_type")}
+        return {"valid": False, "error": f"crashed: {error!r}", "results": results}
+    return {"valid": found["valid"], "error": found.get("error_type"), "results": results}
 
 
 def main() -> None:

@@ -76,8 +76,10 @@ class Perturbation:
         target.insert(self.rng.randint(0, len(target)), call)
 
     def value(self, turns: Turns) -> None:
-        values = ["", "zz", " (x)", "sort (1)", "it's \"quoted\"", "é\n", 0, -1, 3.5, 10**12, True, False]
-        self._argument(turns, lambda old: self.rng.choice([value for value in values if type(value) is type(old)] or [old]))
+        values = ["", "zz", " (x)", "sort (1)", 'it\'s "quoted"', "é\n", 0, -1, 3.5, 10**12, True, False]
+        self._argument(
+            turns, lambda old: self.rng.choice([value for value in values if type(value) is type(old)] or [old])
+        )
 
     def type(self, turns: Turns) -> None:
         def other(old: Any) -> Any:
@@ -158,5 +160,7 @@ def verdicts(asked: Iterable[tuple[str, list[list[list[str]]]]]) -> list[dict[st
     """The package's verdicts on tasks and their decoded calls."""
     lines = "".join(json.dumps({"id": task, "decoded": calls}) + "\n" for task, calls in asked)
     oracle = Path(__file__).with_name("bfcl_oracle.py")
-    done = subprocess.run([sys.executable, oracle], input=lines, capture_output=True, text=True, check=True, timeout=900)
+    done = subprocess.run(
+        [sys.executable, oracle], input=lines, capture_output=True, text=True, check=True, timeout=900
+    )
     return [json.loads(line) for line in done.stdout.splitlines()]
