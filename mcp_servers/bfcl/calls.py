@@ -68,7 +68,8 @@ def parse(text: str) -> ast.Call:
         SyntaxError: It is no Python expression; the message is that of `eval`.
         ValueError: It is anything but one call of a function or of an object's method.
     """
-    body = compile(text, "<string>", "eval", ast.PyCF_ONLY_AST).body
+    tree: ast.Expression = compile(text, "<string>", "eval", ast.PyCF_ONLY_AST)
+    body = tree.body
     if isinstance(body, ast.Call):
         function = body.func
         if isinstance(function, ast.Name):
@@ -104,9 +105,7 @@ def bound(method: Any, positional: list[Any], named: Mapping[str, Any]) -> dict[
 def _as_text(result: Any) -> str:
     if type(result) is str:
         return result
-    if type(result) is dict:
-        try:
-            return json.dumps(result)
-        except Exception:  # as the package: whatever JSON refuses is written by `str`
-            return str(result)
-    return str(result)
+    try:
+        return json.dumps(result) if type(result) is dict else str(result)
+    except Exception:  # as the package: what JSON refuses is written by `str`
+        return str(result)

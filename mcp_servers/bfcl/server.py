@@ -39,7 +39,8 @@ class FunctionTool(Tool):
             structured_output=False,
         )
         fields: dict[str, Any] = {name: getattr(made, name) for name in Tool.model_fields}
-        tool = cls(**fields | {"parameters": function.input_schema})
+        fields["parameters"] = function.input_schema
+        tool = cls(**fields)
         tool._world_of = world_of
         return tool
 
