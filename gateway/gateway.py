@@ -156,7 +156,13 @@ class Gateway:
             return await session.call(tool.exposed_name, arguments)
 
     def lease(
-        self, *, trajectory: str, task: str | None, seed: int, tools: Collection[str] | None = None
+        self,
+        *,
+        trajectory: str,
+        task: str | None,
+        seed: int,
+        tools: Collection[str] | None = None,
+        later_tools: Collection[str] = (),
     ) -> AbstractAsyncContextManager[Session]:
         """A session for one trajectory: slots, connections, every server reset; released when the block is left.
 
@@ -165,17 +171,19 @@ class Gateway:
             task: The argument of `reset`; None resets nothing, for example to list tasks.
             seed: Sent to `reset` and with every request.
             tools: Exposed names of the tools the policy may use in this trajectory; None means all.
+            later_tools: Exposed names of tools that it may use once `Session.reveal` names them.
 
         Raises:
-            ConfigError: `tools` names an unknown tool.
+            ConfigError: `tools` or `later_tools` names an unknown tool.
             LeaseTimeout: no slot, or no connection, within `lease_timeout_s`.
             ToolsChanged: a server's tools differ from those at the gateway's start.
             GatewayError: a server could not be reached, or refused the reset.
         """
         assert self._leases is not None, "the gateway was not entered"
-        return self._leases.lease(trajectory, task, seed, self._select(tools))
+        chosen = self._select(tools) | self._select(later_tools)
+        return self._leases.lease(trajectory, task, seed, chosen, later_tools)
 
-    def _select(self, names: Collection[str] | None) -> Mapping[str, ToolDefinition]:
+    def _select(self, names: Collection[str] | None) -> dict[str, ToolDefinition]:
         if names is None:
             return self._policy_tools
         for name in names:

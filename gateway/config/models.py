@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from gateway.config.calls import CallsConfig
 from gateway.config.mapping_file import read_mapping
 from gateway.config.pydantic_errors import validate
 from gateway.config.tool_selection import ToolSelection
@@ -268,6 +269,7 @@ class GatewayConfig(_Model):
     reset_timeout_s: Seconds = 30
     release_timeout_s: Seconds = 10
     lease_dir: LeaseDirConfig = LeaseDirConfig()
+    calls: CallsConfig = CallsConfig()
 
     elicitation: ElicitationConfig | None = None
     sampling: SamplingConfig | None = None

@@ -53,7 +53,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],
     rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Trajectories per row.")] = 1,
-    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    split: Annotated[str, typer.Option(help="train, test or all.")] = "test",
     resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
     response_tokens: Annotated[

@@ -69,6 +69,8 @@ class LimitsConfig(Section):
 
     assistant_turns: int | None = Field(default=None, ge=1)
     user_turns: int | None = Field(default=None, ge=1)
+    turns_per_user_message: int | None = Field(default=None, ge=1)
+    """Assistant turns that one user message may take: tool calls, and the message that answers the user."""
     tool_calls: int | None = Field(default=None, ge=1)
     parallel_calls: int = Field(default=16, ge=1)
     """Tool calls of one turn that are sent; each further call is answered with an error."""

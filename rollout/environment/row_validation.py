@@ -165,9 +165,10 @@ def row_problems(row: Row, environment: Environment, tools: Collection[str]) -> 
             key="reward_model.ground_truth",
             remedy="let `tasks` give each task its `answer`",
         )
-    if missing := [tool for tool in task.tools or () if tool not in tools]:
-        remedy = f"tools of {environment.name}: {', '.join(sorted(tools))}"
-        yield row.problem(f"unknown tools {missing}", key="extra_info.mcp.tools", remedy=remedy)
+    for key, named in (("tools", task.tools or ()), ("later_tools", task.later_tools)):
+        if missing := [tool for tool in named if tool not in tools]:
+            remedy = f"tools of {environment.name}: {', '.join(sorted(tools))}"
+            yield row.problem(f"unknown tools {missing}", key=f"extra_info.mcp.{key}", remedy=remedy)
 
 
 def prompt_lengths(

@@ -26,6 +26,9 @@ class Context:
     limits: Limits
     tokens: TokenBuilder
     schemas: Sequence[Mapping[str, Any]]
+    """The tools of the prompt."""
+    callable_schemas: Sequence[Mapping[str, Any]]
+    """With the task's later tools, which a completion is parsed by."""
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.

@@ -36,7 +36,7 @@ async def sample(
     )
     generate_s = time.monotonic() - began
     # Shielded, so that what was sampled is recorded where the time ran out during the generation.
-    parsed = await shielded(tokens.parse(completion.ids, context.schemas))
+    parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
     edit = tokens.completion(trace.context, completion.ids)
     turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.began_at, turn.generate_s = began_at, generate_s

@@ -51,20 +51,30 @@ async def roll_out(
 
     Args:
         trace: a new trace; it is filled and returned.
-        tools: OpenAI-style schemas from the lock. Only these are rendered and can be called; None offers the
-            environment's tools that the row selects.
+        tools: OpenAI-style schemas from the lock, with the task's later tools. Only these are rendered and can be
+            called; None offers the environment's tools that the row selects.
     """
     task, trace.agent = trace.task, environment.agent
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
+    later = task.later_tools
     async with recorded(trace, store):
         agent = build_agent(environment) or ToolAgent()
-        async with gateway.lease(trajectory=trace.id, task=task.task, seed=task.seed, tools=names) as session:
+        async with gateway.lease(
+            trajectory=trace.id, task=task.task, seed=task.seed, tools=names, later_tools=later
+        ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
                 user = User(session, environment.user.server) if environment.user else None
                 policy = await policy_for(session)
-                schemas = [tool.openai_schema() for tool in session.tools.values()] if tools is None else tools
-                context = Context(environment=environment, limits=limits, tokens=tokens, schemas=schemas)
+                offered = [*session.tools.values(), *session.later_tools.values()]
+                schemas = [tool.openai_schema() for tool in offered] if tools is None else tools
+                context = Context(
+                    environment=environment,
+                    limits=limits,
+                    tokens=tokens,
+                    schemas=[schema for schema in schemas if schema["function"]["name"] not in later],
+                    callable_schemas=schemas,
+                )
                 filters = Filters(environment.filters)
                 turns = Turns(trace, session, policy, user, context, filters, sealed=environment.agent is not None)
                 await supervise(agent, turns, trace)

@@ -45,6 +45,7 @@ def record_of(row: Row, segments: list[Row]) -> Row:
             "task": row["task"],
             "seed": row["seed"],
             "tools": row["tools"],
+            "later_tools": row["later_tools"],
             "prompt": messages[:count] if count is not None else json.loads(row["prompt"]),
             "answer": row["answer"],
         },

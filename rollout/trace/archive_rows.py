@@ -28,6 +28,7 @@ def row_of(trace: Trace) -> Row:
         "reward_parts": _numbers(trace.reward.parts) if trace.reward else None,
         "reward_turns": trace.reward.turns if trace.reward else None,
         "tools": trace.task.tools,
+        "later_tools": trace.task.later_tools,
         "answer": trace.task.answer,
         "agent": None if trace.agent is None else trace.agent.model_dump_json(by_alias=True),
         "prompt_messages": len(prompt) if is_begun_by_prompt else None,

@@ -68,6 +68,7 @@ _CONTENT: dict[str, pa.DataType] = {
     "reward_parts": _structs(name=_TEXT, value=_REAL),
     "reward_turns": pa.list_(_REAL),
     "tools": pa.list_(_TEXT),  # that the row selects; null for all
+    "later_tools": pa.list_(_TEXT),  # that the row refuses until a reply of the user names them
     "answer": _TEXT,
     "agent": _JSON,  # the environment's agent and its arguments; null for the built-in one
     "prompt_messages": _SMALL,  # number of the first messages that are the row's prompt; null where `prompt` has it

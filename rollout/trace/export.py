@@ -282,7 +282,7 @@ def offered_schemas(trace: Trace, tools: ToolsByEnvironment) -> list[Mapping[str
     if schemas is None:
         raise ConfigError(f"no tool schemas of environment {trace.task.environment!r}", key="tools")
     if trace.task.tools is None:
-        return list(schemas)
+        return [schema for schema in schemas if trace.task.shows(schema["function"]["name"])]
     by_name = {schema["function"]["name"]: schema for schema in schemas}
     if missing := [name for name in trace.task.tools if name not in by_name]:
         raise ConfigError(f"no schemas of the tools {missing}", key="tools", file=trace.task.environment)

@@ -20,7 +20,7 @@ from rollout.environment.config import (
     environment_names,
     load_environment,
 )
-from rollout.environment.reward_config import Section
+from rollout.environment.reward_config import RewardConfig, Section
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts
 
@@ -96,6 +96,8 @@ class Settings(BaseModel):
     wall_clock_s: float | None = Field(default=None, gt=0)
     tokens_per_turn: int | None = Field(default=None, ge=1)
     tell_budget: bool | None = None
+    reward_weights: dict[str, float] | None = None
+    """Replaces the environment's `reward.weights`, for example to train on a part of a score that is all or nothing."""
     thinking: ThinkingOverride = ThinkingOverride()
     filters: FiltersOverride = FiltersOverride()
 
@@ -123,10 +125,15 @@ class Settings(BaseModel):
     def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
         limits = self.model_dump(include={"wall_clock_s", "tokens_per_turn", "tell_budget"}, exclude_none=True)
+        reward = environment.reward
+        if self.reward_weights is not None:
+            given = {**reward.model_dump(), "weights": self.reward_weights}
+            reward = validate(RewardConfig, given, file=None, key=KEY)
         sections = {
             "limits": environment.limits.model_copy(update=limits),
             "thinking": overridden(environment.thinking, self.thinking),
             "filters": overridden(environment.filters, self.filters),
+            "reward": reward,
         }
         bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
         return share(environment.model_copy(update=sections | bounds), workers_per_node, file=environment.file or None)

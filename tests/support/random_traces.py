@@ -49,6 +49,7 @@ def traces(draw: st.DrawFn) -> Trace:
         task=draw(TEXTS),
         seed=draw(st.integers(-(2**63), 2**63 - 1)),
         tools=draw(st.none() | st.tuples(TEXTS)),
+        later_tools=draw(st.lists(TEXTS, max_size=2)),
         prompt=tuple(prompt),
         answer=draw(OPTIONAL_IDS),
     )
