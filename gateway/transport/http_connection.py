@@ -7,6 +7,7 @@ answer. Here a request is one write, and its answer wakes the task that waits fo
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import select
 import ssl
 from collections import defaultdict
@@ -25,6 +26,8 @@ KEEPALIVE_S = 2.0
 """How long an idle connection is used again. Stock uvicorn closes idle ones after 5 s: a request that it meets closing
 is lost on the way, and whether it ran is unknown."""
 _MOST_DRAINED_BYTES = 64 << 10
+_NEXT_ADDRESS_S = 0.25
+"""How long a host's first address has to answer before the next one is tried beside it (RFC 8305)."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -195,7 +198,8 @@ class HttpConnections:
                     origin.host,
                     origin.port,
                     ssl=secured,
-                    happy_eyeballs_delay=0.25,
+                    # A race of tasks, for names that may have an address that answers and one that does not.
+                    happy_eyeballs_delay=None if _is_address(origin.host) else _NEXT_ADDRESS_S,
                 )
         except TimeoutError:
             raise HttpFault(Broke.CONNECT, f"ConnectTimeout: no connection within {timeout_s:g} s") from None
@@ -245,3 +249,11 @@ class HttpConnections:
                 connection.close()
         self._idle.clear()
         self._number_idle = 0
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -47,7 +47,9 @@ def test_ls_shows_whole_ids_of_sub_directories_in_a_pipe(directory: Path) -> Non
 
 
 def test_ls_filters_and_chooses_columns(directory: Path) -> None:
-    out = trace("ls", directory, "--where", "step >= 3 and not withdrawn", "--columns", "row,calls", "-n", "1")
+    out = trace(
+        "ls", directory, "--where", "step >= 3 and not withdrawn", "--sort", "step", "--columns", "row,calls", "-n", "1"
+    )
     assert out.splitlines()[1].split(maxsplit=1) == ["1", '{"x": 1}']
     (line,) = trace("ls", directory, "--where", "failure is not null", "--json").splitlines()
     assert json.loads(line)["failure"] == "server_unavailable"
