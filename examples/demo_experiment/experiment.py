@@ -41,7 +41,7 @@ class Experiment:
     home: Path
     seed: int = 0
     """Seed of the model, the warm-up and the order of the rows; sampling is seeded by row and step."""
-    steps: int = 40
+    steps: int = 30
     learning_rate: float = 1e-3
 
 
