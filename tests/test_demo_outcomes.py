@@ -44,7 +44,7 @@ def test_the_full_reward_is_counted_by_the_state_of_the_order() -> None:
 
 def test_the_interval_is_that_of_the_number_of_rows() -> None:
     low, high = Served(count=54, of=67).interval
-    assert (round(low, 3), round(high, 3)) == (0.696, 0.885)
+    assert (round(low, 3), round(high, 3)) == (0.696, 0.883)
 
 
 def test_a_turn_or_a_trajectory_cut_by_a_token_limit_counts_as_ended_by_it() -> None:
