@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httpx2
 
-from gateway.transport.http_client import Address, certificates
-from gateway.transport.oauth import is_rejection
+from gateway.transport.http_client import Address, certificates, is_rejection
 
 if TYPE_CHECKING:
     from gateway.transport.http_answer import HttpAnswer

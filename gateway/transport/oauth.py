@@ -17,7 +17,7 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 from gateway.transport.delivery import DELIVERY, Broke
-from gateway.transport.http_client import AuthorizationFailed
+from gateway.transport.http_client import AuthorizationFailed, is_rejection
 
 if TYPE_CHECKING:
     from gateway.config.models import ServerConfig
@@ -233,8 +233,3 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
 
 def _challenge(response: httpx2.Response) -> list[tuple[str, str]]:
     return [("www-authenticate", value) for value in response.headers.get_list("www-authenticate")]
-
-
-def is_rejection(status: int, challenge: bytes) -> bool:
-    """Whether an answer says that its request's access token is missing, invalid, or has too little scope."""
-    return status == 401 or (status == 403 and b"insufficient_scope" in challenge)
