@@ -16,7 +16,8 @@ from typing import Any, cast
 import anyio
 import structlog
 
-from gateway.config.models import ServerConfig, child_env
+from gateway.config.child_env import child_env
+from gateway.config.models import ServerConfig
 from gateway.transport.forked_process import ForkedProcess, Streams, close_streams, open_streams
 from gateway.transport.guard import rlimits
 from gateway.transport.python_program import PythonProgram, python_program
