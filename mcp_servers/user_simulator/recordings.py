@@ -134,13 +134,14 @@ def _of_columns(row: dict[str, Any]) -> Recording:
     turns = len(row["generations"])
     before = messages[: assistants[-turns]] if turns and len(assistants) >= turns else messages
     opening = next((message["content"] for message in reversed(before) if message["role"] == "user"), "")
+    replied: list[dict[str, Any]] = row["user_replies"]
     replies = tuple(
         Reply(
-            message=reply["text"] if reply["message"] is None else messages[reply["message"]]["content"],
+            message=str(reply["text"] if reply["message"] is None else messages[reply["message"]]["content"]),
             done=reply["done"],
             reward=reply["reward"],
         )
-        for reply in row["user_replies"]
+        for reply in replied
     )
     return Recording(task=row["task"], seed=row["seed"], opening=opening or "", replies=replies)
 

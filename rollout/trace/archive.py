@@ -117,10 +117,12 @@ class ArchiveReader:
         group = bisect_right(self._starts, number) - 1
         if not 0 <= group < len(self._starts) - 1:
             raise TornArchive(f"has no row {number}", file=self.path)
-        if group != self._group or self._rows is None:
+        rows = self._rows
+        if group != self._group or rows is None:
             with opened(self.path) as file:
-                self._rows, self._group = file.read_row_group(group), group
-        (batch,) = self._rows.slice(number - self._starts[group], 1).combine_chunks().to_batches()
+                self._rows = rows = file.read_row_group(group)
+            self._group = group
+        (batch,) = rows.slice(number - self._starts[group], 1).combine_chunks().to_batches()
         return next(_traces(batch, self.path))
 
 

@@ -17,7 +17,7 @@ from rollout.trace.segment import SpanKind
 
 Row = dict[str, Any]
 _SAMPLED = {kind for kind in SpanKind if kind.is_sampled}
-_FORMATS = {"int32": "i", "int8": "b", "float": "f"}
+_FORMATS: dict[str, Any] = {"int32": "i", "int8": "b", "float": "f"}
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from rollout.trace.events import ToolEvent, call_message, tool_message
 from rollout.trace.lengths import recorded_lengths
@@ -116,8 +116,8 @@ class _Places:
             index = assistants[number]
             after = [] if index is None else trace.messages[index + 1 : index + 1 + max(1, len(turn.tools))]
             for position, (event, message) in enumerate(zip(turn.tools, after, strict=False)):
-                content = message.get("content")
-                if message == tool_message(_call(event), content) and isinstance(content, str | list):
+                content: Any = message.get("content")
+                if _is_content(content) and message == tool_message(_call(event), content):
                     shown[first_calls[number] + position] = (index or 0) + 1 + position
             said = turn.user.message if turn.user else None
             if index is not None and after and after[0] == {"role": "user", "content": said}:
@@ -134,11 +134,11 @@ class _Places:
             turn = self.assistants.index(index)
             if more == call_message(map(_call, trace.turns[turn].tools)):
                 row["turn"], more = turn, {}
-        content = message.get("content")
+        content: Any = message.get("content")
         if isinstance(content, str):
             row["content"] = content
         elif isinstance(content, list):
-            blocks, row["content"] = _text_apart(content)
+            blocks, row["content"] = _text_apart(cast("list[Any]", content))
             row["blocks"] = _json(blocks)
         else:
             more |= {key: message[key] for key in ("content",) if key in message}
@@ -232,11 +232,17 @@ def _request(turn: int, asked: Any) -> Row:
     return {"turn": turn, **asdict(asked), "asked": _json(asked.asked), "answer": answer}
 
 
+def _is_content(value: Any) -> TypeGuard[str | list[dict[str, Any]]]:
+    return isinstance(value, str | list)
+
+
 def _text_apart(blocks: list[Any]) -> tuple[list[Any], str | None]:
     """The blocks of a message without a final text block, and its text."""
     last: Any = blocks[-1] if blocks else None
-    if isinstance(last, dict) and last.keys() == {"type", "text"} and last["type"] == "text":
-        return blocks[:-1], last["text"]
+    if isinstance(last, dict):
+        block = cast("dict[str, Any]", last)
+        if block.keys() == {"type", "text"} and block["type"] == "text":
+            return blocks[:-1], block["text"]
     return blocks, None
 
 

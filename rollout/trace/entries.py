@@ -66,12 +66,12 @@ def archived_entries(path: Path) -> Iterator[Entry]:
         TornArchive: the file is not a whole archive.
         OSError: the file cannot be read.
     """
-    with opened(path) as file:
+    file: Any = opened(path)  # pyarrow has no types
+    with file:
         if is_first_version(file):
             yield from map(entry_of, read_archive(path))
             return
-        batches: Any = file.iter_batches(batch_size=512, columns=_ARCHIVED)
-        for batch in batches:
+        for batch in file.iter_batches(batch_size=512, columns=_ARCHIVED):
             yield from map(_entry_of_row, batch.to_pylist())
 
 

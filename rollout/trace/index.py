@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ class Index:
         self._database.execute("DELETE FROM files WHERE id = ?", [file])
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> Generator[None]:
         """A transaction that no other process changes the index in."""
         self._database.execute("BEGIN IMMEDIATE")
         try:

@@ -39,8 +39,8 @@ def difference(one: Trace, other: Trace) -> Iterator[str]:
     pairs = zip(one.context, other.context, strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     yield f"the first {shared} of {len(one.context)} and {len(other.context)} ids are the same"
-    texts = [[f"{kind}: {line}" for _, kind, line in lines_of(trace)] for trace in (one, other)]
-    yield from list(difflib.unified_diff(*texts, lineterm=""))[2:]
+    before, after = ([f"{kind}: {line}" for _, kind, line in lines_of(trace)] for trace in (one, other))
+    yield from list(difflib.unified_diff(before, after, lineterm=""))[2:]
 
 
 def _lines(turn: int, kind: str, text: str) -> Iterator[Line]:
