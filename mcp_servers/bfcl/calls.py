@@ -11,7 +11,7 @@ import ast
 import inspect
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from mcp_servers.bfcl import package
 
@@ -68,8 +68,7 @@ def parse(text: str) -> ast.Call:
         SyntaxError: It is no Python expression; the message is that of `eval`.
         ValueError: It is anything but one call of a function or of an object's method.
     """
-    tree: ast.Expression = compile(text, "<string>", "eval", ast.PyCF_ONLY_AST)
-    body = tree.body
+    body = cast("ast.Expression", compile(text, "<string>", "eval", ast.PyCF_ONLY_AST)).body
     if isinstance(body, ast.Call):
         function = body.func
         if isinstance(function, ast.Name):
@@ -105,7 +104,8 @@ def bound(method: Any, positional: list[Any], named: Mapping[str, Any]) -> dict[
 def _as_text(result: Any) -> str:
     if type(result) is str:
         return result
+    value: object = result
     try:
-        return json.dumps(result) if type(result) is dict else str(result)
+        return json.dumps(value) if type(result) is dict else str(value)
     except Exception:  # as the package: what JSON refuses is written by `str`
-        return str(result)
+        return str(value)
