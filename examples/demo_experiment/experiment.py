@@ -42,7 +42,8 @@ class Experiment:
     seed: int = 0
     """Seed of the model, the warm-up and the order of the rows; sampling is seeded by row and step."""
     steps: int = 30
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-4
+    """Three times as much learns the decision in ten steps, and then unlearns the form on wordings it does not see."""
 
 
 @dataclass(kw_only=True)
