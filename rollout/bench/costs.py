@@ -7,7 +7,7 @@ import resource
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def missing_descriptors(sessions: int) -> str | None:
 
 
 @contextmanager
-def listening(argv: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def listening(argv: Sequence[str]) -> Generator[tuple[subprocess.Popen[bytes], int]]:
     """Runs `argv` with a free port as its last argument, from the moment that it listens there."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -6,6 +6,9 @@
 `make bench-peers` sets the environment up. Imports nothing of ours but `costs`.
 """
 
+# OpenEnv is not in the environment in which types are checked.
+# pyright: basic, reportMissingImports=false
+
 from __future__ import annotations
 
 import asyncio
@@ -27,17 +30,17 @@ WORLDS = 1 << 17
 
 def serve(port: int) -> None:
     import uvicorn
-    from openenv.core.env_server.http_server import create_fastapi_app  # pyright: ignore[reportMissingImports]
-    from openenv.core.env_server.interfaces import Environment  # pyright: ignore[reportMissingImports]
-    from openenv.core.env_server.types import Action, Observation, State  # pyright: ignore[reportMissingImports]
+    from openenv.core.env_server.http_server import create_fastapi_app
+    from openenv.core.env_server.interfaces import Environment
+    from openenv.core.env_server.types import Action, Observation, State
 
-    class Wait(Action):  # type: ignore[misc]
+    class Wait(Action):
         wait_s: float = WAIT_S
 
-    class Steps(Observation):  # type: ignore[misc]
+    class Steps(Observation):
         steps: int = 0
 
-    class World(Environment):  # type: ignore[misc]
+    class World(Environment):
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(self) -> None:
@@ -73,7 +76,7 @@ def serve(port: int) -> None:
 
 
 async def measure(server: int, port: int, sessions: int, steps: int) -> dict[str, Any]:
-    from openenv.core.generic_client import GenericEnvClient  # pyright: ignore[reportMissingImports]
+    from openenv.core.generic_client import GenericEnvClient
 
     clients: list[Any] = []
     failures = Counter[str]()

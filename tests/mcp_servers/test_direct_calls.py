@@ -321,6 +321,27 @@ async def test_long_lines_and_results_pass() -> None:
                 assert json.loads(answer)["result"]["content"][0]["text"] == text
 
 
+PINGING = f"""
+import sys
+sys.path[:0] = [{str(Path(SERVER).parent)!r}]
+import both_paths_server
+import mcp_servers.kit.direct.http as http
+http.PING_S, http._SWEEP_S = 0.0, 0.01
+both_paths_server.main(both_paths_server.create_server(), arguments=["--http", sys.argv[1]])
+"""
+
+
+async def test_a_silent_call_becomes_a_stream_with_pings() -> None:
+    async with raw_server(["-c", PINGING]) as port, raw_http(port) as client:
+        with anyio.fail_after(60):
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+            await client.stream.send(client.post(call(1, "waits", {"key": "k"}, MODERN)))
+            head = await client.received.receive_until(b"\r\n\r\n", 1 << 16)
+            assert b"text/event-stream" in head and b"chunked" in head
+            for _ in range(2):
+                assert await client.received.receive_exactly(15) == b"a\r\n: ping\r\n\r\n\r\n"
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_tool_may_ask_the_client(mode: Any) -> None:
     """By a request within the call (handshake era), and by a round (2026-07-28), over stdio and HTTP."""

@@ -39,6 +39,7 @@ from pydantic import ValidationError
 KNOWN_SDK = "2.3."
 """The SDK releases whose internals this module knows; with another one, the SDK serves every call."""
 
+_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
 _ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY)
 _TRACED = frozenset({"traceparent", "tracestate", "baggage"})
@@ -201,6 +202,16 @@ class DirectCalls:
         return cast("dict[str, Any]", await runner._compose_server_middleware(shape)(context))  # pyright: ignore[reportPrivateUsage]
 
 
+def as_call(message: Any) -> dict[str, Any] | None:
+    """A decoded JSON-RPC message if it is a well-formed `tools/call` request without further members, or None."""
+    if type(message) is not dict:
+        return None
+    request = cast("dict[str, Any]", message)
+    if request.keys() != _MEMBERS or request["method"] != "tools/call" or request["jsonrpc"] != "2.0":
+        return None
+    return request if type(request["id"]) in (int, str) else None
+
+
 def _ordinary(result: HandlerResult, version: str) -> dict[str, Any] | None:
     """The wire form of a result of plain texts and plain structured content; None for any other."""
     if type(result) is not CallToolResult or result.meta is not None or result.result_type != "complete":
@@ -226,7 +237,7 @@ def _ordinary(result: HandlerResult, version: str) -> dict[str, Any] | None:
 
 def _is_plain(value: Any) -> bool:
     """Whether `value` is made of JSON's own types, so that no serializer has to convert a part of it."""
-    kind: Any = type(value)
+    kind = cast(Any, type(value))
     if kind is dict:
         return all(type(key) is str and _is_plain(item) for key, item in cast("dict[Any, Any]", value).items())
     if kind is list:

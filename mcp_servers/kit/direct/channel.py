@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import anyio
@@ -25,6 +24,7 @@ class Channel(ABC):
     def __init__(self, request_id: RequestId, progress_token: ProgressToken | None) -> None:
         self.request_id = request_id
         self._progress_token = progress_token
+        self._cancel_requested: anyio.Event | None = None
         self.closed = False
         """The call is over: what it still sends is dropped."""
         self.cancelled = False
@@ -42,12 +42,12 @@ class Channel(ABC):
     def message_metadata(self) -> MessageMetadata:
         return None
 
-    @cached_property
+    @property
     def cancel_requested(self) -> anyio.Event:
-        event = anyio.Event()
-        if self.cancelled:
-            event.set()
-        return event
+        # Made when it is asked for: hardly a tool does.
+        if self._cancel_requested is None:
+            self._cancel_requested = anyio.Event()
+        return self._cancel_requested
 
     def cancel(self) -> None:
         self.cancelled = True

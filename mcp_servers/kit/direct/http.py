@@ -24,7 +24,7 @@ from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from mcp_servers.kit.direct.calls import DirectCalls
+from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.exchange import PING_S, Exchange
 from mcp_servers.kit.direct.http_head import HEAD_BYTES, Head, read_head
 
@@ -60,14 +60,12 @@ class HttpServer:
         if not await self._accepts(head):
             return None
         try:
-            message = json.loads(body)
+            message = as_call(json.loads(body))
         except (ValueError, RecursionError):
             return None
-        if type(message) is not dict or message.keys() != {"jsonrpc", "id", "method", "params"}:
+        if message is None:
             return None
         params = message["params"]
-        if message["method"] != "tools/call" or message["jsonrpc"] != "2.0" or type(message["id"]) not in (int, str):
-            return None
         version = head.headers[b"mcp-protocol-version"].decode("latin-1")
         if not self.calls.admits(params, version):
             return None

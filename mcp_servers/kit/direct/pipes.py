@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -38,7 +38,7 @@ def standard_streams_are_pipes() -> bool:
 
 
 @contextmanager
-def _diverted(descriptor: int, mode: int, onto: str | int) -> Iterator[int]:
+def _diverted(descriptor: int, mode: int, onto: str | int) -> Generator[int]:
     """A duplicate of a standard descriptor, which itself points elsewhere for the length of the block."""
     own = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     other = os.open(onto, mode) if isinstance(onto, str) else os.dup(onto)
@@ -82,7 +82,7 @@ class Output(_Closing):
 
     @classmethod
     @contextmanager
-    def standard(cls) -> Iterator[Output]:
+    def standard(cls) -> Generator[Output]:
         with _diverted(1, os.O_WRONLY, 2) as descriptor:
             output = cls(descriptor)
             try:
@@ -163,7 +163,7 @@ class Input(_Closing):
     @contextmanager
     def standard(
         cls, receive: Callable[[bytes], None], end: Callable[[], Awaitable[None]], output: Output
-    ) -> Iterator[Input]:
+    ) -> Generator[Input]:
         with _diverted(0, os.O_RDONLY, os.devnull) as descriptor:
             source = cls(descriptor, receive, end, output)
             source._resume()

@@ -38,7 +38,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_servers.kit.direct.calls import DirectCalls
+from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.channel import Channel
 from mcp_servers.kit.direct.pipes import Input, Output
 
@@ -86,14 +86,12 @@ class StdioServer:
         if connection is None:
             return False
         try:
-            message = pydantic_core.from_json(line)
+            message = as_call(pydantic_core.from_json(line))
         except ValueError:
             return False
-        if type(message) is not dict or message.keys() != {"jsonrpc", "id", "method", "params"}:
+        if message is None:
             return False
         number, params = message["id"], message["params"]
-        if message["method"] != "tools/call" or message["jsonrpc"] != "2.0" or type(number) not in (int, str):
-            return False
         version = _version_of(params, connection)
         if version is None or not self._calls.admits(params, version):
             return False
@@ -209,14 +207,14 @@ def notification(method: str, params: Mapping[str, Any] | None) -> JSONRPCNotifi
 
 def _version_of(params: Any, connection: Connection) -> str | None:
     """The protocol version of a request on this connection; None if the SDK would refuse the request."""
-    meta = cast("dict[str, Any]", params).get("_meta") if type(params) is dict else None
-    enveloped = type(meta) is dict and PROTOCOL_VERSION_META_KEY in meta
-    modern = connection.protocol_version in MODERN_PROTOCOL_VERSIONS
-    if not modern:
+    found: Any = cast("dict[str, Any]", params).get("_meta") if type(params) is dict else None
+    meta = cast("dict[str, Any]", found) if type(found) is dict else {}
+    enveloped = PROTOCOL_VERSION_META_KEY in meta
+    if connection.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         return None if enveloped or not connection.initialize_accepted else connection.protocol_version
     if not enveloped or CLIENT_CAPABILITIES_META_KEY not in meta:
         return None
-    version = cast("dict[str, Any]", meta)[PROTOCOL_VERSION_META_KEY]
+    version = meta[PROTOCOL_VERSION_META_KEY]
     return version if type(version) is str and version in MODERN_PROTOCOL_VERSIONS else None
 
 
