@@ -137,7 +137,7 @@ def _of_columns(row: dict[str, Any]) -> Recording:
     replied: list[dict[str, Any]] = row["user_replies"]
     replies = tuple(
         Reply(
-            message=str(reply["text"] if reply["message"] is None else messages[reply["message"]]["content"]),
+            message=reply["text"] if reply["message"] is None else messages[reply["message"]]["content"],
             done=reply["done"],
             reward=reply["reward"],
         )

@@ -91,7 +91,8 @@ def digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> bytes:
         response_ids: the same.
     """
     hashed = hashlib.blake2b(len(prompt_ids).to_bytes(8, "little"), digest_size=8)
-    for ids in (prompt_ids, response_ids):
+    sequences: tuple[Any, Any] = (prompt_ids, response_ids)
+    for ids in sequences:
         hashed.update(ids.tobytes() if hasattr(ids, "tobytes") else array("q", ids).tobytes())
     return hashed.digest()
 
@@ -120,7 +121,8 @@ def write_trained(directory: str | Path, step: int, segments: Iterable[TrainedSe
     # Bytes of floats compress better apart: the exponents of log-probabilities are much alike.
     split = [f"{name}.list.element" for name in _NUMBERS]
     table = pa.table(columns, schema=_SCHEMA)
-    pq.write_table(table, partial, compression="zstd", use_dictionary=["uid"], use_byte_stream_split=split)
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["uid"], "use_byte_stream_split": split}
+    pq.write_table(table, partial, **options)
     return partial.replace(target)
 
 

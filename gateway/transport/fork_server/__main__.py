@@ -71,7 +71,7 @@ def main() -> None:
     except BaseException as error:  # boundary: before a fork the program is spawned, and says itself why it fails
         problem = f"{type(error).__name__}: {error}"
         if is_forked:
-            sys.excepthook(*sys.exc_info())
+            sys.excepthook(type(error), error, error.__traceback__)
     finally:
         if not is_forked:
             control.sendmsg([json.dumps({"refused": problem}).encode()])

@@ -119,8 +119,7 @@ class Arguments(list[str]):
 
     def __getitem__(self, index: Any) -> Any:
         self._watch.read("argv")
-        item: Any = super().__getitem__(index)
-        return item
+        return list.__getitem__(self, index)
 
     def __iter__(self) -> Any:
         self._watch.read("argv")
