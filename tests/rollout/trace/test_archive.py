@@ -186,10 +186,10 @@ def test_archiving_that_is_killed_at_any_step_loses_nothing(tmp_path: Path) -> N
 
 def test_a_replayed_user_says_the_same_from_an_archive(tmp_path: Path) -> None:
     trace = recorded_trace()
-    trace.messages.append({"role": "user", "content": "bye"})
+    trace.messages += [{"role": "tool", "name": "x", "content": "ok"}, {"role": "user", "content": "bye"}]
     TraceStore(tmp_path).append(trace)
     (journal,) = tmp_path.iterdir()
     said = load_recordings(str(tmp_path))("t", 3)
     archive(journal)
     assert load_recordings(str(tmp_path))("t", 3) == said
-    assert [reply.message for reply in said.replies] == ["bye"]
+    assert said.opening == "hé" and [reply.message for reply in said.replies] == ["bye"]
