@@ -137,8 +137,9 @@ def _of_columns(row: dict[str, Any]) -> Recording:
     replied: list[dict[str, Any]] = row["user_replies"]
     replies: list[Reply] = []
     for reply in replied:
-        told = {"message": reply["text"] if reply["message"] is None else messages[reply["message"]]["content"]}
-        replies.append(Reply.model_validate({**told, "done": reply["done"], "reward": reply["reward"]}))
+        place: int | None = reply["message"]
+        said = str(reply["text"]) if place is None else str(messages[place]["content"])
+        replies.append(Reply(message=said, done=reply["done"], reward=reply["reward"]))
     return Recording(task=row["task"], seed=row["seed"], opening=opening or "", replies=tuple(replies))
 
 
