@@ -135,15 +135,12 @@ def _of_columns(row: dict[str, Any]) -> Recording:
     before = messages[: assistants[-turns]] if turns and len(assistants) >= turns else messages
     opening = next((message["content"] for message in reversed(before) if message["role"] == "user"), "")
     replied: list[dict[str, Any]] = row["user_replies"]
-    replies = tuple(
-        Reply(
-            message=reply["text"] if reply["message"] is None else messages[reply["message"]]["content"],
-            done=reply["done"],
-            reward=reply["reward"],
-        )
-        for reply in replied
-    )
-    return Recording(task=row["task"], seed=row["seed"], opening=opening or "", replies=replies)
+    replies: list[Reply] = []
+    for reply in replied:
+        place: int | None = reply["message"]
+        said = str(reply["text"]) if place is None else str(messages[place]["content"])
+        replies.append(Reply(message=said, done=reply["done"], reward=reply["reward"]))
+    return Recording(task=row["task"], seed=row["seed"], opening=opening or "", replies=tuple(replies))
 
 
 def _recording(line: bytes | str, *, where: str) -> Recording:

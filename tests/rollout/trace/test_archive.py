@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
 from gateway.types import Content, ContentKind, ToolResult
+from mcp_servers.user_simulator.recordings import load_recordings
 from rollout.trace.archive import SUFFIX, ArchiveReader, archive, archive_of, read_archive, write_archive
 from rollout.trace.columns import SCHEMA
 from rollout.trace.events import UserEvent
@@ -181,3 +182,14 @@ def test_archiving_that_is_killed_at_any_step_loses_nothing(tmp_path: Path) -> N
     for journal in journals:
         assert [trace.id for trace in read_traces(journal.parent)] == list("abc"), journal
     assert not journals[-1].exists()
+
+
+def test_a_replayed_user_says_the_same_from_an_archive(tmp_path: Path) -> None:
+    trace = recorded_trace()
+    trace.messages += [{"role": "tool", "name": "x", "content": "ok"}, {"role": "user", "content": "bye"}]
+    TraceStore(tmp_path).append(trace)
+    (journal,) = tmp_path.iterdir()
+    said = load_recordings(str(tmp_path))("t", 3)
+    archive(journal)
+    assert load_recordings(str(tmp_path))("t", 3) == said
+    assert said.opening == "hé" and [reply.message for reply in said.replies] == ["bye"]
