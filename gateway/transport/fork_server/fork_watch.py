@@ -119,7 +119,8 @@ class Arguments(list[str]):
 
     def __getitem__(self, index: Any) -> Any:
         self._watch.read("argv")
-        return list.__getitem__(self, index)
+        read: Callable[[Any], Any] = super().__getitem__
+        return read(index)
 
     def __iter__(self) -> Any:
         self._watch.read("argv")
