@@ -2,7 +2,7 @@
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.servers_file import load_servers
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, LeaseTimeout, ServerUnavailable
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
@@ -10,12 +10,15 @@ from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
 __all__ = [
     "Audience",
     "ConfigError",
+    "DeliveryUnknown",
     "Gateway",
     "GatewayConfig",
     "GatewayError",
+    "LeaseTimeout",
     "Role",
     "Scope",
     "ServerConfig",
+    "ServerUnavailable",
     "Session",
     "ToolDefinition",
     "ToolResult",

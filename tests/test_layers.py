@@ -83,6 +83,16 @@ def test_the_gateway_knows_no_rollout_and_the_servers_know_neither() -> None:
         assert found == []
 
 
+def test_nothing_imports_the_public_package() -> None:
+    found = [
+        path.name
+        for package in ("gateway", "mcp_servers", "rollout")
+        for path in modules(package)
+        if any(imported.split(".")[0] == "mcp_rollout" for imported in imports(path))
+    ]
+    assert found == []
+
+
 def test_heavy_packages_are_imported_by_the_adapters_alone() -> None:
     found = [
         f"{path.relative_to(ROOT)} imports {imported}"

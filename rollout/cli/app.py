@@ -17,6 +17,7 @@ COMMANDS = {
     "call": "Call one tool: start servers, lease a session, call, release, stop.",
     "doctor": "Find out whether servers can be trained against, and under which scope.",
     "check-env": "Examine whether an environment keeps the harness contract.",
+    "configs": "Copy the included training configuration and environments, to edit them.",
     "new-server": "Write a new environment: a working server, its YAML, rows, a test and a README.",
     "data": "Write an environment's tasks as rows for verl, or examine rows before a run.",
     "run": "Evaluate: roll environments out without a trainer.",

@@ -25,7 +25,7 @@ from gateway.gateway import Gateway
 from gateway.types import SEED_META, TRAJECTORY_META, Role
 from rollout.cli.bench_server import STDIO_ARGUMENTS, create_server, http_server
 from rollout.cli.bench_sessions import bench_sessions
-from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, File, load_target, print_json
+from rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, print_json
 from rollout.environment.harness import list_tasks
 
 Call = Callable[[], Awaitable[Any]]
@@ -76,7 +76,7 @@ def bench_lease(
     file: File,
     leases: Annotated[int, typer.Option("-n", min=2, help="How many leases.")] = 50,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Measure a lease of these servers, reset included: the first, and those after it."""
     costs = anyio.run(measure_leases, load_target(file, environments_dir).config, leases)

@@ -16,7 +16,7 @@ from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, one_error
 from gateway.gateway import Gateway
 from gateway.types import ToolResult
-from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, File, Target, load_target, print_result
+from rollout.cli.options import AsJson, EnvironmentsDir, File, Target, load_target, print_result
 from rollout.doctor.call_option import addressed_server, parse_arguments
 from rollout.environment.startup import opened_where_possible
 
@@ -33,7 +33,7 @@ def call(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the reset and of the call.")] = 0,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Call one tool: start servers, lease a session, call, release, stop. Exit status 1 where the tool refuses."""
     parsed = parse_arguments(arguments, key=tool, example='for example {"x": 1}')

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.errors import ConfigError
-from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, plain_table, print_json
+from rollout.cli.options import AsJson, EnvironmentsDir, plain_table, print_json
 from rollout.contract import Options, Outcome, Report, check_environment
 from rollout.environment.config import load_environment
 from rollout.environment.harness import ListedTask
@@ -30,7 +30,7 @@ def check_env(
         bool, typer.Option("--user-varies", help="The user is a model or a person: its words may differ.")
     ] = False,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Examine whether an environment keeps the harness contract. Exit status 1 where a clause fails."""
     if seed is not None and task is None:

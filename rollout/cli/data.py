@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError, faults_of
-from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, plain_table, print_json, print_result
+from rollout.cli.options import AsJson, EnvironmentsDir, plain_table, print_json, print_result
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.parquet import write_parquet
 from rollout.environment.row_validation import (
@@ -62,7 +62,7 @@ def data(
         int | None, typer.Option(min=1, help="--check: how long a prompt may be, in tokens.")
     ] = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Write an environment's tasks as rows for verl, or examine rows before a run.
 
@@ -117,7 +117,7 @@ def _measure(tokenizer: str | None, max_prompt_length: int | None) -> Measure | 
 
 
 def _check(
-    file: Path, environments_dir: Path, tool_config: Path | None, measure: Measure | None, *, as_json: bool
+    file: Path, environments_dir: Path | None, tool_config: Path | None, measure: Measure | None, *, as_json: bool
 ) -> int:
     lock = read_lock(tool_config) if tool_config else []
     rows, problems = read_task_rows(file, agents=(AGENT, STOCK_AGENT))
@@ -143,7 +143,7 @@ def _check(
 async def _environment_rows(
     name: str,
     rows: Sequence[Row],
-    environments_dir: Path,
+    environments_dir: Path | None,
     lock: Sequence[LockEntry],
     tool_config: Path | None,
     measure: Measure | None,

@@ -18,7 +18,6 @@ from gateway.errors import ConfigError, GatewayError, faults_of
 from gateway.gateway import Gateway
 from rollout.cli.doctor_table import print_reports
 from rollout.cli.options import (
-    ENVIRONMENTS,
     INTERRUPTED,
     AsJson,
     EnvironmentsDir,
@@ -56,7 +55,7 @@ def doctor(
     ] = False,
     at_a_time: Annotated[int, typer.Option(min=1, help="Servers examined at a time; 1 for exact latencies.")] = 4,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Find out whether servers can be trained against, and under which scope.
 

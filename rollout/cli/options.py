@@ -16,12 +16,18 @@ from gateway.config.models import GatewayConfig, read_mapping
 from gateway.config.servers_file import read_servers
 from gateway.errors import ConfigError, raise_all
 from rollout.doctor.fidelity import TokenCounter
-from rollout.environment.config import Environment, load_environment
+from rollout.environment.config import Environment, environment_file, load_environment
 
 File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
 EnvironmentName = Annotated[str, typer.Argument(metavar="ENV", help="The environment: its YAML file or its name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-EnvironmentsDir = Annotated[Path, typer.Option(help="Where environment names are looked up.")]
+EnvironmentsDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where environment names are looked up; by default configs/environments, then the included ones.",
+        show_default=False,
+    ),
+]
 Tokenizer = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Report what the tools cost in a prompt of this model.")
 ]
@@ -29,7 +35,6 @@ TraceDirectory = Annotated[Path, typer.Argument(help="The directory of the trace
 ToolConfig = Annotated[
     Path | None, typer.Option(help="The lock with the tools' schemas; by default the servers are asked.")
 ]
-ENVIRONMENTS = Path("configs/environments")
 INTERRUPTED = 130
 """Exit status after SIGINT, as in shells."""
 
@@ -54,7 +59,7 @@ class Target:
         return [*self.config.servers, *self.faults, *self.disabled]
 
 
-def load_target(file: str, environments_dir: Path, *, all_valid: bool = True) -> Target:
+def load_target(file: str, environments_dir: Path | None, *, all_valid: bool = True) -> Target:
     """Read what `file` names.
 
     Args:
@@ -80,11 +85,13 @@ def load_target(file: str, environments_dir: Path, *, all_valid: bool = True) ->
             )
     elif path.is_file():
         raise ConfigError("is neither .json nor .yaml", file=path, remedy="give an mcpServers file or an environment")
-    elif path.is_dir() and not (environments_dir / f"{file}.yaml").is_file():
-        raise ConfigError("is a directory", file=path, remedy="name a file in it, or an environment")
+    elif path.is_dir():
+        try:
+            environment_file(file, environments_dir)  # a directory may have an environment's name
+        except ConfigError as error:
+            raise ConfigError("is a directory", file=path, remedy="name a file in it, or an environment") from error
     environment = load_environment(file, environments_dir)
-    source = file if path.suffix else str(environments_dir / f"{file}.yaml")
-    return Target(config=environment, environment=environment, source=source)
+    return Target(config=environment, environment=environment, source=environment.file)
 
 
 def load_counter(tokenizer: str | None) -> TokenCounter | None:

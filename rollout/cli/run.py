@@ -18,7 +18,7 @@ from rich.progress import Progress
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from rollout.cli.options import ENVIRONMENTS, INTERRUPTED, AsJson, EnvironmentsDir
+from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
 from rollout.collector import tune_collector
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
@@ -75,7 +75,7 @@ def run(
         str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved by default.")
     ] = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Evaluate: roll environments out without a trainer. Exit status 1 where a trajectory failed.
 

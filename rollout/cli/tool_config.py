@@ -11,7 +11,7 @@ import typer
 from gateway.catalogue.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
 from gateway.errors import ConfigError, LockMismatch, raise_all
 from gateway.types import ToolDefinition
-from rollout.cli.options import ENVIRONMENTS, AsJson, EnvironmentsDir, Target, load_target, print_result
+from rollout.cli.options import AsJson, EnvironmentsDir, Target, load_target, print_result
 from rollout.cli.tools import list_offers
 from rollout.environment.startup import opened_environment
 
@@ -24,7 +24,7 @@ def tool_config(
     output: Annotated[Path, typer.Option("-o", "--output", help="The lock file to write.")],
     accept: Annotated[bool, typer.Option("--accept", help="Overwrite a lock that differs.")] = False,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Write the servers' policy tools as verl's tool_config, which locks what the model sees.
 

@@ -17,7 +17,6 @@ from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.types import Audience, ToolDefinition
 from rollout.cli.options import (
-    ENVIRONMENTS,
     AsJson,
     EnvironmentsDir,
     File,
@@ -41,7 +40,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def tools(
-    file: File, tokenizer: Tokenizer = None, as_json: AsJson = False, environments_dir: EnvironmentsDir = ENVIRONMENTS
+    file: File, tokenizer: Tokenizer = None, as_json: AsJson = False, environments_dir: EnvironmentsDir = None
 ) -> int:
     """List the tools that servers offer, as the policy and the harness see them.
 

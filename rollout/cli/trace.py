@@ -15,7 +15,6 @@ from rich.table import Table
 from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError
 from rollout.cli.options import (
-    ENVIRONMENTS,
     AsJson,
     EnvironmentsDir,
     ToolConfig,
@@ -94,7 +93,7 @@ def stats(
     ] = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """How long trajectories are, how they end, and which lengths a training run should allow for.
 
@@ -134,7 +133,7 @@ def export(
     ] = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = ENVIRONMENTS,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Write trajectories as training data: those worth imitating, or pairs. Exit status 1 where there is none."""
     if sft == preferences:
@@ -231,7 +230,7 @@ def _print_stats(found: Stats, tokenizer: str | None) -> None:
     console.print(f"  actor_rollout_ref.rollout.custom.mcp.tokens_per_turn={found.recommended.tokens_per_turn}")
 
 
-def _schemas(directory: Path, tool_config: Path | None, environments_dir: Path) -> Schemas:
+def _schemas(directory: Path, tool_config: Path | None, environments_dir: Path | None) -> Schemas:
     """The tool schemas of all environments in a directory's traces: the lock's, else what the servers offer now."""
     names = sorted({trace.task.environment for trace in _read(directory)})
     if tool_config is None:

@@ -40,7 +40,8 @@ def examine_tools(
         tools: The same tools as the gateway parses them.
         exposed: The tools that the policy is shown, by the server's names; others are harness tools or left out.
     """
-    sent = {tool["name"]: tool for tool in raw if isinstance(tool, Mapping) and "name" in tool}
+    objects = [cast("Mapping[str, Any]", tool) for tool in raw if isinstance(tool, Mapping)]
+    sent = {tool["name"]: tool for tool in objects if "name" in tool}
     rendered = _through_the_lock(tools)
     reports: list[ToolReport] = []
     for tool in tools:

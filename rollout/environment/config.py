@@ -16,6 +16,9 @@ from gateway.errors import ConfigError, InvalidValue
 from rollout.environment.reward_config import RewardConfig, Section
 
 DEFAULT_ASSISTANT_TURNS = 15
+INCLUDED_CONFIGS = Path(__file__).parents[1] / "configs"
+"""The environments, recipes and base configuration of this package: `configs/` of a checkout, copied into wheels."""
+DEFAULT_DIRECTORIES = (Path("configs/environments"), INCLUDED_CONFIGS / "environments")
 
 
 class PromptReference(Section):
@@ -232,20 +235,16 @@ class Environment(GatewayConfig):
         return self
 
 
-def load_environment(name: str | Path, directory: str | Path) -> Environment:
-    """Read the environment `name` from `directory`, or from the YAML file `name`.
+def load_environment(name: str | Path, directory: str | Path | None = None) -> Environment:
+    """Read an environment: the YAML file `name`, or the environment of that name (see `environment_file`).
 
     Raises:
         ConfigError: there is no such environment, or its file is invalid; the message names file, key and remedy.
     """
     is_path = str(name).endswith((".yaml", ".yml"))
-    path = Path(name) if is_path else Path(directory) / f"{name}.yaml"
+    path = Path(name) if is_path else environment_file(str(name), directory)
     if not path.is_file():
-        if is_path:
-            raise ConfigError("no such file", file=path, remedy="correct the path")
-        known = environment_names(directory)
-        remedy = near(str(name), known, f"environments in {directory}") if known else f"{directory} has none"
-        raise ConfigError(f"unknown environment {str(name)!r}", file=path, remedy=remedy)
+        raise ConfigError("no such file", file=path, remedy="correct the path")
     raw = read_mapping(path)
     if "servers" not in raw:
         raise no_servers(raw, path, key="servers", expected="expected servers: {NAME: {command: ...}}")
@@ -254,6 +253,27 @@ def load_environment(name: str | Path, directory: str | Path) -> Environment:
     environment = validate(Environment, {"name": path.stem, **raw, "file": str(path), "servers": servers}, file=path)
     check_template(environment.lease_dir, file=path)
     return environment
+
+
+def environment_file(name: str, directory: str | Path | None = None) -> Path:
+    """The file of the environment `name`.
+
+    Args:
+        name: without suffix.
+        directory: where to look; None looks in `configs/environments` of the working directory, then among the
+            included environments.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    directories = DEFAULT_DIRECTORIES if directory is None else (Path(directory),)
+    for path in (each / f"{name}.yaml" for each in directories):
+        if path.is_file():
+            return path
+    places = " or ".join(map(str, directories))
+    known = sorted({found for each in directories for found in environment_names(each)})
+    remedy = near(name, known, f"environments in {places}") if known else f"{places} has none"
+    raise ConfigError(f"unknown environment {name!r}", file=directories[0] / f"{name}.yaml", remedy=remedy)
 
 
 def _required_by_default(servers: Any) -> Any:

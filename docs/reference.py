@@ -1,0 +1,144 @@
+"""Reference pages of the site, made while it is built: every configuration key and every command with its options.
+
+mkdocs calls `on_files` (`hooks` in mkdocs.yml). Keys come from the pydantic models and the docstrings under their
+fields, options from the commands themselves, so that neither page can differ from the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from enum import Enum
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, get_args
+
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from typer.cli import get_docs_for_click
+
+from gateway.config.models import GatewayConfig, ServerConfig
+from gateway.config.tool_selection import ToolSelection
+from rollout.cli.app import COMMANDS
+from rollout.environment.config import Environment, LimitsConfig
+
+FIRST_TEN = {
+    (Environment, "servers"),
+    (Environment, "user"),
+    (Environment, "reward"),
+    (Environment, "tasks"),
+    (Environment, "max_sessions"),
+    (ServerConfig, "command"),
+    (ServerConfig, "url"),
+    (ServerConfig, "scope"),
+    (ServerConfig, "call_timeout_s"),
+    (LimitsConfig, "assistant_turns"),
+}
+"""The keys that most environments need; marked with a star."""
+
+CONFIGURATION = """# Configuration keys
+
+An environment is a YAML file with the keys of `Environment`; an `mcpServers` file has the keys of `ServerConfig` for
+each server. Keys marked ★ are those that most environments need.
+"""
+COMMAND_LINE = "# Commands\n\nEvery command of `mcp-rollout`, with its arguments and options.\n"
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    pages = {"reference/configuration.md": configuration_page(), "reference/commands.md": commands_page()}
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def configuration_page() -> str:
+    models = list(dict.fromkeys([Environment, ServerConfig, ToolSelection, *_nested(Environment)]))
+    return CONFIGURATION + "".join(_section(model) for model in models if model is not GatewayConfig)
+
+
+def _nested(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """The models that fields refer to, parents first."""
+    for field in model.model_fields.values():
+        for found in _models_in(field.annotation):
+            yield found
+            yield from _nested(found)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def _section(model: type[BaseModel]) -> str:
+    about = inspect.getdoc(model) or ""
+    docs = {name: text for base in reversed(model.__mro__) for name, text in _field_docs(base).items()}
+    rows = "".join(
+        f"| {'★ ' if (model, name) in FIRST_TEN else ''}`{name}` | {_type(field)} | {_default(field)} "
+        f"| {_cell(docs.get(name) or _meaning(field))} |\n"
+        for name, field in model.model_fields.items()
+    )
+    return f"\n## {model.__name__}\n\n{about}\n\n| key | type | default | meaning |\n|---|---|---|---|\n{rows}"
+
+
+def _meaning(field: FieldInfo) -> str:
+    """The meaning of a key that has no docstring of its own: that of its type."""
+    for found in (field.annotation, *get_args(field.annotation)):
+        if inspect.isclass(found) and issubclass(found, BaseModel):
+            return f"See [{found.__name__}](#{found.__name__.lower()})."
+        if inspect.isclass(found) and issubclass(found, Enum):
+            return " ".join((inspect.getdoc(found) or "").split())
+    return ""
+
+
+def _field_docs(model: type) -> dict[str, str]:
+    """The docstring under each field of one class, read from its source."""
+    if not issubclass(model, BaseModel) or model is BaseModel:
+        return {}
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def _type(field: FieldInfo) -> str:
+    annotation = field.annotation
+    if inspect.isclass(annotation) and issubclass(annotation, Enum):
+        return " or ".join(f"`{member.value}`" for member in annotation)
+    name = annotation.__name__ if inspect.isclass(annotation) and not get_args(annotation) else str(annotation)
+    return f"`{_cell(re.sub(r'[a-z_]+[.](?=[A-Za-z_])', '', name))}`"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "required" if field.default_factory is None else ""
+    default: Any = field.default
+    if isinstance(default, BaseModel) or default is None or not (default or isinstance(default, bool)):
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def commands_page() -> str:
+    sections = [COMMAND_LINE]
+    for name in COMMANDS:
+        command = typer.main.get_command(import_module(f"rollout.cli.{name.replace('-', '_')}").app)
+        context = typer.Context(command, info_name=name)
+        sections.append(get_docs_for_click(obj=command, ctx=context, indent=1, name=f"mcp-rollout {name}"))
+    return "\n".join(sections)

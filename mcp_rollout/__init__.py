@@ -1,0 +1,90 @@
+"""The public Python API: lease a world, call its tools, roll trajectories out, read traces. See docs/api.md.
+
+The names live in `gateway` (sessions and tools, without any model) and `rollout` (trajectories, tokens, engines,
+traces); this package re-exports them. It imports neither torch nor verl.
+"""
+
+from gateway import (
+    Audience,
+    ConfigError,
+    DeliveryUnknown,
+    Gateway,
+    GatewayConfig,
+    GatewayError,
+    LeaseTimeout,
+    Role,
+    Scope,
+    ServerConfig,
+    ServerUnavailable,
+    Session,
+    ToolDefinition,
+    ToolResult,
+    load_servers,
+)
+from rollout.engines.engine import Engine, EngineOptions
+from rollout.engines.opening import opened_engine
+from rollout.engines.sampling import SamplingParameters
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.rows import environment_tasks
+from rollout.environment.startup import opened_environment
+from rollout.environment.task import Origin, Task
+from rollout.errors import EngineError, RolloutError
+from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
+from rollout.tokens.chatml import ByteTokens
+from rollout.trace.record import Reward, Segment, StopReason, Trace, Turn
+from rollout.trace.store import TraceStore, read_traces
+from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Policy, TokenBuilder
+
+__all__ = [
+    "Audience",
+    "ByteTokens",
+    "Call",
+    "Completion",
+    "ConfigError",
+    "DeliveryUnknown",
+    "Edit",
+    "Engine",
+    "EngineError",
+    "EngineOptions",
+    "Environment",
+    "FinishReason",
+    "Gateway",
+    "GatewayConfig",
+    "GatewayError",
+    "Job",
+    "LeaseTimeout",
+    "Lengths",
+    "Limits",
+    "Message",
+    "Origin",
+    "Parsed",
+    "Policy",
+    "Reward",
+    "Role",
+    "RolloutError",
+    "SamplingParameters",
+    "Scope",
+    "Segment",
+    "ServerConfig",
+    "ServerUnavailable",
+    "Session",
+    "StopReason",
+    "Task",
+    "TokenBuilder",
+    "ToolDefinition",
+    "ToolResult",
+    "Trace",
+    "TraceStore",
+    "Turn",
+    "environment_tasks",
+    "jobs_of",
+    "load_environment",
+    "load_servers",
+    "opened_engine",
+    "opened_environment",
+    "play_all",
+    "read_traces",
+    "roll_out",
+]

@@ -1,0 +1,34 @@
+"""`configs`: a copy of the included training configuration to edit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.errors import ConfigError
+from rollout.cli.options import AsJson, print_result
+from rollout.environment.config import INCLUDED_CONFIGS
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def configs(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that does not exist yet.")] = Path("configs"),
+    as_json: AsJson = False,
+) -> int:
+    """Copy the included training configuration and environments, to edit them. Nothing is overwritten."""
+    if out.exists():
+        raise ConfigError("is there already", file=out, key="DIR", remedy="name a new directory")
+    try:
+        shutil.copytree(INCLUDED_CONFIGS, out)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be written: {error}", file=out, key="DIR", remedy="name another directory"
+        ) from error
+    written = sorted(str(path) for path in out.rglob("*.yaml"))
+    print_result({"written": written}, "\n".join(["wrote", *written]), as_json=as_json)
+    return 0

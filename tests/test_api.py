@@ -1,0 +1,37 @@
+"""The public API is what docs/api.md says: its examples run, its names exist, and importing it stays light."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import mcp_rollout
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "api.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def python(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_the_examples_of_the_page_run_one_after_another(tmp_path: Path) -> None:
+    assert len(EXAMPLES) == 4
+    for example in EXAMPLES:
+        done = python(example, tmp_path)
+        assert done.returncode == 0, example + done.stderr
+
+
+def test_the_page_lists_every_public_name() -> None:
+    listed = set(re.findall(r"`(\w+)`", PAGE))
+    assert sorted(set(mcp_rollout.__all__) - listed) == []
+    assert [name for name in mcp_rollout.__all__ if not hasattr(mcp_rollout, name)] == []
+
+
+def test_importing_the_api_needs_no_training_stack(tmp_path: Path) -> None:
+    code = "import sys, mcp_rollout; print(*({'torch', 'verl', 'ray', 'transformers'} & set(sys.modules)))"
+    assert python(code, tmp_path).stdout.strip() == ""
