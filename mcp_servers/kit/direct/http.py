@@ -52,11 +52,7 @@ class HttpServer:
         self.silent: dict[Exchange, float] = {}
 
     async def admitted(self, head: Head, body: bytes) -> dict[str, Any] | None:
-        """The message of a request that can be answered directly; None if it is the SDK's to answer.
-
-        Args:
-            head: One that `may_admit` left open.
-        """
+        """The message of a request that `may_admit` left open; None if it is the SDK's to answer after all."""
         if not await self._accepts(head):
             return None
         try:
@@ -171,9 +167,6 @@ class HttpConnection(asyncio.Protocol):
             self._next()
         elif len(self._buffer) > HEAD_BYTES + DEFAULT_MAX_REQUEST_BODY_SIZE:
             self.transport.pause_reading()  # requests sent ahead of their answers
-
-    def eof_received(self) -> bool:
-        return False
 
     def pause_writing(self) -> None:
         if self._exchange is not None:

@@ -69,7 +69,8 @@ def test_sessions_take_every_step_over_each_transport() -> None:
         assert cell["sessions"] == 4 and cell["lost"] == 0 and cell["failures"] == {}
         # Two steps of a second each; what they took beyond it is no less than nothing.
         assert 0 < cell["steps_per_s"] <= 4 and 0 <= cell["p50_s"] <= cell["p99_s"]
-        assert cell["client_ms"] > 0 and (cell["server_ms"] > 0 or cell["over"] == "in_process")
+        # The kernel counts another process's time in steps of 10 ms, which so few calls may not fill.
+        assert cell["client_ms"] > 0 and cell["server_ms"] >= 0
 
 
 def test_openenv_is_left_out_where_its_environment_is_missing(tmp_path: Path) -> None:
