@@ -35,6 +35,7 @@ from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.loop.turns import TrajectoryOver, Turns
 from rollout.tokens.chatml import ByteTokens
+from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Segment, StopReason, Trace, Turn
 from rollout.trace.store import TraceStore, read_traces
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Policy, TokenBuilder
@@ -81,6 +82,7 @@ __all__ = [
     "ToolResult",
     "Trace",
     "TraceStore",
+    "Traces",
     "TrajectoryOver",
     "Turn",
     "Turns",
