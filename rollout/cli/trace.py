@@ -17,6 +17,7 @@ from rollout.trace.journal import to_json
 from rollout.trace.reader import Traces
 from rollout.trace.search import searched
 from rollout.trace.tokens import token_lines
+from rollout.trace.trained import read_trained
 from rollout.trace.transcript import difference
 from rollout.trace.view import render
 
@@ -68,7 +69,11 @@ def show(
     where: Where = None,
     full: Annotated[bool, typer.Option("--full", help="Unfold thinking and long results.")] = False,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="One line per token of the response: id, kind, mask, log-probability.")
+        bool,
+        typer.Option(
+            "--tokens",
+            help="One line per token of the response: mask, log-probability, what the trainer computed.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -94,7 +99,7 @@ def show(
             if as_json:
                 typer.echo(to_json(trace).decode())
             elif tokens:
-                for line in token_lines(trace):
+                for line in token_lines(trace, read_trained(traces.home_of(entry), trace=trace.id)):
                     typer.echo(line)
             else:
                 console.print(render(trace, full=full))

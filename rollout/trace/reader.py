@@ -110,6 +110,10 @@ class Traces:
             raise ConfigError("its file is gone", file=self.directory, key=entry["id"])
         return self._record(_entry(again))
 
+    def home_of(self, entry: Entry) -> Path:
+        """The directory that the entry's file is in, which has what a trainer computed on it."""
+        return self._index.path_of(entry["file"]).parent
+
     def traces(
         self, *, where: str | None = None, sort: Sequence[str] = (), limit: int | None = None
     ) -> Iterator[Trace]:

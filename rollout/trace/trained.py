@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
@@ -137,16 +138,21 @@ def _trained(rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanA
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(kept), mask=pa.array(missing))
 
 
-def read_trained(directory: str | Path) -> Iterator[TrainedSegment]:
-    """Read what was computed on the segments of all traces in a directory, by step and then by time of writing.
+def read_trained(directory: str | Path, *, trace: str | None = None) -> Iterator[TrainedSegment]:
+    """Read what was computed on the segments of traces in a directory, by step and then by time of writing.
 
     A file that cannot be read is logged and skipped.
+
+    Args:
+        directory: of the traces.
+        trace: id of the only trace to read; None reads all.
     """
     for path in sorted((Path(directory) / DIRECTORY).glob(f"*{SUFFIX}")):
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=64):
-                    yield from map(_segment, batch.to_pylist())
+                    wanted = batch if trace is None else batch.filter(pc.equal(batch.column("trace"), trace))
+                    yield from map(_segment, wanted.to_pylist())
         except (OSError, pa.ArrowInvalid) as error:
             log.warning("not a record of a training step, skipped", file=str(path), problem=str(error))
 

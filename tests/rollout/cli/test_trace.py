@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from typer.testing import CliRunner
 from gateway.errors import ConfigError
 from rollout.cli.trace import app
 from rollout.environment.task import Origin
+from rollout.trace.reader import Traces
 from rollout.trace.record import Reward
 from rollout.trace.store import TraceStore
+from rollout.trace.trained import TrainedSegment, write_trained
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,22 @@ def test_show_finds_by_id_row_worst_and_failure_and_keeps_lines(directory: Path)
         trace("show", directory, "nothing")
     with pytest.raises(ConfigError, match="which trajectory"):
         trace("show", directory)
+
+
+def test_show_lists_what_the_trainer_computed_on_each_token(directory: Path) -> None:
+    with Traces(directory) as traces:
+        entry = next(traces.entries(where="id LIKE '1a%'"))
+        home = traces.home_of(entry)
+    numbers = {"sampled_logprobs": [-0.5, -1.5], "advantages": [0.5, 0.0]}
+    trained = TrainedSegment(
+        trace=entry["id"], segment=0, step=4, uid="u", sample=0, output=0, mask=[True, False],
+        trainer_logprobs=[-0.25, 0.0], **numbers,
+    )  # fmt: skip
+    write_trained(home, 4, [trained, replace(trained, trace="another", advantages=[9.0, 0.0])])
+    header, columns, first, second = trace("show", directory, "1a", "--tokens").splitlines()
+    assert header.endswith(" step 4") and columns.split()[-4:] == ["trainer", "ratio", "advantage", "entropy"]
+    assert first.split()[-4:] == ["-0.50000", "-0.25000", "1.28403", "0.50000"]  # no entropy was computed
+    assert second.split()[-1] == "-1.50000"
 
 
 def test_show_lists_tokens(directory: Path) -> None:
