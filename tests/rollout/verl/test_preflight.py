@@ -211,7 +211,7 @@ FILTERS = "algorithm.filter_groups.enable=True"
     [
         (["trainer.use_v1=False"], ["algorithm.adv_estimator", "grpo", "reward of 0", "set trainer.use_v1=True"]),
         ([FILTERS, "algorithm.filter_groups.metric=acc"], ["filter_groups.metric", "'acc'", "one of reward, letters"]),
-        ([FILTERS, "trainer.v1.trainer_mode=colocate_async"], ["algorithm.filter_groups", "trainer_mode=sync"]),
+        ([FILTERS, "trainer.v1.trainer_mode=colocate_async"], ["algorithm.filter_groups", "trainer_mode=mcp_sync"]),
     ],
 )
 def test_what_withdrawn_trajectories_would_spoil_is_refused(
