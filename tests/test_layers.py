@@ -1,4 +1,4 @@
-"""Imports point one way (DESIGN: layers). Read off the source, so that an import inside a function counts too."""
+"""Imports point one way, see docs/architecture.md. Read off the source: an import inside a function counts too."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Rooms from the bottom to the top. A module imports its own room and rooms in the rows below, never a neighbour in its
-# row: so no two rooms can import each other.
+# Packages from the bottom to the top. A module imports its own package and those in the rows below, never a neighbour
+# in its row: so no two packages can import each other.
 GATEWAY = (
     {"errors", "types", "shortened"},
     {"config"},
