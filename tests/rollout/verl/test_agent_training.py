@@ -69,6 +69,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "data.max_response_length": 640,
         "actor_rollout_ref.model.path": teach(home / "model", conversation(mixed), list(tools.values())),
         "actor_rollout_ref.actor.optim.lr": 1e-3,
+        # The taught policy earns the same reward in a whole group; an update needs something to follow.
+        "actor_rollout_ref.actor.entropy_coeff": 0.01,
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
