@@ -139,7 +139,6 @@ class ServerConfig(_Model):
     """Added to the inherited allow-list; the only way to pass a secret to the server."""
     cwd: str | None = None
     """The program's working directory; the gateway's by default."""
-
     url: str | None = None
     """The address of a server over streamable HTTP, or over SSE."""
     headers: dict[str, str] = Field(default={}, repr=False)
@@ -148,10 +147,8 @@ class ServerConfig(_Model):
     """How to get access tokens for the server."""
     transport: str | None = Field(default=None, validation_alias=AliasChoices("transport", "type"))
     """As other clients write it; only `sse` has an effect, the rest follows from `command` or `url`."""
-
     factory: str | None = None
     """`package.module:function`, called without arguments in this process; returns what `mcp.Client` accepts."""
-
     scope: Scope = Scope.SHARED
     """How the server's state is kept apart between trajectories."""
     tools: ToolSelection = ToolSelection()
@@ -162,7 +159,6 @@ class ServerConfig(_Model):
     """Whether per-turn rewards in this server's results count."""
     required: bool = False
     """Whether the gateway refuses to start without it."""
-
     start_timeout_s: Seconds = 30
     """Process start, handshake and tool listing together."""
     call_timeout_s: Seconds = 60
@@ -183,7 +179,6 @@ class ServerConfig(_Model):
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)
     """Seconds of CPU time for each process of the server, over its whole life (RLIMIT_CPU)."""
-
     log_level: LogLevel = "info"
     """The trace keeps the server's log messages of at least this level."""
 

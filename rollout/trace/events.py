@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from gateway.types import CallFault, Content, ContentKind, ToolResult
-from rollout.environment.config import FilterAction
+from rollout.environment.filter_config import FilterAction
 from rollout.types import Call, Message, Shown
 
 

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from gateway.errors import ConfigError
 from gateway.types import CallFault
-from rollout.trace.record import ROUNDING, SpanKind, Trace, Turn
+from rollout.trace.outcome import ROUNDING
+from rollout.trace.record import SpanKind, Trace, Turn
 from rollout.types import FinishReason, Message
 
 ToolsByEnvironment = Mapping[str, Sequence[Mapping[str, Any]]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import AliasChoices, Field
@@ -13,49 +12,16 @@ from gateway.types import ServerEvents, ToolResult
 from rollout.environment.config import AgentConfig
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message
+from rollout.trace.outcome import Failure, Reward, StopReason
 from rollout.trace.segment import Segment, Span, SpanKind, runs
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
 SCHEMA_VERSION = 2
-ROUNDING = 1e-9
-"""Tolerance for comparing scores, which are sums of floats."""
 
 # Records of earlier versions have the key `heard`.
 RecordedServerEvents = Annotated[ServerEvents, Field(validation_alias=AliasChoices("server_events", "heard"))]
-
-
-class StopReason(StrEnum):
-    """How a trajectory ended."""
-
-    ANSWERED = "answered"
-    """The policy answered without calling a tool, and the environment has no user."""
-    USER_DONE = "user_done"
-    TURN_LIMIT = "turn_limit"
-    USER_TURN_LIMIT = "user_turn_limit"
-    TOOL_CALL_LIMIT = "tool_call_limit"
-    TOKEN_LIMIT = "token_limit"
-    TIME_LIMIT = "time_limit"
-    FILTERED = "filtered"
-    """A filter with the action `end` matched the last turn."""
-    AGENT_ENDED = "agent_ended"
-    """The environment's agent returned before the policy's last message was answered."""
-    ABORTED = "aborted"
-    """The engine aborted a generation. The trajectory is withdrawn; the trace keeps the partial completion."""
-    FAILED = "failed"
-    """The world broke. The trajectory is withdrawn, since it says nothing about the policy."""
-
-    @property
-    def is_truncated(self) -> bool:
-        return not self.is_withdrawn and self not in _COMPLETE
-
-    @property
-    def is_withdrawn(self) -> bool:
-        return self in (StopReason.ABORTED, StopReason.FAILED)
-
-
-_COMPLETE = frozenset({StopReason.ANSWERED, StopReason.USER_DONE, StopReason.AGENT_ENDED})
 
 
 @dataclass(kw_only=True, slots=True)
@@ -99,31 +65,6 @@ class Turn:
         given = [event.reward for event in self.tools]
         given += [self.user.reward] if self.user else []
         return float(sum(reward for reward in given if reward is not None))
-
-
-@dataclass(kw_only=True, slots=True)
-class Reward:
-    """The trajectory's reward and its components."""
-
-    score: float
-    """The weighted sum, with the penalty subtracted."""
-    parts: dict[str, float] = field(default_factory=dict[str, float])
-    turns: list[float] = field(default_factory=list[float])
-    """The weighted reward of each turn, contained in `score`; empty where no turn has one."""
-    penalty: float = 0.0
-    """What the filters subtracted, as a positive number."""
-
-    def reaches(self, threshold: float) -> bool:
-        """Whether the score is at least `threshold`, up to rounding."""
-        return self.score >= threshold - ROUNDING
-
-
-@dataclass(kw_only=True, slots=True)
-class Failure:
-    """Why a trajectory was withdrawn."""
-
-    kind: str
-    message: str
 
 
 @dataclass(kw_only=True, slots=True)

@@ -151,8 +151,8 @@ def read_trained(directory: str | Path, *, trace: str | None = None) -> Iterator
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=64):
-                    wanted = batch if trace is None else batch.filter(pc.equal(batch.column("trace"), trace))
-                    yield from map(_segment, wanted.to_pylist())
+                    rows = batch if trace is None else batch.filter(pc.field("trace") == trace)
+                    yield from map(_segment, rows.to_pylist())
         except (OSError, pa.ArrowInvalid) as error:
             log.warning("not a record of a training step, skipped", file=str(path), problem=str(error))
 

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from gateway.types import ServerEvents
-from rollout.environment.config import FilterAction
+from rollout.environment.filter_config import FilterAction
 from rollout.trace.events import Mark, ToolEvent
 from rollout.trace.record import Trace, Turn
 

@@ -12,14 +12,8 @@ from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
-from rollout.environment.config import (
-    Environment,
-    FiltersConfig,
-    ThinkingConfig,
-    ThinkingContext,
-    environment_names,
-    load_environment,
-)
+from rollout.environment.config import Environment, ThinkingConfig, ThinkingContext, environment_names, load_environment
+from rollout.environment.filter_config import FiltersConfig
 from rollout.environment.reward_config import RewardConfig, Section
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts

@@ -17,7 +17,8 @@ from gateway.types import (
     ServerRequest,
     ToolResult,
 )
-from rollout.environment.config import AgentConfig, FilterAction
+from rollout.environment.config import AgentConfig
+from rollout.environment.filter_config import FilterAction
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, MarkKind, UserEvent
 from rollout.trace.record import Reward, StopReason, Trace

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from rollout.environment.config import Environment, FilterAction, ThinkingContext, ThinkingReward
+from rollout.environment.config import Environment, ThinkingContext, ThinkingReward
+from rollout.environment.filter_config import FilterAction
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
