@@ -10,7 +10,10 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
 # SGLang has one of its own, so that what it brings along changes nothing in the other.
 SGLANG_VENV ?= .venv-sglang
 
-.PHONY: install third-party sglang demo demo-control docs test test-full lint bench clean
+# So has OpenEnv, whose own client and server `make bench` measures beside ours.
+OPENENV_VENV ?= .venv-openenv
+
+.PHONY: install third-party bfcl sglang bench-peers demo demo-control docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -35,6 +38,13 @@ $(VENV)/third_party/.installed: $(wildcard tests/third_party/*.json tests/third_
 		ci --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
 
+# The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_servers.bfcl and its tests.
+bfcl: $(VENV)/.bfcl
+
+$(VENV)/.bfcl: constraints/bfcl.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-deps --requirement constraints/bfcl.txt
+	@touch $@
+
 # verl with SGLang on a machine without a GPU: verl's own set first, then SGLang and what it imports, as they are named.
 sglang: $(SGLANG_VENV)/.installed
 
@@ -48,6 +58,15 @@ $(SGLANG_VENV)/.installed: pyproject.toml constraints/cpu.txt constraints/sglang
 	$(SGLANG_VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/sglang_cpu.txt
 	@touch $@
 
+# The peers of `mcp-rollout bench`: OpenEnv's client and server, pinned.
+bench-peers: $(OPENENV_VENV)/.installed
+
+$(OPENENV_VENV)/.installed: constraints/openenv.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make bench-peers PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	$(PYTHON) -m venv $(OPENENV_VENV)
+	$(OPENENV_VENV)/bin/python -m pip install --quiet --constraint constraints/openenv.txt openenv-core
+	@touch $@
+
 demo: install
 	$(BIN)/python examples/demo.py
 
@@ -55,7 +74,7 @@ demo: install
 demo-control: install
 	$(BIN)/python examples/demo.py --control
 
-lint: docs
+lint: docs bfcl
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -64,16 +83,18 @@ lint: docs
 docs: install
 	$(BIN)/mkdocs build --strict
 
-test: lint third-party
+test: lint third-party bfcl
 	$(BIN)/python -m pytest -m "not full and not gpu"
 
-test-full: lint third-party sglang
+test-full: lint third-party bfcl sglang
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
 
-bench: install
+bench: install bench-peers
 	$(BIN)/mcp-rollout bench call --json
+	$(BIN)/mcp-rollout bench sessions --openenv $(OPENENV_VENV)/bin/python
 	$(BIN)/python tests/bench/turn_cost.py
+	$(BIN)/python tests/bench/starts.py
 	-$(BIN)/python tests/bench/event_loop.py
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(OPENENV_VENV) outputs

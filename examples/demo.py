@@ -1,6 +1,6 @@
 """Train a tiny policy to use MCP tools better, with verl's GRPO, on this CPU.
 
-    python examples/demo.py [--seed 0] [--steps 24] [--control] [--out DIR]
+    python examples/demo.py [--seed 0] [--steps 30] [--control] [--out DIR]
 
 Every step is a command that you can type yourself, and is printed. `--control` trains with a learning rate of zero; its
 curve has to stay flat.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from demo_experiment.display import chart, command, console, picture
 from demo_experiment.experiment import COMPARED_STEPS, Experiment, Result, learn
+from demo_experiment.outcomes import Outcomes, summarise
 from rich.columns import Columns
 from rich.panel import Panel
 from rich.table import Table
@@ -64,12 +65,32 @@ def show(result: Result, home: Path) -> None:
     for what, earlier, later in (training, ("held out", before, after)):
         table.add_row(what, f"{earlier:.3f}", f"{later:.3f}", f"{later - earlier:+.3f}")
     console.print(table)
+    console.print(state_table(summarise(result.before), summarise(result.after)))
     show_one_order(result)
     picture(result.curve, held_out=result.held_out, path=home / "curve.png")
     console.print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.seconds.items()))
     console.print(f"everything lies in [bold]{home}[/bold]: curve.png, result.json, the expert's traces in expert/,")
     console.print("the training's in train/traces/, the model that it began with in model/, verl's output in train.log")
     console.print(f"read on with [bold].venv/bin/mcp-rollout trace ls {home / 'train' / 'traces'}[/bold]")
+
+
+def state_table(before: Outcomes, after: Outcomes) -> Table:
+    """Held-out tasks with the full reward by order state, with 95% intervals, and how trajectories ended."""
+    table = Table("held out", "before", "after", "95% interval")
+    for name, old, new in (
+        *((state, before.by_state[state], after.by_state[state]) for state in after.by_state),
+        ("all", before.total, after.total),
+    ):
+        low, high = new.interval
+        table.add_row(
+            name, f"{old.share:.2f}", f"{new.share:.2f} ({new.count} of {new.of})", f"{low:.2f} to {high:.2f}"
+        )
+    for name, old, new in (
+        ("ended by a token limit", before.token_limit, after.token_limit),
+        ("ended in a loop", before.looping, after.looping),
+    ):
+        table.add_row(name, f"{old:.1%}", f"{new:.1%}", "")
+    return table
 
 
 def show_one_order(result: Result) -> None:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import anyio
 import structlog
+from anyio.lowlevel import checkpoint
 
 from gateway.catalogue.hidden_text import Budget, HiddenText, find_hidden, find_hidden_in_tool, plain
 from gateway.catalogue.names import expose, policy_tools
@@ -101,10 +102,10 @@ class Gateway:
                 error = unavailable
             failures[server] = error
         opened = {server: opened[server] for server in self.config.servers if server in opened}
-        self._publish(opened, failures)
+        await self._publish(opened, failures)
         self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=self._log)
 
-    def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
+    async def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
         self.instructions = MappingProxyType({server: found.instructions for server, found in opened.items()})
         self.malformed = MappingProxyType({server: found.malformed for server, found in opened.items()})
@@ -115,16 +116,23 @@ class Gateway:
                 self._log.warning(
                     "server.secret_in_tools", server=server, tools=[*map(plain, connection.tools_with_secrets)]
                 )
-        self.hidden_text = MappingProxyType({server: _hidden_text(found) for server, found in opened.items()})
+        found_text: dict[str, tuple[HiddenText, ...]] = {}
+        for server, connection in opened.items():
+            await checkpoint()  # a server with thousands of tools would hold the event loop in each of these steps
+            found_text[server] = _hidden_text(connection)
+        self.hidden_text = MappingProxyType(found_text)
         for server, findings in self.hidden_text.items():
             if findings:
                 self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
+        await checkpoint()
         chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
+        await checkpoint()
         check_elicitation(self.config, chosen)
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         for server, connection in opened.items():
+            await checkpoint()
             names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
             self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
 
@@ -132,6 +140,11 @@ class Gateway:
         config, own = self.config.servers[server], {tool.name for tool in connection.tools}
         chosen = select_tools(server, config, connection.tools)
         return chosen + resource_tools(server, config, has=connection.resource_kinds, taken=own)
+
+    @property
+    def spawned(self) -> Mapping[str, str]:
+        """By server with `start: fork`, why its processes are spawned; without the servers that are forked."""
+        return {server: forks.refused for server, forks in self._openings.forks.items() if forks.refused}
 
     async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Read a server's instructions, or one of its resources or prompts, in a separate lease without a reset.
@@ -151,7 +164,13 @@ class Gateway:
             return await session.call(tool.exposed_name, arguments)
 
     def lease(
-        self, *, trajectory: str, task: str | None, seed: int, tools: Collection[str] | None = None
+        self,
+        *,
+        trajectory: str,
+        task: str | None,
+        seed: int,
+        tools: Collection[str] | None = None,
+        later_tools: Collection[str] = (),
     ) -> AbstractAsyncContextManager[Session]:
         """A session for one trajectory: slots, connections, every server reset; released when the block is left.
 
@@ -160,17 +179,19 @@ class Gateway:
             task: The argument of `reset`; None resets nothing, for example to list tasks.
             seed: Sent to `reset` and with every request.
             tools: Exposed names of the tools the policy may use in this trajectory; None means all.
+            later_tools: Exposed names of tools that it may use once `Session.reveal` names them.
 
         Raises:
-            ConfigError: `tools` names an unknown tool.
+            ConfigError: `tools` or `later_tools` names an unknown tool.
             LeaseTimeout: no slot, or no connection, within `lease_timeout_s`.
             ToolsChanged: a server's tools differ from those at the gateway's start.
             GatewayError: a server could not be reached, or refused the reset.
         """
         assert self._leases is not None, "the gateway was not entered"
-        return self._leases.lease(trajectory, task, seed, self._select(tools))
+        chosen = self._select(tools) | self._select(later_tools)
+        return self._leases.lease(trajectory, task, seed, chosen, later_tools)
 
-    def _select(self, names: Collection[str] | None) -> Mapping[str, ToolDefinition]:
+    def _select(self, names: Collection[str] | None) -> dict[str, ToolDefinition]:
         if names is None:
             return self._policy_tools
         for name in names:

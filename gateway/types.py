@@ -195,6 +195,7 @@ class ToolResult:
     coerced: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The values sent instead of strings that were coerced, by dotted path of the argument."""
     fault: CallFault | None = None
+    resends: int = 0
 
     @property
     def text(self) -> str:

@@ -28,16 +28,21 @@ from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task
-from rollout.errors import EngineError, RolloutError
+from rollout.errors import AgentError, EngineError, RolloutError
 from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
+from rollout.loop.agent import Agent
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
+from rollout.loop.turns import TrajectoryOver, Turns
 from rollout.tokens.chatml import ByteTokens
+from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Segment, StopReason, Trace, Turn
 from rollout.trace.store import TraceStore, read_traces
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Policy, TokenBuilder
 
 __all__ = [
+    "Agent",
+    "AgentError",
     "Audience",
     "ByteTokens",
     "Call",
@@ -77,7 +82,10 @@ __all__ = [
     "ToolResult",
     "Trace",
     "TraceStore",
+    "Traces",
+    "TrajectoryOver",
     "Turn",
+    "Turns",
     "environment_tasks",
     "jobs_of",
     "load_environment",

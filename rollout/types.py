@@ -33,6 +33,10 @@ class Completion:
     """`[begin, end)` of the ids that were not sampled: the marker with which the thinking budget closed the thought."""
     generations: int = 1
     """Number of engine requests."""
+    request_ids: tuple[str, ...] = ()
+    """The engine's ids of the requests, where they are known."""
+    seeds: tuple[int, ...] = ()
+    """The sampling seed of each request, where requests have one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

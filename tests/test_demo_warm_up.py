@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ def played(what: str) -> Trace:
     trace = Trace.begin(what, Task(environment="shop", task=what, seed=0, prompt=prompt), Origin())
     call = Call(name="look", arguments={"what": what})
     found = ToolResult(content=(Content(kind=ContentKind.TEXT, text=f"{what}: 3"),))
-    for parsed in (Parsed(content="", thinking="I look.", calls=(call,)), Parsed(content=f"There is {what}.")):
+    for parsed in (Parsed(content="", thinking="I look.", calls=(call,)), Parsed(content=f"There is {what}: 3.")):
         trace.add_completion(Completion(ids=[1]), parsed, Edit(appended=[1]), mask_thinking=False)
         if parsed.calls:
             trace.messages += trace.add_calls([call], [found])
@@ -56,7 +58,7 @@ def weights(model: Path) -> dict[str, Any]:
 
 
 def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, model: Path) -> None:
-    from demo_experiment.warm_up import read_rows, tokenize
+    from demo_experiment.warm_up import read_rows, rendered, tokenize
     from transformers import AutoTokenizer
 
     from rollout.tokens.counting import trajectory_lengths
@@ -64,7 +66,7 @@ def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, mode
 
     tokenizer, tokens = AutoTokenizer.from_pretrained(model), load_tokens(str(model))
     for row in read_rows(rows):
-        conversation = tokenize(tokenizer, row)
+        conversation = tokenize(tokenizer, rendered(tokenizer, row))
         rollout = trajectory_lengths(tokens, played(row["task"]), TOOLS["shop"])
         assert len(conversation.ids) == rollout.prompt + rollout.response
         assert sum(conversation.sampled) == sum(rollout.completions)
@@ -94,3 +96,25 @@ def test_too_few_rows_for_a_batch_are_refused(rows: Path, model: Path) -> None:
 
     with pytest.raises(ConfigError, match="4 rows, a batch takes 16"):
         warm_up(model, rows, WarmUp())
+
+
+def test_a_variant_has_other_values_and_the_same_decision() -> None:
+    from demo_experiment.variation import Piece, order_numbers, vary
+
+    asked = "Hello, I am Ada. Please cancel it.<|im_end|>\n"
+    found = '{"orders":[{"order_id":"W123","status":"shipped","items":["Desk Lamp"]}],"on":"2026-03-20"}'
+    pieces = [Piece(asked, False), Piece("I look.", True), Piece(found, False), Piece("Track W123: 2026-03-20.", True)]
+    numbers = ["W500", "W600"]
+    assert order_numbers([pieces]) == ["W123"]
+    variants = [vary(pieces, numbers, random.Random(seed)) for seed in range(40)]
+    for variant in variants:
+        assert [piece.sampled for piece in variant] == [piece.sampled for piece in pieces]
+        answer = re.fullmatch(r"Track (W\d+): (\d{4}-\d\d-\d\d)\.", variant[3].text)
+        assert answer is not None and answer[1] in numbers
+        # The assistant's copies are exchanged together with what it copied.
+        assert f'"{answer[1]}"' in variant[2].text and answer[2] in variant[2].text
+        assert '"status":"shipped"' in variant[2].text and variant[0].text.endswith("<|im_end|>\n")
+    assert len({variant[0].text for variant in variants}) > 5
+    assert len({variant[3].text for variant in variants}) > 5
+    days = {day for variant in variants for day in re.findall(r"\d{4}-\d\d-\d\d", variant[3].text)} - {"2026-03-20"}
+    assert min(days) >= "2026-05-01", "no invented day may be one of the tasks'"

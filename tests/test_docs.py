@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -25,3 +26,14 @@ def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert built.returncode == 0, built.stderr
+
+
+def test_every_configuration_key_has_a_meaning_and_every_command_its_options() -> None:
+    specification = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+    assert specification is not None and specification.loader is not None
+    reference = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(reference)
+    keys = [line for line in reference.configuration_page().splitlines() if re.match(r"\| (★ )?`", line)]
+    assert len(keys) > 100
+    assert [line for line in keys if line.endswith("|  |")] == []
+    assert "`--environments-dir <path>`" in reference.commands_page()

@@ -3,7 +3,8 @@
 
 For models that fill a GPU use verl's own SFT trainer, which reads the same rows. This one teaches a tiny model a format
 within minutes on two cores: the prefix that all conversations share (system message and tool schemas, most of their
-tokens) is computed once per step instead of once per conversation.
+tokens) is computed once per step instead of once per conversation. Each step trains on new variants of the
+conversations (`variation.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from demo_experiment.variation import Piece, order_numbers, vary
 from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModelForCausalLM,
@@ -28,18 +30,20 @@ from transformers import (
 
 from gateway.errors import ConfigError
 
+_USER = "<|im_start|>user\n"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmUp:
     """Hyperparameters. The same values, rows and number of threads give the same model."""
 
-    steps: int = 400
+    steps: int = 350
     batch_size: int = 16
-    learning_rate: float = 3e-3
+    learning_rate: float = 5e-3
     """The peak: the rate rises over the first 20 steps and falls over the last 70 percent."""
     context_weight: float = 0.1
-    """Loss weight of tokens that the assistant did not write; its own have 1. Tool results contain what the assistant
-    has to copy, and a small weight on them teaches copying."""
+    """Loss weight of tokens that the assistant did not write; its own have 1. Tool results repeat order numbers,
+    and predicting them teaches copying."""
     seed: int = 0
 
 
@@ -48,8 +52,8 @@ class Conversation:
     """A row's tokens, the same as in a rollout of the conversation."""
 
     ids: list[int]
-    sampled: list[bool]  # [len(ids)]
-    """Whether the assistant wrote the token, its end-of-turn token included."""
+    sampled: list[bool]
+    """Whether the assistant sampled the token."""
 
 
 def warm_up(
@@ -67,11 +71,13 @@ def warm_up(
         ConfigError: `data` has fewer rows than a batch.
     """
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    conversations = [tokenize(tokenizer, row) for row in read_rows(data)]
+    conversations = [rendered(tokenizer, row) for row in read_rows(data)]
     if len(conversations) < options.batch_size:
         raise ConfigError(f"has {len(conversations)} rows, a batch takes {options.batch_size}", file=data)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
-    loss = _train(model, conversations, options, progress or (lambda _step, _loss: None))
+    loss = _train(
+        model, Variants(tokenizer, conversations, options.seed), options, progress or (lambda _step, _loss: None)
+    )
     model.save_pretrained(model_dir)
     return loss
 
@@ -89,10 +95,9 @@ def read_rows(data: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def tokenize(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> Conversation:
-    """Tokenize a conversation as a rollout does: the assistant's text is encoded separately from its context."""
-    ids: list[int] = []
-    sampled: list[bool] = []
+def rendered(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> list[Piece]:
+    """Render a conversation as a rollout does, in pieces: the assistant's texts and those between them."""
+    pieces: list[Piece] = []
     done = ""
     for index, message in enumerate(row["messages"]):
         if message["role"] != "assistant":
@@ -102,12 +107,38 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> Conv
         if not asked.startswith(done) or not answered.startswith(asked):
             raise ConfigError("rewrites earlier turns, so no rollout would see what is trained on", key="chat_template")
         end = answered.rindex(str(tokenizer.eos_token)) + len(str(tokenizer.eos_token))
-        for text, is_sampled in ((asked[len(done) :], False), (answered[len(asked) : end], True)):
-            piece = tokenizer.encode(text, add_special_tokens=False)
-            ids += piece
-            sampled += [is_sampled] * len(piece)
+        pieces += [Piece(asked[len(done) :], False), Piece(answered[len(asked) : end], True)]
         done = answered[:end]
-    return Conversation(ids, sampled)
+    return pieces
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> Conversation:
+    """Tokenize a conversation as a rollout does: each piece is encoded separately."""
+    encoded = [tokenizer.encode(piece.text, add_special_tokens=False) for piece in pieces]
+    sampled = [piece.sampled for piece, ids in zip(pieces, encoded, strict=True) for _ in ids]
+    return Conversation([token for ids in encoded for token in ids], sampled)
+
+
+class Variants:
+    """Variants of conversations, made as they are needed; all of them share a prefix.
+
+    Args:
+        conversations: All with the same system message and the same tools.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Sequence[Piece]], seed: int) -> None:
+        self._tokenizer, self._rng = tokenizer, random.Random(seed)
+        first = conversations[0][0].text
+        # Before the first user message: a special token, at which any text may be cut without changing its tokens.
+        end = first.index(_USER) + len(_USER)
+        self.prefix: list[int] = tokenizer.encode(first[:end], add_special_tokens=False)
+        self._conversations = [[Piece(pieces[0].text[end:], False), *pieces[1:]] for pieces in conversations]
+        self._numbers = order_numbers(self._conversations)
+
+    def draw(self, count: int) -> list[Conversation]:
+        """Return variants of `count` different conversations, without their prefix."""
+        chosen = self._rng.sample(self._conversations, count)
+        return [tokenize(self._tokenizer, vary(pieces, self._numbers, self._rng)) for pieces in chosen]
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], count: int, *, generate: bool) -> str:
@@ -119,20 +150,17 @@ def _render(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], count: i
 
 def _train(
     model: PreTrainedModel,
-    conversations: Sequence[Conversation],
+    variants: Variants,
     options: WarmUp,
     progress: Callable[[int, float], None],
 ) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
-    # The last shared token stays with each conversation: it predicts the conversation's first own token.
-    shared = _common_prefix([conversation.ids for conversation in conversations]) - 1
-    prefix = torch.tensor([conversations[0].ids[:shared]])
-    rng = random.Random(options.seed)
+    prefix = torch.tensor([variants.prefix])
     value = float("nan")
     for step in range(options.steps):
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * _schedule(step, options.steps)
-        batch = rng.sample(conversations, options.batch_size)
+        batch = variants.draw(options.batch_size)
         past = model(input_ids=prefix, use_cache=True, logits_to_keep=1).past_key_values
         terms = [_loss(model, past, part, options.context_weight) for part in _by_length(batch)]
         loss = torch.stack([total for total, _ in terms]).sum() / sum(weight for _, weight in terms)
@@ -143,11 +171,6 @@ def _train(
         value = loss.item()
         progress(step + 1, value)
     return value
-
-
-def _common_prefix(sequences: Sequence[list[int]]) -> int:
-    first, last = min(sequences), max(sequences)
-    return next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
 
 
 def _schedule(step: int, steps: int) -> float:
@@ -167,14 +190,13 @@ def _loss(
     model: PreTrainedModel, past: Cache, part: Sequence[Conversation], context_weight: float
 ) -> tuple[torch.Tensor, float]:
     """Return the weighted sum of the negative log-likelihoods after the prefix `past`, and the sum of the weights."""
-    shared = past.get_seq_length()
-    length = max(len(conversation.ids) for conversation in part) - shared
+    length = max(len(conversation.ids) for conversation in part)
     ids = torch.zeros(len(part), length, dtype=torch.long)
     weights = torch.zeros(len(part), length)
     for row, conversation in enumerate(part):
-        own, sampled = conversation.ids[shared:], conversation.sampled[shared:]
-        ids[row, : len(own)] = torch.tensor(own)
-        weights[row, : len(own)] = torch.tensor([1.0 if written else context_weight for written in sampled])
+        ids[row, : len(conversation.ids)] = torch.tensor(conversation.ids)
+        written = [1.0 if sampled else context_weight for sampled in conversation.sampled]
+        weights[row, : len(written)] = torch.tensor(written)
     # Expanded, not copied, so that the prefix receives the gradients of all conversations.
     layers: list[Any] = past.layers
     copies = [tuple(kept.expand(len(part), -1, -1, -1) for kept in (layer.keys, layer.values)) for layer in layers]

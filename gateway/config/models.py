@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from gateway.config.calls import CallsConfig
 from gateway.config.mapping_file import read_mapping
 from gateway.config.pydantic_errors import validate
 from gateway.config.tool_selection import ToolSelection
@@ -28,22 +28,13 @@ __all__ = [
     "SamplingConfig",
     "Seconds",
     "ServerConfig",
-    "child_env",
+    "Start",
     "expand",
     "read_mapping",
     "validate",
 ]
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-INHERITED_ENV = frozenset(
-    "PATH HOME USER LOGNAME SHELL TERM LANG LANGUAGE TZ TMPDIR TMP TEMP "
-    "VIRTUAL_ENV PYTHONPATH LD_LIBRARY_PATH XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME "
-    "SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS "
-    "SYSTEMROOT SYSTEMDRIVE COMSPEC PATHEXT WINDIR USERPROFILE APPDATA LOCALAPPDATA PROGRAMFILES".split()
-)
-"""Variables that a server process inherits, in addition to `LC_*` and its entry's `env`. All others, for example tokens
-and proxy addresses with credentials, stay with the trainer."""
 
 TRANSPORTS = {
     **dict.fromkeys(("stdio", "local"), "command"),
@@ -63,6 +54,14 @@ class Kind(StrEnum):
     HTTP = "http"
     SSE = "sse"
     IN_PROCESS = "in_process"
+
+
+class Start(StrEnum):
+    """How processes of a stdio server come to be."""
+
+    SPAWN = "spawn"
+    FORK = "fork"
+    """From one process that is ready to serve, for Python programs that do before nothing that must not be shared."""
 
 
 class _Model(BaseModel):
@@ -86,6 +85,7 @@ class ElicitationConfig(_Model):
     server: str
     """The server whose tool with the role `elicit` answers."""
     timeout_s: Seconds = 60
+    """For one answer."""
 
 
 class SamplingConfig(_Model):
@@ -94,8 +94,11 @@ class SamplingConfig(_Model):
     url: str
     """The base, as in `https://api.example.com/v1`; `/chat/completions` is added."""
     model: str
+    """The endpoint's name of the model."""
     api_key: SecretStr | None = None
+    """Sent as a bearer token."""
     timeout_s: Seconds = 60
+    """For one completion."""
     max_tokens: int = Field(default=4096, ge=1)
     """Maximum tokens of one completion."""
 
@@ -111,10 +114,13 @@ class ClientCredentialsConfig(_Model):
     issuer: str
     """The authorization server; credentials go nowhere else."""
     client_id: str
+    """As registered with the authorization server."""
     client_secret: SecretStr
+    """Write a variable: `${NAME}`."""
     scope: str | None = None
     """Space-separated scopes."""
     method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+    """How the secret is sent to the token endpoint."""
 
     @field_validator("issuer")
     @classmethod
@@ -126,21 +132,25 @@ class ServerConfig(_Model):
     """One server: exactly one of `command`, `url` and `factory`, and settings that apply to all three."""
 
     command: str | None = None
+    """The program of a stdio server."""
     args: tuple[str, ...] = ()
+    """The program's arguments."""
     env: dict[str, str] = Field(default={}, repr=False)
     """Added to the inherited allow-list; the only way to pass a secret to the server."""
     cwd: str | None = None
-
+    """The program's working directory; the gateway's by default."""
     url: str | None = None
+    """The address of a server over streamable HTTP, or over SSE."""
     headers: dict[str, str] = Field(default={}, repr=False)
+    """Added to every request."""
     client_credentials: ClientCredentialsConfig | None = None
+    """How to get access tokens for the server."""
     transport: str | None = Field(default=None, validation_alias=AliasChoices("transport", "type"))
     """As other clients write it; only `sse` has an effect, the rest follows from `command` or `url`."""
-
     factory: str | None = None
     """`package.module:function`, called without arguments in this process; returns what `mcp.Client` accepts."""
-
     scope: Scope = Scope.SHARED
+    """How the server's state is kept apart between trajectories."""
     tools: ToolSelection = ToolSelection()
     """Which tools the policy sees, and how; a list is short for `{allow: [...]}`."""
     roles: dict[Role, str] = {}
@@ -149,24 +159,26 @@ class ServerConfig(_Model):
     """Whether per-turn rewards in this server's results count."""
     required: bool = False
     """Whether the gateway refuses to start without it."""
-
     start_timeout_s: Seconds = 30
     """Process start, handshake and tool listing together."""
     call_timeout_s: Seconds = 60
+    """Longest duration of one call, without the time of answers to its requests."""
     close_timeout_s: Seconds = 5
     """Time to close in order; after it the process group is killed."""
     max_message_bytes: int = Field(default=8 << 20, ge=1024)
+    """Longest message from the server; a longer answer is an error of its call."""
     min_ready: int = Field(default=0, ge=0)
     """Warm processes kept ready under scope `process`."""
     max_processes: int | None = Field(default=None, ge=1)
     """Maximum processes at a time under scope `process`, warm and closing ones included; a lease waits for its turn."""
     leases_per_process: int = Field(default=1, ge=1)
     """Number of leases after which a process is replaced; above 1 the server's reset tool makes it fresh in between."""
+    start: Start = Start.SPAWN
+    """How processes under scope `process` come to be."""
     max_memory_mb: int | None = Field(default=None, ge=16)
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)
     """Seconds of CPU time for each process of the server, over its whole life (RLIMIT_CPU)."""
-
     log_level: LogLevel = "info"
     """The trace keeps the server's log messages of at least this level."""
 
@@ -218,9 +230,11 @@ class ServerConfig(_Model):
         for key, needed in _NEEDS.items():
             if getattr(self, key) and needed != given[0]:
                 raise InvalidValue(f"{key} needs a {needed}, and the entry has a {given[0]}", f"remove {key}")
-        for key in ("min_ready", "max_processes", "leases_per_process"):
+        for key in ("min_ready", "max_processes", "leases_per_process", "start"):
             if key in self.model_fields_set and self.scope is not Scope.PROCESS:
                 raise ValueError(f"{key} needs scope: process")
+        if self.start is Start.FORK and self.command is None:
+            raise ValueError("start: fork needs a command")
         if self.max_processes is not None and self.min_ready > self.max_processes:
             raise ValueError("min_ready is more than max_processes")
         if (self.max_memory_mb or self.max_cpu_s) and self.command is None:
@@ -248,16 +262,23 @@ class GatewayConfig(_Model):
     """All servers of one gateway, and bounds that do not belong to a single server."""
 
     servers: dict[str, ServerConfig]
+    """By name."""
     max_sessions: int = Field(default=64, ge=1)
     """Maximum sessions at a time. Connections have no limit, so no session can hold one and starve for another."""
     lease_timeout_s: Seconds = 1800
     """Bound on the wait for slots and connections."""
     reset_timeout_s: Seconds = 30
+    """Longest duration of one `reset`."""
     release_timeout_s: Seconds = 10
+    """Longest duration of one `release`."""
     lease_dir: LeaseDirConfig = LeaseDirConfig()
+    """The directory of each lease."""
+    calls: CallsConfig = CallsConfig()
 
     elicitation: ElicitationConfig | None = None
+    """What answers questions to the user; None refuses them."""
     sampling: SamplingConfig | None = None
+    """The model for servers' sampling requests; None refuses them."""
     max_requests_per_call: int = Field(default=10, ge=1)
     """How often a server may ask for elicitation or sampling within one call."""
 
@@ -275,13 +296,3 @@ class GatewayConfig(_Model):
             for name, entry in self.servers.items()
         }
         return self.model_copy(update={"servers": entries})
-
-
-def child_env(entry: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server process: the allow-list (see `INHERITED_ENV`) and what its entry names."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name.upper() in INHERITED_ENV or name.upper().startswith("LC_")
-    }
-    return inherited | dict(entry)

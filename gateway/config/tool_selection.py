@@ -19,7 +19,9 @@ class ToolOverride(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str | None = None
+    """A new name."""
     description: str | None = None
+    """A new description."""
     fixed: dict[str, Any] = {}
     """Arguments that the gateway sends and the policy never sees; `${trajectory.id}` and `${trajectory.seed}` in
     their strings are expanded for each trajectory."""

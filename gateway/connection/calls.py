@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import mcp_types as mcp
 from mcp import MCPError
 from mcp.client.session import ClientSession
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 from gateway.config.models import ServerConfig
+from gateway.connection.call_request import send_call
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor
 from gateway.connection.resource_calls import fetch
@@ -20,9 +22,11 @@ from gateway.connection.server_requests import InFlightCalls, answer_round
 from gateway.connection.tool_listing import raw_tools
 from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.schemas.check import check_output
+from gateway.transport.channel import Json
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.link import Link
-from gateway.transport.wire import ANSWER, Answer, failure, read_result
+from gateway.transport.results import Answer, PlainResult, read_answer, read_result
+from gateway.transport.wire import failure
 from gateway.types import ToolDefinition, ToolResult
 
 MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
@@ -81,9 +85,9 @@ class Calls:
             call.left()
         token = self._in_flight.open(call)
         if self.notes_delivery:
-            meta = {**meta, "progress_token": token}
+            meta = {**meta, "progressToken": token}
         began = time.perf_counter()
-        answer: mcp.CallToolResult | None = None
+        answer: mcp.CallToolResult | PlainResult | None = None
         with anyio.move_on_after(timeout_s) as call.scope:
             try:
                 if tool.resource_kind is None:
@@ -118,33 +122,23 @@ class Calls:
         arguments: Mapping[str, Any],
         meta: Mapping[str, Any],
         call: InFlightCall,
-    ) -> mcp.CallToolResult:
-        """One `tools/call`, without the SDK's second validation of the result and without its hidden `tools/list`.
-
-        A server that needs input first is called again with the answers, as often as it may ask.
+    ) -> mcp.CallToolResult | PlainResult:
+        """One `tools/call`. A server that needs input first is called again with the answers, as often as it may ask.
 
         Raises:
             RequestRefused: it needs input that no configured component gives.
             ValueError: it came back too often with nothing but a request to call again.
         """
         state: str | None = None
-        answers: dict[str, Any] | None = None
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            call.progress(progress, total, message)
-
-        callback = None if self.notes_delivery else on_progress
+        answers: Json | None = None
         for _ in range(_MAX_ROUNDS):
-            params = mcp.CallToolRequestParams(
-                name=name,
-                arguments=dict(arguments),
-                request_state=state,
-                input_responses=answers,
-                _meta=cast("Any", dict(meta)),
-            )
-            request = mcp.CallToolRequest(params=params)
-            answer: Answer = await session.send_request(request, ANSWER, progress_callback=callback)
-            if isinstance(answer, mcp.CallToolResult):
+            params = {"name": name, "arguments": arguments, "_meta": meta}
+            if state is not None:
+                params["requestState"] = state
+            if answers is not None:
+                params["inputResponses"] = answers
+            answer = await self._answer(session, params, call)
+            if not isinstance(answer, mcp.InputRequiredResult):
                 return answer
             call.round_done()
             state, answers = answer.request_state, None
@@ -154,8 +148,24 @@ class Calls:
                 await anyio.sleep(_ROUND_S)
         raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
 
+    async def _answer(self, session: ClientSession, params: Json, call: InFlightCall) -> PlainResult | Answer:
+        """The answer to one request, validated once."""
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            call.progress(progress, total, message)
+
+        callback = None if self.notes_delivery else on_progress
+        raw = await send_call(session, self._link.channel, params, call, callback)
+        return read_answer(raw, session.protocol_version or LATEST_HANDSHAKE_VERSION)
+
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """As `Connection.list_raw`."""
+        try:
+            return await self._list_raw(timeout_s)
+        except GatewayError as error:
+            raise self._redactor.error(error) from error.__cause__
+
+    async def _list_raw(self, timeout_s: float) -> list[Any]:
         where = {"server": self._server, "tool": "tools/list"}
         session = self._open_session(**where)
         with Delivery() as delivery, anyio.move_on_after(timeout_s):

@@ -258,7 +258,8 @@ class Connection:
 
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
         roles = {name: role for role, name in self.config.roles.items()}
-        tools, faults = await list_definitions(session, self.server, roles, self.config.max_message_bytes)
+        most_bytes = self.config.max_message_bytes
+        tools, faults = await list_definitions(session, self.server, roles, most_bytes, self.protocol.listing)
         return tuple(tools), tuple(self._redactor.text(fault) for fault in faults)
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:

@@ -59,6 +59,8 @@ class InFlightCall(Delivery):
         nested: Whether a call that is itself in flight waits for this one.
     """
 
+    is_call = True
+
     def __init__(
         self,
         *,

@@ -123,7 +123,7 @@ class InFlightCalls:
 
 
 async def answer_round(call: InFlightCall, asked: Mapping[str, mcp.InputRequest]) -> dict[str, Any]:
-    """Answer all requests of a round concurrently; the result has the round's keys.
+    """Answer all requests of a round concurrently; returns the answers in the protocol's form, by the round's keys.
 
     Raises:
         RequestRefused: one of them has no answer, so the call can never be completed.
@@ -135,11 +135,12 @@ async def answer_round(call: InFlightCall, asked: Mapping[str, mcp.InputRequest]
         try:
             match request:
                 case mcp.ElicitRequest(params=params):
-                    answers[key] = await _answered(call, RequestKind.ELICITATION, params, mcp.ElicitResult)
+                    answer: Answer = await _answered(call, RequestKind.ELICITATION, params, mcp.ElicitResult)
                 case mcp.CreateMessageRequest(params=params):
-                    answers[key] = await _answered(call, RequestKind.SAMPLING, params, mcp.CreateMessageResult)
+                    answer = await _answered(call, RequestKind.SAMPLING, params, mcp.CreateMessageResult)
                 case _:
                     raise Refused(f"{request.method} is not supported here")
+            answers[key] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
         except Refused as refusal:
             refusals.append(str(refusal))
 

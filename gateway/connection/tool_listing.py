@@ -16,7 +16,7 @@ from mcp import Client, MCPError
 from mcp.client.session import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from gateway.transport.wire import read_tools, well_formed_tools
+from gateway.transport.wire import Listing, read_tools, well_formed_tools
 from gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
@@ -42,20 +42,27 @@ async def raw_tools(session: ClientSession, most_bytes: int) -> list[Any]:
 
 
 async def list_definitions(
-    session: ClientSession, server: str, roles: Mapping[str, Role], most_bytes: int
+    session: ClientSession, server: str, roles: Mapping[str, Role], most_bytes: int, last: Listing
 ) -> tuple[list[ToolDefinition], list[str]]:
     """The definitions of the server's tools, and one message for each tool that is left out.
 
+    Connections whose listings are equal get the same definitions, which cost more than half of a connection otherwise.
+
     Args:
         roles: By tool name, as `read_tools`.
+        last: Of the server, by any connection to it; replaced where it differs.
     """
     listed, faults = await list_tools(session, most_bytes)
+    if last.listed == listed:
+        return list(last.tools), faults + list(last.faults)
+    of_pages = len(faults)
     tools, seen = list[ToolDefinition](), set[str]()
     for start in range(0, len(listed), _TOOLS_AT_ONCE):
         await anyio.lowlevel.checkpoint()  # reading thousands of definitions at once would stop the event loop
         more, more_faults = read_tools(server, listed[start : start + _TOOLS_AT_ONCE], roles, seen)
         tools += more
         faults += more_faults
+    last.listed, last.tools, last.faults = listed, tuple(tools), tuple(faults[of_pages:])
     return tools, faults
 
 
@@ -74,6 +81,7 @@ async def list_tools(session: ClientSession, most_bytes: int) -> tuple[list[mcp.
         params = mcp.PaginatedRequestParams(cursor=cursor) if cursor else None
         try:
             page = await session.list_tools(params=params)
+            await anyio.lowlevel.checkpoint()  # mcp has just read thousands of tools at once; so does what follows
             size += len(page.model_dump_json(by_alias=True, exclude_unset=True))
             found, more, cursor = page.tools, list[str](), page.next_cursor
         except MCPError as error:
@@ -81,9 +89,12 @@ async def list_tools(session: ClientSession, most_bytes: int) -> tuple[list[mcp.
                 break  # a server without tools need not implement the method
             raise
         except ValueError:  # does not fit the protocol, or is nested deeper than mcp's models allow
+            await anyio.lowlevel.checkpoint()
             raw = await _raw_page(session, cursor)
             size += len(json.dumps(raw, ensure_ascii=False))
+            await anyio.lowlevel.checkpoint()
             found, more, cursor = _read_leniently(session, raw)
+        await anyio.lowlevel.checkpoint()
         if size > most_bytes:
             faults.append(
                 f"its definitions have more than max_message_bytes ({most_bytes}); {len(tools)} tools are used"

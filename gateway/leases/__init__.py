@@ -1,1 +1,1 @@
-"""Worlds for trajectories: places, pools, sessions, and nothing left behind."""
+"""Worlds for trajectories: slots, pools, sessions, and nothing left behind."""

@@ -103,9 +103,14 @@ class Leases:
 
     @asynccontextmanager
     async def lease(
-        self, trajectory: str, task: str | None, seed: int, tools: Mapping[str, ToolDefinition]
+        self,
+        trajectory: str,
+        task: str | None,
+        seed: int,
+        tools: Mapping[str, ToolDefinition],
+        later_tools: Collection[str] = (),
     ) -> AsyncGenerator[Session]:
-        """As `Gateway.lease`; `tools` by exposed name."""
+        """As `Gateway.lease`; `tools` by exposed name, with those of `later_tools`."""
         # No cancel scope stays open across the yield: another task than the one that entered may leave the block.
         asked, needed = anyio.current_time(), self._needed(tools)
         deadline = asked + self._config.lease_timeout_s
@@ -121,7 +126,7 @@ class Leases:
             self._refuse_changed(needed)
             taken = await self._take(needed, pools, bundles, deadline, reset=task is not None)
             self._refuse_changed(needed)  # a connection opened just now may have revealed it
-            session = self._session(trajectory, seed, tools, taken, bundles, anyio.current_time() - asked)
+            session = self._session(trajectory, seed, tools, later_tools, taken, bundles, anyio.current_time() - asked)
             try:
                 if task is not None:
                     await session.reset(task)
@@ -149,6 +154,7 @@ class Leases:
         trajectory: str,
         seed: int,
         tools: Mapping[str, ToolDefinition],
+        later_tools: Collection[str],
         taken: Mapping[str, Connection],
         bundles: Mapping[str, Bundle],
         lease_wait_s: float,
@@ -178,7 +184,8 @@ class Leases:
         return Session(
             trajectory=trajectory,
             seed=seed,
-            tools=MappingProxyType(dict(tools)),
+            tools=MappingProxyType({name: tool for name, tool in tools.items() if name not in later_tools}),
+            later_tools=MappingProxyType({name: tool for name, tool in tools.items() if name in later_tools}),
             lease_wait_s=lease_wait_s,
             lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
             _config=self._config,

@@ -12,15 +12,17 @@ from typing import Self
 
 import anyio
 
-from gateway.config.models import GatewayConfig, Kind, ServerConfig
+from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
 from gateway.connection.answerers import requests_answered
 from gateway.connection.connection import Connection
 from gateway.connection.redaction import Redactor
 from gateway.errors import GatewayError, ServerUnavailable
 from gateway.leases.janitor import OWNER, Janitor
-from gateway.leases.lease_dir import bundled, placed
+from gateway.leases.lease_dir import LEASE_DIR, bundled, placed
 from gateway.leases.pool import Bundle
 from gateway.leases.watch import ToolWatch
+from gateway.transport.forks import Forks
+from gateway.transport.http_connection import HttpConnections
 from gateway.transport.target import Connect, NegotiatedProtocol, open_target
 
 _MOST_DESCRIPTORS = 1 << 16
@@ -45,6 +47,8 @@ class Openings:
         }
         self.connections: set[Connection] = set()
         """All that have not ended."""
+        self.forks: dict[str, Forks] = {}
+        """By server, where its processes are forked."""
         self._janitor: Janitor | None = None
         self._exits = AsyncExitStack()
 
@@ -55,10 +59,18 @@ class Openings:
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
-        self._posts = anyio.CapacityLimiter(_posts_at_once(_raise_descriptor_limit()))
+        self._connections = HttpConnections(_posts_at_once(_raise_descriptor_limit()))
+        self._exits.callback(self._connections.close)
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
             directories = self._config.lease_dir if self.bundled else None
             self._janitor = await self._exits.enter_async_context(Janitor(directories))
+            self.forks = {
+                server: Forks(server, entry, mark=(OWNER, self._janitor.mark()), placeholder=LEASE_DIR)
+                for server, entry in self._config.servers.items()
+                if entry.start is Start.FORK and entry.kind is Kind.STDIO
+            }
+            for forks in self.forks.values():
+                self._exits.push_async_callback(forks.aclose)
         self.tasks = await anyio.create_task_group().__aenter__()
         self.watch = ToolWatch(self.tasks, lambda server, text: self._redactors[server].text(text))
         self.tasks.start_soon(self.watch.run)
@@ -137,7 +149,8 @@ class Openings:
             protocol=protocol,
             connect=self._connect,
             patience_s=patience_s,
-            posts=self._posts,
+            connections=self._connections,
+            forks=self.forks.get(server),
         )
         connection = Connection(server, config, target, protocol, on_tools_changed=self.watch.notice, answered=answered)
         self.connections.add(connection)

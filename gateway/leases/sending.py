@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -107,7 +108,8 @@ class Sending:
             log.info(
                 "session.resent", trajectory=self._trajectory, server=tool.server, tool=tool.name, after=broken.code
             )
-            return await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, in_flight=in_flight())
+            result = await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, in_flight=in_flight())
+            return replace(result, resends=1)
         except ServerUnavailable as error:
             if isinstance(broken, DeliveryUnknown):
                 raise broken from error  # the second attempt did not run, but the first one may have

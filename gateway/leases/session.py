@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import structlog
 
+from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
 from gateway.connection.in_flight import Answerer, InFlightCall, Question
@@ -37,7 +39,9 @@ class Session:
     trajectory: str
     seed: int
     tools: Mapping[str, ToolDefinition]
-    """What the policy may call, by exposed name."""
+    """What the policy may call, by exposed name; `reveal` adds to it."""
+    later_tools: Mapping[str, ToolDefinition]
+    """What the policy may call once it is revealed. Until then these names are unknown."""
     lease_wait_s: float
     """Seconds that this session waited for its slot and its connections."""
     lease_dir: Path | None = None
@@ -54,6 +58,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self._events = ServerEvents()
+        # The lock is fair, so calls that begin at once are sent in the order in which they begin.
+        self._one_call = anyio.Lock() if self._config.calls.order is CallOrder.WRITTEN else nullcontext()
         self._elicited = 0
         self._answerers: dict[RequestKind, Answerer] = {}
         if self._config.elicitation is not None:
@@ -94,6 +100,12 @@ class Session:
         drained, self._events = self._events, ServerEvents()
         return drained
 
+    def reveal(self, names: Iterable[str]) -> None:
+        """Move tools from `later_tools` to `tools`; names that are in neither are ignored."""
+        found = {name: self.later_tools[name] for name in names if name in self.later_tools}
+        self.tools = {**self.tools, **found}
+        self.later_tools = {name: tool for name, tool in self.later_tools.items() if name not in found}
+
     async def call(self, name: str, arguments: Any) -> ToolResult:
         """Call one of `tools` for the policy. A mistake of the policy is an error result for it to read.
 
@@ -106,13 +118,14 @@ class Session:
                 f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}",
                 fault=CallFault.UNKNOWN_TOOL,
             )
-        prepared = prepare(tool, arguments, fixed=self._fixed(tool))
+        prepared = prepare(tool, arguments, fixed=self._fixed(tool), as_sent=self._config.calls.as_sent)
         if prepared.faults:
             message = f"Invalid arguments for {name}: " + "; ".join(prepared.faults)
             return ToolResult.error(message, fault=CallFault.INVALID_ARGUMENTS)
         config = self._config.servers[tool.server]
         try:
-            result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s)
+            async with self._one_call:
+                result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s)
         except (DeliveryUnknown, ServerUnavailable):
             exhausted = self.connection(tool.server).exhausted
             if not exhausted or tool.server not in self._exclusive or self._sending.ended:

@@ -39,7 +39,9 @@ class Prepared:
     """One short message per fault, for the policy to read."""
 
 
-def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None) -> Prepared:
+def prepare(
+    definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None, as_sent: bool = False
+) -> Prepared:
     """Validate the arguments of a call against the tool's full input schema; valid arguments are validated only once.
 
     A schema that is broken, or too expensive for these arguments, is not enforced: the server, which wrote it, decides.
@@ -47,6 +49,8 @@ def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str
     Args:
         arguments: As the policy wrote them.
         fixed: Arguments that the gateway adds. No message mentions them, and the policy may not give them.
+        as_sent: Whether the schema is left to the server: nothing is coerced, and only what JSON or the bound on depth
+            forbids is a fault.
     """
     fixed = fixed or {}
     given, changes = arguments, dict[str, Any]()
@@ -64,6 +68,8 @@ def prepare(definition: ToolDefinition, arguments: object, *, fixed: Mapping[str
         return Prepared(faults=[f"arguments: {error}"])
     if extent.depth > MOST_NESTED:
         return Prepared(faults=[f"arguments: nested more than {MOST_NESTED} deep"])
+    if as_sent:
+        return Prepared(arguments=sent, changes=changes)
     program = program_of(definition)
     if program is None or program.fits(sent, extent):
         return Prepared(arguments=sent, changes=changes)

@@ -159,7 +159,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
         if status == 404 and "mcp-session-id" in request.headers:
             # Streamable HTTP, "Session Management": this status and this header mean that the session is over.
             delivery.break_off(Broke.SESSION, "the server has ended this session and what it held")
-        elif status != 200 and (status < 400 or not _is_document(response)):
+        elif delivery.broke is not Broke.REJECTED and status != 200 and (status < 400 or not _is_document(response)):
             # In a document may travel a JSON-RPC error, which says more.
             delivery.break_off(Broke.LINE, _status_line(response))
         elif status == 200 and not _is_document(response) and not _is_event_stream(response):

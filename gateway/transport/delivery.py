@@ -37,6 +37,9 @@ class Broke(StrEnum):
     """No connection, or no access token, was to be had."""
     SESSION = "session"
     """The server answered that it does not know the protocol session (HTTP 404), which it must not run requests of."""
+    REJECTED = "rejected"
+    """The server rejected the access token and named a challenge (HTTP 401 or 403 with WWW-Authenticate). Such a
+    request "has not been applied" (RFC 9110, section 15.5.2; RFC 6750, section 3.1)."""
     LINE = "line"
     """The connection ended, or an HTTP status came in place of an answer, whatever its number."""
     CONTENT = "content"
@@ -64,7 +67,7 @@ def verdict(sent: Sent, broke: Broke, *, repeatable: bool) -> Verdict:
     match sent, broke:
         case _, Broke.CONTENT | Broke.TIMEOUT:
             return Verdict.REFUSED
-        case (Sent.NOTHING, _) | (Sent.REQUEST, Broke.SESSION):
+        case (Sent.NOTHING, _) | (Sent.REQUEST, Broke.SESSION | Broke.REJECTED):
             return Verdict.RESEND
         case _:
             return Verdict.RESEND if repeatable else Verdict.UNKNOWN
@@ -102,6 +105,9 @@ class Delivery:
         background: Whether no caller waits for an answer: notifications, and answers to a server's requests.
         nested: Whether a call that is itself in flight waits for this request.
     """
+
+    is_call = False
+    """Whether it is one attempt at a call, which only `gateway.leases.sending` sends again."""
 
     def __init__(self, *, background: bool = False, nested: bool = False) -> None:
         self.background, self.nested = background, nested

@@ -12,12 +12,17 @@ import anyio
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.transport.call_guard import CallGuard
-from gateway.transport.http_client import Address, Layer, open_client
+from gateway.transport.http_calls import HttpCalls
+from gateway.transport.http_client import Address, open_client
+from gateway.transport.http_connection import HttpConnections
+from gateway.transport.http_request import Requests
 from gateway.transport.http_streams import BackgroundPosts, ReadStream, WriteStream
 from gateway.transport.link import Link
+from gateway.transport.oauth import AuthorizedTransport
 
 if TYPE_CHECKING:
     from gateway.config.models import ServerConfig
+    from gateway.transport.oauth import Authority
 
 _SPARE_S = 5.0
 """How much longer than a call's own deadline a read may take, so that the deadline is what ends the call."""
@@ -27,8 +32,8 @@ class HttpTransport:
     """mcp's streams over an HTTP client that this connection alone uses.
 
     Args:
-        authorize: Adds access tokens to requests.
-        posts: Bounds the gateway's posts that are under way.
+        authority: Has the access tokens for the server, where it needs any.
+        connections: Carry the calls, and bound the gateway's posts that are under way.
         patience_s: How much longer than a call a stream may be silent: while a request of the server is answered, and
             in requests that have bounds of their own.
     """
@@ -38,12 +43,12 @@ class HttpTransport:
         config: ServerConfig,
         link: Link,
         *,
-        posts: anyio.CapacityLimiter,
-        authorize: Layer | None = None,
+        connections: HttpConnections,
+        authority: Authority | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        self._config, self._link, self._posts = config, link, posts
-        self._authorize, self._patience_s = authorize, patience_s
+        self._config, self._link, self._connections = config, link, connections
+        self._authority, self._patience_s = authority, patience_s
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Any:
@@ -63,16 +68,31 @@ class HttpTransport:
         client = open_client(
             config,
             address,
-            authorize=self._authorize,
+            authorize=partial(AuthorizedTransport, authority=self._authority) if self._authority else None,
             guard=partial(
-                CallGuard, link=link, limit=config.max_message_bytes, background=background, posts=self._posts
+                CallGuard,
+                link=link,
+                limit=config.max_message_bytes,
+                background=background,
+                posts=self._connections.slots,
             ),
             read_timeout_s=config.call_timeout_s + self._patience_s + _SPARE_S,
         )
+        requests = Requests(client, address, self._authority)
         async with (
             client,
             background,
             # The guard bounds answers; an event that mcp itself found too large could not be told from an answer.
             streamable_http_client(address.url, http_client=client, max_sse_event_size=None) as (read, write),
+            anyio.create_task_group() as pumping,
         ):
-            yield ReadStream(read, link), WriteStream(write)
+            inbound = ReadStream(read, link)
+            pumping.start_soon(inbound.pump)
+            calls = HttpCalls(config, link, requests=requests, connections=self._connections, inbound=inbound)
+            link.channel = calls
+            try:
+                yield inbound, WriteStream(write)
+            finally:
+                link.channel = None
+                calls.close("the connection was closed")
+                pumping.cancel_scope.cancel()

@@ -209,3 +209,8 @@ async def drain(response: httpx2.Response) -> None:
         size += len(chunk)
         if size > MOST_DISCARDED_BYTES:
             return
+
+
+def is_rejection(status: int, challenge: bytes) -> bool:
+    """Whether an answer says that its request's access token is missing, invalid, or has too little scope."""
+    return status == 401 or (status == 403 and b"insufficient_scope" in challenge)

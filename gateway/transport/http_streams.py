@@ -8,7 +8,8 @@ background. Notifications from the server are taken out before mcp makes two tas
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextvars import Context
+from contextlib import suppress
+from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, Self
 
@@ -108,36 +109,58 @@ def _is_background(item: SessionMessage) -> bool:
 
 
 class ReadStream(_Stream):
-    """mcp's read stream without notifications, which go to `Link.on_notification`."""
+    """mcp's read stream without notifications, which go to `Link.on_notification`, and with what `put` adds.
+
+    `pump` runs as long as the connection. Until a message is taken, whatever brings the next one waits.
+    """
 
     def __init__(self, inner: Any, link: Link) -> None:
         super().__init__(inner)
         self._link = link
         self._taken = 0
-
-    @property
-    def last_context(self) -> Context | None:
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[SessionMessage | Exception, Context]](0)
+        self.last_context: Context | None = None
         """The context that the last message was sent in; mcp's dispatcher reads it."""
-        return self._inner.last_context
+
+    async def put(self, message: SessionMessage) -> None:
+        """Add a message that arrived in the caller's context. Raises `BrokenResourceError` once it is closed."""
+        await self._send.send((message, copy_context()))
+
+    async def pump(self) -> None:
+        """Take what mcp's transport brings, until it ends."""
+        with self._send, suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for item in self._inner:
+                await self._take(item, self._inner.last_context)
+
+    async def _take(self, item: SessionMessage | Exception, context: Context) -> None:
+        if isinstance(item, SessionMessage):
+            item.message = bounded(item.message)
+        notification = _to_link(item)
+        if notification is None:
+            await self._send.send((item, context))
+            return
+        self._link.on_notification(notification.method, notification.params, context)
+        self._taken += 1
+        if self._taken % _AT_A_STRETCH == 0:
+            await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> SessionMessage | Exception:
-        while True:
-            try:
-                item = await self._inner.receive()
-            except (anyio.EndOfStream, anyio.ClosedResourceError):
-                self._link.end("the connection ended")
-                raise
-            if isinstance(item, SessionMessage):
-                item.message = bounded(item.message)
-            if not isinstance(item, SessionMessage) or not isinstance(item.message, JSONRPCNotification):
-                return item
-            notification = item.message
-            if notification.method in FOR_MCP:
-                return item
-            self._link.on_notification(notification.method, notification.params, self._inner.last_context)
-            self._taken += 1
-            if self._taken % _AT_A_STRETCH == 0:
-                await anyio.lowlevel.checkpoint()
+        try:
+            item, self.last_context = await self._receive.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._link.end("the connection ended")
+            raise
+        return item
+
+    async def aclose(self) -> None:
+        self._receive.close()
+        await super().aclose()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> bool | None:
+        self._receive.close()
+        return await super().__aexit__(exc_type, exc_val, exc_tb)
 
     def __aiter__(self) -> Self:
         return self
@@ -147,3 +170,9 @@ class ReadStream(_Stream):
             return await self.receive()
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
+
+
+def _to_link(item: SessionMessage | Exception) -> JSONRPCNotification | None:
+    """The notification in an item that mcp need not see."""
+    message = item.message if isinstance(item, SessionMessage) else None
+    return message if isinstance(message, JSONRPCNotification) and message.method not in FOR_MCP else None

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, cast
 
-from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import INTERNAL_ERROR, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from gateway.transport.delivery import GatewayAnswer
+
+Json = dict[str, Any]
 
 _MOST_ITEMS, _MOST_TOOLS = 10_000, 20_000
 """Of one list in a result: content blocks, resources, prompts; and tools of one page."""
 _HEAD, _TAIL = 1024, 512
+_LARGE = 256 << 10
 _ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
 _ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
@@ -79,54 +84,82 @@ class LineSplitter:
         return line
 
 
-def parse_line(line: bytes) -> JSONRPCMessage | None:
-    """One message, bad UTF-8 and lone surrogates replaced; None for what is no message at all.
+def parse_json(text: bytes) -> Any:
+    """A JSON value. Raises ValueError, also for one nested more than 200 deep.
 
-    An answer that is no valid response, is nested deeper than Python reads, or has more items than are handled, becomes
-    an error response, so that its caller need not wait for the deadline.
+    A thread would not help with a large one: the parser holds the interpreter's lock until it is done.
     """
+    # Looking up each string of a large text in the parser's cache takes longer than making it.
+    return from_json(text, cache_strings="none" if len(text) > _LARGE else "all")
+
+
+def read_line(line: bytes) -> Json | None:
+    """The JSON object in a line, bad UTF-8 and lone surrogates replaced; None where there is none.
+
+    For an answer that is nested deeper than Python reads it is an error response.
+    """
+    if line.lstrip()[:1] != b"{":
+        return None  # every message is an object; anything else is not worth a parser
     try:
-        return bounded(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValidationError:
+        return parse_json(line)
+    except ValueError:
         pass
     try:
         # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
-        data = json.loads(line.decode("utf-8", "replace"))
-        data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
-    except ValueError:
+        found = json.loads(line.decode("utf-8", "replace"))
+        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    except json.JSONDecodeError:
         return None
-    except RecursionError:
+    except (RecursionError, ValueError):  # ValueError: `sys.get_int_max_str_digits`
         return _unreadable(Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id())
+
+
+def parse_line(line: bytes) -> JSONRPCMessage | None:
+    """As `parse_message`, for the object in a line."""
+    found = read_line(line)
+    return parse_message(found) if found is not None else None
+
+
+def parse_message(found: Json) -> JSONRPCMessage | None:
+    """A message in mcp's form; None for what is no message at all.
+
+    An answer that is no valid response, or has more items than are handled, becomes an error response, so that its
+    caller need not wait for the deadline.
+    """
     try:
-        return bounded(jsonrpc_message_adapter.validate_python(data, by_name=False))
+        return bounded(jsonrpc_message_adapter.validate_python(found, by_name=False))
     except ValidationError:
-        if not isinstance(data, dict) or "method" in data:
-            return None
-        return _unreadable(cast("dict[str, Any]", data).get("id"))
+        unreadable = _unreadable(found.get("id")) if "method" not in found else None
+        return jsonrpc_message_adapter.validate_python(unreadable) if unreadable is not None else None
 
 
 def bounded(message: JSONRPCMessage) -> JSONRPCMessage:
-    """The same message, or an error response in place of a result with more items than are handled.
-
-    mcp takes some ten microseconds for each content block or tool, and holds the event loop meanwhile.
-    """
-    if isinstance(message, JSONRPCResponse):
-        for name, value in message.result.items():
-            if isinstance(value, list):
-                items, most = len(cast("list[Any]", value)), _MOST_TOOLS if name == "tools" else _MOST_ITEMS
-                if items > most:
-                    problem = f"the result has {items} items under {name[:80]!r}, and the most is {most}"
-                    return unusable_answer(message.id, problem)
+    """The same message, or an error response in place of a result with more items than are handled."""
+    if isinstance(message, JSONRPCResponse) and (problem := excess(message.result)):
+        return jsonrpc_message_adapter.validate_python(unusable_answer(message.id, problem))
     return message
 
 
-def _unreadable(answered: object) -> JSONRPCError | None:
+def excess(result: Mapping[str, Any]) -> str:
+    """Why a result has more items than are handled; empty where it has not.
+
+    mcp takes some ten microseconds for each content block or tool, and holds the event loop meanwhile.
+    """
+    for name, value in result.items():
+        if isinstance(value, list):
+            items, most = len(cast("list[Any]", value)), _MOST_TOOLS if name == "tools" else _MOST_ITEMS
+            if items > most:
+                return f"the result has {items} items under {name[:80]!r}, and the most is {most}"
+    return ""
+
+
+def _unreadable(answered: object) -> Json | None:
     if isinstance(answered, bool) or not isinstance(answered, int | str):
         return None
     return unusable_answer(answered, "the server's answer is not a valid JSON-RPC response")
 
 
-def unusable_answer(answered: int | str, problem: str) -> JSONRPCError:
+def unusable_answer(answered: int | str, problem: str) -> Json:
     """An error response in place of an answer that a transport cannot use, so that the caller need not wait."""
-    error = ErrorData(code=INTERNAL_ERROR, message=problem, data=GatewayAnswer(problem))
-    return JSONRPCError(jsonrpc="2.0", id=answered, error=error)
+    error = {"code": INTERNAL_ERROR, "message": problem, "data": GatewayAnswer(problem)}
+    return {"jsonrpc": "2.0", "id": answered, "error": error}

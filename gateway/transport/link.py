@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import httpx2
 
 from gateway.errors import NothingListens, ServerUnavailable, Unauthorized
+
+if TYPE_CHECKING:
+    from gateway.transport.channel import Channel
 
 FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
 """Notifications that mcp itself handles; a transport passes all others to `Link.on_notification`."""
@@ -61,6 +64,8 @@ class Link:
         """The last lines of the server's standard error, redacted."""
         self.out_of_memory: Callable[[], str] = str
         """Half a sentence where the running process has no memory left; empty elsewhere."""
+        self.channel: Channel | None = None
+        """Carries `tools/call` beside mcp's session, on transports that have one."""
         self.on_notification: OnNotification = _ignore
         self.redact: Redact = _unchanged
 

@@ -1,8 +1,8 @@
 """OAuth client credentials with the SDK's provider, below the HTTP client that mcp uses.
 
 The SDK's provider holds a lock from before a request is sent until its answer begins, so that one slow call would block
-all others of a connection. Here it only gets tokens: when there is none, and when one is rejected. However many
-requests are rejected at once, one of them gets the new token and the others wait for it.
+all others of a connection. Here it only gets tokens: when there is none, when one is rejected, and before a request is
+sent when one has expired. However many requests need a token at once, one of them gets it and the others wait for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-from gateway.transport.http_client import AuthorizationFailed
+from gateway.transport.delivery import DELIVERY, Broke
+from gateway.transport.http_client import AuthorizationFailed, is_rejection
 
 if TYPE_CHECKING:
     from gateway.config.models import ServerConfig
@@ -72,20 +73,41 @@ class Authority:
         self._renewing = anyio.Lock()
         self._renewals = 0
         self._failure = ""
+        self._denied: httpx2.Response | None = None
+        """The server's latest rejection; its challenge says where tokens are issued."""
+        self._rejected: str | None = None
+        """The token that it rejected; None once there is another."""
         self.issued: deque[str] = deque(maxlen=_MOST_ISSUED)
         """The latest access tokens, expired ones too: a server may quote one that a running call was sent with."""
 
     @property
     def token(self) -> str | None:
-        """The access token, while it is valid."""
-        context = self._provider.context
-        return context.current_tokens.access_token if context.is_token_valid() and context.current_tokens else None
+        """The access token, unless it has expired or was rejected."""
+        return self.latest if self._provider.context.is_token_valid() and self.latest != self._rejected else None
 
-    async def wait_for_renewal(self) -> None:
-        """Wait until no renewal is under way."""
-        if self._renewing.locked():
+    @property
+    def latest(self) -> str | None:
+        """The access token issued last, usable or not."""
+        tokens = self._provider.context.current_tokens
+        return tokens.access_token if tokens is not None else None
+
+    def reject(self, used: str | None, denied: httpx2.Response) -> None:
+        """Note that the server answered `denied` to a request with the token `used`: the next request renews it."""
+        self._denied = denied
+        if used is not None and used == self.latest:
+            self._rejected = used
+
+    async def token_for(self, request: httpx2.Request, transport: httpx2.AsyncBaseTransport) -> str | None:
+        """The token to send `request` with, renewed first where it is known to be of no use.
+
+        None before the server has asked for one. Raises `AuthorizationFailed` as `renew` does.
+        """
+        if self.token is None and self._denied is not None:
+            await self.renew(None, request, self._denied, transport)
+        elif self._renewing.locked() and self.token is None:
             async with self._renewing:
                 pass
+        return self.latest
 
     async def renew(
         self,
@@ -105,9 +127,12 @@ class Authority:
         async with self._renewing:
             if self.token not in (None, used):
                 return
-            if self._renewals > seen and self._failure:
-                raise AuthorizationFailed(self._failure)
+            if self._renewals > seen:
+                if self._failure:
+                    raise AuthorizationFailed(self._failure)
+                return  # a token that expires as it arrives is not renewed for each of those who waited for it
             self._failure = ""
+            self._denied = denied
             try:
                 with anyio.fail_after(self._timeout_s):
                     await self._authorize(request, denied, transport)
@@ -121,6 +146,8 @@ class Authority:
                 # Concurrent callers share this failure; each would meet it again, one after the other.
                 self._failure = f"authorization failed: {type(error).__name__}"
                 raise AuthorizationFailed(self._failure) from error
+            else:
+                self._rejected = None
             finally:
                 self._renewals += 1
                 if self.token is not None and self.token not in self.issued:
@@ -169,23 +196,31 @@ class Authority:
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests with the authority's token, and once more with a new token where it was rejected."""
+    """Sends requests with the authority's token.
+
+    What is rejected is sent once more with a new token, except calls of tools: for these the rejection is noted, and
+    the table in `gateway.transport.delivery` decides.
+    """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, authority: Authority) -> None:
         self._inner, self._authority = inner, authority
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if self._authority.token is None:
-            await self._authority.wait_for_renewal()
-        used = self._authority.token
+        used = await self._authority.token_for(request, self._inner)
         response = await self._send(request, used)
-        if response.status_code == 401 or _wants_more_scope(response):
-            # The body has no reader, and may have no end.
-            await response.aclose()
-            denied = httpx2.Response(response.status_code, headers=response.headers, request=request)
-            await self._authority.renew(used, request, denied, self._inner)
-            response = await self._send(request, self._authority.token)
-        return response
+        if not is_rejection(response.status_code, response.headers.get("www-authenticate", "").encode()):
+            return response
+        # The body has no reader, and may have no end.
+        await response.aclose()
+        denied = httpx2.Response(response.status_code, headers=_challenge(response), request=request)
+        delivery = DELIVERY.get()
+        if delivery is not None and delivery.is_call:
+            self._authority.reject(used, denied)
+            if denied.headers:
+                delivery.break_off(Broke.REJECTED, f"the server rejected the access token (HTTP {denied.status_code})")
+            return denied
+        await self._authority.renew(used, request, denied, self._inner)
+        return await self._send(request, self._authority.latest)
 
     async def _send(self, request: httpx2.Request, token: str | None) -> httpx2.Response:
         if token is not None:
@@ -196,5 +231,5 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def _wants_more_scope(response: httpx2.Response) -> bool:
-    return response.status_code == 403 and "insufficient_scope" in response.headers.get("www-authenticate", "")
+def _challenge(response: httpx2.Response) -> list[tuple[str, str]]:
+    return [("www-authenticate", value) for value in response.headers.get_list("www-authenticate")]

@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification
+from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from gateway.errors import ServerUnavailable
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
@@ -135,7 +135,9 @@ class SseTransport:
         answered = Oversize(line.head.removeprefix(_DATA), line.tail, line.size).answered_id()
         if answered is not None:
             problem = f"the result has {line.size} bytes, max_message_bytes is {self._config.max_message_bytes}"
-            await self._messages.send(SessionMessage(unusable_answer(answered, problem)))
+            await self._messages.send(
+                SessionMessage(jsonrpc_message_adapter.validate_python(unusable_answer(answered, problem)))
+            )
 
 
 class _Posts:
@@ -173,7 +175,8 @@ class _Posts:
         if response.status_code >= 300:
             self._link.note_status(response.status_code)
             self._link.trouble = reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-            delivery.break_off(Broke.LINE, reason)
+            if delivery.broke is not Broke.REJECTED:
+                delivery.break_off(Broke.LINE, reason)
             raise anyio.BrokenResourceError
 
     async def aclose(self) -> None:

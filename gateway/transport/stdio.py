@@ -15,18 +15,24 @@ import sys
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import structlog
-from mcp_types import JSONRPCNotification
+from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
-from gateway.config.models import ServerConfig, child_env
+from gateway.config.child_env import child_env
+from gateway.config.models import ServerConfig
 from gateway.errors import ProgramNotFound, ServerUnavailable
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
-from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
+from gateway.transport.lines import LineSplitter, Oversize, parse_message, read_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
+from gateway.transport.stdio_calls import StdioCalls
 from gateway.transport.streams import Inbox, Outbox
+
+if TYPE_CHECKING:
+    from gateway.transport.forked_process import ForkedProcess
+    from gateway.transport.forks import Forks
 
 log = structlog.get_logger(__name__)
 
@@ -46,19 +52,23 @@ _ABRUPT_S = 0.5
 class StdioTransport(asyncio.SubprocessProtocol):
     """Starts the server on entry, ends it and everything it started on exit; the pair it yields is mcp's streams.
 
+    Args:
+        forks: Forks the process instead, where that is possible.
+
     Raises:
         ServerUnavailable: on entry, when the command cannot be started.
     """
 
-    def __init__(self, name: str, config: ServerConfig, link: Link) -> None:
-        self._name, self._config, self._link = name, config, link
+    def __init__(self, name: str, config: ServerConfig, link: Link, forks: Forks | None = None) -> None:
+        self._name, self._config, self._link, self._forks = name, config, link, forks
         self._inbox = Inbox()
         self._outbox = Outbox(link, 4 * config.max_message_bytes)
+        self._calls = StdioCalls(self._outbox)
         self._splitter = LineSplitter(config.max_message_bytes)
         self._stderr = bytearray()
         self._stderr_cut = False
         self._garbage = 0
-        self._process: asyncio.SubprocessTransport | None = None
+        self._process: asyncio.SubprocessTransport | ForkedProcess | None = None
         self._exited = anyio.Event()
         self._open_pipes = {1, 2}
         self._lines: deque[bytes | Oversize] = deque()
@@ -70,16 +80,22 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     async def __aenter__(self) -> tuple[Inbox, Outbox]:
         argv, env = self._argv()
+        process = await self._forks.start(self._config, self) if self._forks is not None else None
         try:
-            process, _ = await asyncio.get_running_loop().subprocess_exec(
-                lambda: self, *argv, env=env, cwd=self._config.cwd, start_new_session=True
-            )
+            process = process or await self._spawn(argv, env)
         except (OSError, ValueError) as error:
             raise ServerUnavailable(f"cannot start {self._config.label!r}: {error}", server=self._name) from error
         self._process, self._link.pid = process, process.get_pid()
         self._inbox.reader = cast("asyncio.ReadTransport", process.get_pipe_transport(1))
         self._outbox.pipe = cast("asyncio.WriteTransport", process.get_pipe_transport(0))
+        self._link.channel = self._calls
         return self._inbox, self._outbox
+
+    async def _spawn(self, argv: list[str], env: dict[str, str]) -> asyncio.SubprocessTransport:
+        process, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: self, *argv, env=env, cwd=self._config.cwd, start_new_session=True
+        )
+        return process
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
@@ -138,8 +154,10 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._accept(line)
 
     def _accept(self, line: bytes) -> None:
-        # Every message is an object; anything else is not worth a parser.
-        message = parse_line(line) if line.lstrip()[:1] == b"{" else None
+        found = read_line(line)
+        if found is not None and self._calls.take(found):
+            return
+        message = parse_message(found) if found is not None else None
         if message is None:
             self._garbage += 1
             if self._garbage == 1:
@@ -156,7 +174,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
         log.warning("stdio.oversize", server=self._name, bytes=line.size, limit=limit, answers=answered)
         if answered is not None:
             problem = f"the result has {line.size} bytes, max_message_bytes is {limit}"
-            self._inbox.put(unusable_answer(answered, problem))
+            answer = unusable_answer(answered, problem)
+            if not self._calls.take(answer):
+                self._inbox.put(jsonrpc_message_adapter.validate_python(answer))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open_pipes.discard(fd)
@@ -185,6 +205,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._note_exhaustion()
         self._link.end(self._how_it_ended())
         self._inbox.close()
+        self._calls.close()
 
     def _note_exhaustion(self) -> None:
         status = self._process.get_returncode() if self._process is not None else None
@@ -220,6 +241,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if process is None:
             return
         self._inbox.close()
+        self._link.channel = None
+        self._calls.close()
         if self._inbox.reader is not None and not self._inbox.reader.is_closing():
             self._inbox.reader.resume_reading()  # a server that flushes into a full pipe cannot exit
         if not self._link.handshake_done and not self._link.exhausted:

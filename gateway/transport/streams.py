@@ -94,7 +94,11 @@ class Outbox:
 
     async def send(self, item: SessionMessage, /) -> None:
         """Hand a message to the pipe. Raises what mcp takes as a line that is down."""
-        delivery = DELIVERY.get() or Delivery()
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        self.write(line, DELIVERY.get() or Delivery())
+
+    def write(self, line: bytes, delivery: Delivery) -> None:
+        """Hand a line to the pipe. Raises `BrokenResourceError`, which is explained on `delivery`."""
         if self.pipe is None or self.pipe.is_closing():
             delivery.break_off(Broke.CONNECT, self._link.reason or "the server's input is closed")
             raise anyio.BrokenResourceError
@@ -103,7 +107,7 @@ class Outbox:
             delivery.break_off(Broke.CONNECT, self._link.reason)
             raise anyio.BrokenResourceError
         delivery.left()
-        self.pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        self.pipe.write(line)
 
     async def aclose(self) -> None:
         pass

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anyio
 import mcp_types as mcp
 from mcp import Client
 
 from gateway.config.models import Kind, ServerConfig
 from gateway.errors import ConfigError
 from gateway.transport.http import HttpTransport
-from gateway.transport.http_client import Address, Layer
+from gateway.transport.http_client import Address
+from gateway.transport.http_connection import HttpConnections
 from gateway.transport.link import Link
 from gateway.transport.oauth import Authority, AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
+from gateway.transport.wire import Listing
+
+if TYPE_CHECKING:
+    from gateway.transport.forks import Forks
 
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""
@@ -31,6 +35,7 @@ class NegotiatedProtocol:
 
     mode: str = "auto"
     discover: mcp.DiscoverResult | None = None
+    listing: Listing = field(default_factory=Listing)
     authority: Authority | None = None
     """Holds the access token for all connections to the server."""
 
@@ -38,14 +43,12 @@ class NegotiatedProtocol:
         """The access tokens issued for the server so far."""
         return tuple(self.authority.issued) if self.authority is not None else ()
 
-    def authorize(self, config: ServerConfig) -> Layer | None:
-        """What adds access tokens to requests; None where the entry has no client credentials."""
-        if config.client_credentials is None:
-            return None
-        if self.authority is None:
+    def authorize(self, config: ServerConfig) -> Authority | None:
+        """The authority, made for the first connection; None where the entry has no client credentials."""
+        if config.client_credentials is not None and self.authority is None:
             assert config.url is not None
             self.authority = Authority(Address(config.url).url, config)
-        return partial(AuthorizedTransport, authority=self.authority)
+        return self.authority
 
     def learn(self, client: Client) -> None:
         self.discover = client.session.discover_result
@@ -72,23 +75,24 @@ def open_target(
     protocol: NegotiatedProtocol,
     connect: Connect | None,
     patience_s: float,
-    posts: anyio.CapacityLimiter,
+    connections: HttpConnections,
+    forks: Forks | None = None,
 ) -> Target:
     """The target for one connection; nothing is connected yet. Raises `ConfigError` as `_build` does."""
     if connect is not None and (given := connect(config, server)) is not None:
         return Target(given, notes_delivery=False)
     match config.kind:
         case Kind.STDIO:
-            return Target(StdioTransport(server, config, link), notes_delivery=True)
+            return Target(StdioTransport(server, config, link, forks), notes_delivery=True)
         case Kind.HTTP:
             transport = HttpTransport(
-                config, link, posts=posts, authorize=protocol.authorize(config), patience_s=patience_s
+                config, link, connections=connections, authority=protocol.authorize(config), patience_s=patience_s
             )
             return Target(transport, notes_delivery=True)
         case Kind.SSE:
-            return Target(
-                SseTransport(config, link, posts=posts, authorize=protocol.authorize(config)), notes_delivery=True
-            )
+            authority = protocol.authorize(config)
+            layer = partial(AuthorizedTransport, authority=authority) if authority is not None else None
+            return Target(SseTransport(config, link, posts=connections.slots, authorize=layer), notes_delivery=True)
         case Kind.IN_PROCESS:
             return Target(_build(config, server), notes_delivery=False)
 

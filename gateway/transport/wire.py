@@ -1,38 +1,30 @@
-"""Translate between mcp's types and ours, without I/O: definitions, results, and the failures of requests."""
+"""Translate between mcp's types and ours, without I/O: definitions, and the failures of requests."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import mcp_types as mcp
 from mcp import MCPError
 from mcp_types import methods
-from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, RequestRefused, ServerUnavailable
 from gateway.schemas.cost import too_large
 from gateway.transport.delivery import Broke, Delivery, GatewayAnswer, Sent, Verdict, verdict
-from gateway.types import REWARD_META, ROLE_META, Content, ContentKind, Role, ToolDefinition, ToolResult
-
-Answer = mcp.CallToolResult | mcp.InputRequiredResult
+from gateway.types import ROLE_META, Role, ToolDefinition, ToolResult
 
 
-def _result_type(raw: Any) -> str:
-    kind = cast("Mapping[str, Any]", raw).get("resultType") if isinstance(raw, Mapping) else None
-    return "input_required" if kind == "input_required" else "complete"
+@dataclass(slots=True)
+class Listing:
+    """What a server listed last, and what was made of it."""
 
-
-ANSWER: TypeAdapter[Answer] = TypeAdapter(
-    Annotated[
-        Annotated[mcp.CallToolResult, Tag("complete")] | Annotated[mcp.InputRequiredResult, Tag("input_required")],
-        Discriminator(_result_type),
-    ]
-)
+    listed: list[mcp.Tool] | None = None
+    tools: tuple[ToolDefinition, ...] = ()
+    faults: tuple[str, ...] = ()
+    """One message for each tool that is left out."""
 
 
 def read_tools(
@@ -96,62 +88,6 @@ def first_fault(error: ValidationError) -> str:
     return f"{where}: {fault['msg']}" if where else fault["msg"]
 
 
-def read_result(result: mcp.CallToolResult, *, trusted: bool, elapsed_s: float) -> ToolResult:
-    """Our form of a result. Structured content that is no object is put under `result`.
-
-    Raises:
-        ValueError: binary content that is not base64.
-    """
-    structured: Any = result.structured_content
-    if structured is not None and not isinstance(structured, Mapping):
-        structured = {"result": structured}
-    content = tuple(_content(block) for block in result.content)
-    if not content and structured is not None:
-        # Servers should repeat structured content as text; one that does not would show the policy nothing.
-        content = (Content(kind=ContentKind.TEXT, text=json.dumps(structured, ensure_ascii=False)),)
-    meta = cast("Mapping[str, Any]", result.meta or {})
-    return ToolResult(
-        content=content,
-        structured=cast("Mapping[str, Any] | None", structured),
-        is_error=result.is_error,
-        reward=_reward(meta) if trusted else None,
-        elapsed_s=elapsed_s,
-        meta=meta,
-    )
-
-
-def _reward(meta: Mapping[str, Any]) -> float | None:
-    value = meta.get(REWARD_META)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def _content(block: mcp.ContentBlock) -> Content:
-    match block:
-        case mcp.TextContent():
-            return Content(kind=ContentKind.TEXT, text=block.text)
-        case mcp.ImageContent():
-            return Content(kind=ContentKind.IMAGE, data=_bytes(block.data), mime_type=block.mime_type)
-        case mcp.AudioContent():
-            return Content(kind=ContentKind.AUDIO, data=_bytes(block.data), mime_type=block.mime_type)
-        case mcp.ResourceLink():
-            text = block.description or block.title or block.name
-            return Content(kind=ContentKind.RESOURCE, text=text, mime_type=block.mime_type, uri=str(block.uri))
-        case mcp.EmbeddedResource(resource=inner):
-            where: dict[str, Any] = {"mime_type": inner.mime_type, "uri": str(inner.uri)}
-            if isinstance(inner, mcp.TextResourceContents):
-                return Content(kind=ContentKind.RESOURCE, text=inner.text, **where)
-            return Content(kind=ContentKind.RESOURCE, data=_bytes(inner.blob), **where)
-
-
-def _bytes(text: str) -> bytes:
-    try:
-        return base64.b64decode(text)
-    except binascii.Error as error:
-        raise ValueError(f"content is not base64: {error}") from None
-
-
 _OFF_PROTOCOL = frozenset(
     {
         mcp.METHOD_NOT_FOUND,
@@ -194,7 +130,7 @@ def failure(
         return ProtocolError(reason, **where)
     if delivery.sent is Sent.NOTHING:
         broken: GatewayError = ServerUnavailable(reason, **where)
-    elif broke is Broke.SESSION and delivery.sent is Sent.REQUEST:
+    elif broke in (Broke.SESSION, Broke.REJECTED) and delivery.sent is Sent.REQUEST:
         broken = ServerUnavailable(reason, **where)
     else:
         state = "begun, but never finished" if delivery.sent is Sent.ROUNDS else "sent, but never answered"

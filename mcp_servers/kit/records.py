@@ -91,6 +91,10 @@ class TaskItem(HarnessResult):
     answer: str | None = None
     """The row's ground truth, for rewards that compare with it."""
     difficulty: Difficulty | None = None
+    tools: list[str] | None = None
+    """Names of the tools that the policy is shown; None shows all."""
+    later_tools: list[str] | None = None
+    """Names of the tools that are refused, and not shown in the prompt, until a `reply` names them in its `tools`."""
 
 
 class TaskList(HarnessResult):
@@ -130,6 +134,8 @@ class Reply(HarnessResult):
     message: str
     done: bool
     reward: float | None = None
+    tools: list[str] | None = None
+    """Names of the task's `later_tools` that the policy may call from now on. The message has to describe them."""
 
 
 class Elicited(HarnessResult):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+import anyio
 from mcp.server.mcpserver import MCPServer
+
+from mcp_servers.kit.direct.calls import DirectCalls
+from mcp_servers.kit.direct.http import serve_http
+from mcp_servers.kit.direct.pipes import standard_streams_are_pipes
+from mcp_servers.kit.direct.stdio import serve_stdio
+from mcp_servers.kit.process import raise_open_files, tune_collector
 
 
 def parser(program: str | None, description: str) -> argparse.ArgumentParser:
@@ -23,11 +30,23 @@ def parser(program: str | None, description: str) -> argparse.ArgumentParser:
 
 
 def serve(server: MCPServer, http: tuple[str, int] | None) -> None:
-    """Serves until standard input ends (stdio) or the process receives a signal (HTTP)."""
+    """Serves until standard input ends (stdio) or the process receives a signal (HTTP).
+
+    Tool calls take a direct path where the SDK would answer the same; all else is served by the SDK.
+    """
+    tune_collector()
+    calls = DirectCalls.of(server)
     if http is None:
-        server.run("stdio")
-    else:
+        if calls is None or not standard_streams_are_pipes():
+            server.run("stdio")
+        else:
+            anyio.run(serve_stdio, server, calls)
+        return
+    raise_open_files()
+    if calls is None:
         server.run("streamable-http", host=http[0], port=http[1])
+    else:
+        anyio.run(serve_http, server, calls, *http)
 
 
 def main(

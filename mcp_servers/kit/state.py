@@ -66,7 +66,10 @@ class TrajectoryState(Generic[S]):
         key = trajectory_of(ctx)
         if key not in self._states and len(self._states) >= self._max_trajectories:
             most = self._max_trajectories
-            raise ToolError(f"this server already holds {most} trajectories, its max_trajectories; release one")
+            raise ToolError(
+                f"this server already holds {most} trajectories, its max_trajectories; release one, or pass a larger "
+                "max_trajectories where the server makes its Harness or TrajectoryState"
+            )
 
     def reset(self, ctx: Context, state: S) -> S:
         """Sets the state of the request's trajectory.

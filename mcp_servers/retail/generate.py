@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from itertools import product as combinations
@@ -22,7 +23,8 @@ from mcp_servers.retail.database import (
     Variant,
 )
 
-PRODUCTS: tuple[tuple[str, str, int, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
+ProductEntry = tuple[str, str, int, tuple[tuple[str, tuple[str, ...]], ...]]
+PRODUCTS: tuple[ProductEntry, ...] = (
     ("Desk Lamp", "home", 34, (("colour", ("black", "white", "brass")), ("base", ("clamp", "stand")))),
     ("Wool Blanket", "home", 58, (("colour", ("grey", "moss", "rust")), ("size", ("single", "double")))),
     ("Wall Clock", "home", 29, (("colour", ("oak", "walnut", "white")), ("size", ("25 cm", "35 cm")))),
@@ -65,19 +67,34 @@ CARDS = ("Visa", "Mastercard")
 USERS, PRODUCT_COUNT, ORDERS = 8, 12, 20
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stock:
+    """What a database is drawn from."""
+
+    first_names: tuple[str, ...] = FIRST_NAMES
+    last_names: tuple[str, ...] = LAST_NAMES
+    products: tuple[ProductEntry, ...] = PRODUCTS
+
+
 def make_database(rng: Random) -> Database:
     """Draws a shop; every customer has at least two orders."""
-    database = Database(users={}, products={}, orders={})
-    for entry in rng.sample(PRODUCTS, PRODUCT_COUNT):
-        product = _product(rng, database, *entry)
-        database.products[product.product_id] = product
-    for first, last in zip(rng.sample(FIRST_NAMES, USERS), rng.sample(LAST_NAMES, USERS), strict=True):
-        user = _user(rng, first, last)
-        database.users[user.user_id] = user
+    database = make_empty_database(rng, Stock(), users=USERS, products=PRODUCT_COUNT)
     users = list(database.users.values())
     for index in range(ORDERS):
         status: OrderStatus = rng.choice(("pending", "shipped", "delivered", "delivered", "cancelled"))
         make_order(rng, database, users[index % USERS], status)
+    return database
+
+
+def make_empty_database(rng: Random, stock: Stock, *, users: int, products: int) -> Database:
+    """Draws a shop without orders."""
+    database = Database(users={}, products={}, orders={})
+    for entry in rng.sample(stock.products, products):
+        product = _product(rng, database, *entry)
+        database.products[product.product_id] = product
+    for first, last in zip(rng.sample(stock.first_names, users), rng.sample(stock.last_names, users), strict=True):
+        user = _user(rng, first, last)
+        database.users[user.user_id] = user
     return database
 
 

@@ -16,31 +16,32 @@ from mcp_servers.kit import Splits
 from mcp_servers.kit.records import Call
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.database import RETURN_DAYS, TODAY, Order, OrderStatus
-from mcp_servers.retail.generate import make_database
+from mcp_servers.retail.generate import make_empty_database
 from mcp_servers.retail.script import CANNOT, Draft, Look, Request, Say, Statement, Write, by_any, call, states
 from mcp_servers.retail.shop import Shop
+from mcp_servers.retail.vocabulary import VOCABULARIES, Step, Vocabulary
 
 ShortSlice = Literal["any", "fitting"]
 
 SHORT_TASKS: dict[ShortSlice, Splits] = {
-    "any": Splits("counter-any", {"train": 360, "test": 45}, {"train": 200_000, "test": 250_000}),
-    "fitting": Splits("counter-fitting", {"train": 240, "test": 60}, {"train": 300_000, "test": 350_000}),
+    "any": Splits("counter-any", {"train": 720, "test": 45}, {"train": 200_000, "test": 250_000}),
+    "fitting": Splits("counter-fitting", {"train": 960, "test": 201}, {"train": 300_000, "test": 350_000}),
 }
 """The tasks of each slice, which cycle through the three states of an order."""
 
 STATES: tuple[OrderStatus, ...] = ("pending", "shipped", "delivered")
-Step = Literal["cancel", "track", "return"]
 
-_WISHES: dict[Step, str] = {
-    "cancel": "cancel my order",
-    "track": "tell me when my order will arrive",
-    "return": "tell me until when I can return my order",
+_THOUGHTS: dict[OrderStatus, tuple[str, dict[Step, str]]] = {
+    "pending": ("It is pending: {}.", {"cancel": "cancel it", "track": "track it", "return": "check its window"}),
+    "shipped": (
+        "It is shipped; {}.",
+        {"cancel": "cancelling it", "track": "tracking it", "return": "checking its window"},
+    ),
+    "delivered": ("It is delivered. {}.", {"cancel": "Cancel it", "track": "Track it", "return": "Check its window"}),
 }
-_INTENT: dict[Step, str] = {"cancel": "cancel it", "track": "track it", "return": "check its return window"}
+"""The expert's thought before its step. The words differ between the states, so that imitating them takes to tell the
+states apart; which step follows is as open as the slice leaves it."""
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
-_NUMBER = "W1"
-_DAYS_LEFT = 9
-"""Days until a shipment arrives, or until the return window of a delivered order closes."""
 _HINT = "That is not what I asked for."
 
 
@@ -49,26 +50,39 @@ def slice_of(task: str) -> ShortSlice | None:
     return next((slice_ for slice_, tasks in SHORT_TASKS.items() if task.startswith(f"{tasks.prefix}-")), None)
 
 
+def state_of(task: str) -> OrderStatus:
+    """The state of a task's order.
+
+    Raises:
+        LookupError: There is no such task.
+    """
+    slice_ = slice_of(task)
+    if slice_ is None:
+        raise LookupError(f"{task!r} is not a short task")
+    _, index = SHORT_TASKS[slice_].parse(task)
+    return STATES[index % len(STATES)]
+
+
 def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
     """The database, the customer and the wish of a task, the same in every process.
 
     Raises:
         LookupError: There is no such task.
     """
-    _, index = SHORT_TASKS[slice_].parse(task)
+    split, index = SHORT_TASKS[slice_].parse(task)
+    words = VOCABULARIES[split]
     rng = Random(f"{task}/{seed}")
-    database = make_database(rng)
-    customer = rng.choice(list(database.users.values()))
-    for order in database.orders_of(customer):
-        del database.orders[order.order_id]
+    database = make_empty_database(rng, words.stock, users=1, products=2)
+    (customer,) = database.users.values()
     draft = Draft(rng=rng, database=database, customer=customer)
     state = STATES[index % len(STATES)]
-    order = _small_order(draft, state)
-    first, second, third = rng.sample(list(_WISHES.values()), 3)
-    wish = f"Please {first}, {second} or {third}, whichever fits."
-    requests = {step: _request(draft, order, step, wish) for step in _WISHES}
-    # Drawn, because the states cycle: a step that cycled with them would fit the state.
-    step = rng.choice(list(_WISHES)) if slice_ == "any" else _FITTING[state]
+    order = _small_order(draft, state, words)
+    wishes = [rng.choice(words.wishes[step]) for step in rng.sample(list(words.wishes), len(words.wishes))]
+    name = f"{customer.first_name} {customer.last_name}"
+    wish = f"{rng.choice(words.introductions).format(name=name)} {rng.choice(words.requests).format(*wishes)}"
+    requests = {step: _request(draft, order, step, wish) for step in words.wishes}
+    # In the slice `any` all pairs of a state and a step are equally frequent: one says nothing about the other.
+    step = list(requests)[index // len(STATES) % len(requests)] if slice_ == "any" else _FITTING[state]
     return Case(
         task=task,
         seed=seed,
@@ -78,30 +92,28 @@ def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
         alternatives=tuple(requests.values()) if slice_ == "any" else (),
         identity_told=True,
         by_email=True,
-        greeting=draft.say("Hello!", "Hi there,", "Good morning."),
-        closing=draft.say("Thank you!", "Thanks, that was all."),
+        greeting=draft.say(*words.greetings),
+        closing=draft.say(*words.closings),
         is_short=True,
     )
 
 
-def _small_order(draft: Draft, state: OrderStatus) -> Order:
-    """An order with one line, and with the same number and days in every database.
-
-    These tasks measure the decision, and a tiny model learns last to copy numbers.
-    """
-    orders, days = draft.database.orders, _DAYS_LEFT
+def _small_order(draft: Draft, state: OrderStatus, words: Vocabulary) -> Order:
+    """An order with one line, and with a number and days of the split's own."""
+    orders, days = draft.database.orders, draft.rng.choice(words.days)
     order = draft.order(state, lines=1, delivered_days_ago=RETURN_DAYS - days if state == "delivered" else None)
     if order.shipment is not None:
         order.shipment.expected_on = TODAY + timedelta(days=days)
     del orders[order.order_id]
-    order.order_id = _NUMBER
+    order.order_id = f"W{draft.rng.choice(words.numbers)}"
     orders[order.order_id] = order
     return order
 
 
 def _request(draft: Draft, order: Order, step: Step, wish: str) -> Request:
     look = Look(thinking="I look at the order.", calls=(call("list_orders"),))
-    thinking = f"{order.order_id} is {order.status}: {_INTENT[step]}."
+    thought, intents = _THOUGHTS[order.status]
+    thinking = thought.format(intents[step])
     made = _call(order, step)
     act = (
         Write(thinking=thinking, call=made)

@@ -105,19 +105,42 @@ def _recordings(source: Path) -> Iterator[Recording]:
         raise ValueError(f"{source}: no .jsonl file in it")
     for file in files:
         try:
-            lines = _archived(file) if file.name.endswith(ARCHIVE_SUFFIX) else file.read_bytes().splitlines()
+            if file.name.endswith(ARCHIVE_SUFFIX):
+                yield from _archived(file)
+                continue
+            lines = file.read_bytes().splitlines()
         except OSError as error:
             raise ValueError(f"{file}: {error.strerror or error}") from error
         for number, line in enumerate(lines, 1):
             yield _recording(line, where=f"{file}:{number}")
 
 
-def _archived(file: Path) -> list[str]:
-    """Each trace's line of JSON. Raises OSError if the file cannot be read."""
+def _archived(file: Path) -> Iterator[Recording]:
+    """The recording of each trace of an archive. Raises OSError if the file cannot be read."""
     from pyarrow import parquet  # pyright: ignore  # here, because the import takes half a second
 
-    read: Any = parquet.read_table  # pyright: ignore  # pyarrow has no types
-    return read(file, columns=["record"]).column("record").to_pylist()
+    opened: Any = parquet.ParquetFile(file)  # pyright: ignore  # pyarrow has no types
+    with opened:
+        is_of_columns = "messages" in opened.schema_arrow.names
+        columns = ["task", "seed", "messages", "generations", "user_replies"] if is_of_columns else ["record"]
+        for batch in opened.iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                yield _of_columns(row) if is_of_columns else _recording(row["record"], where=str(file))
+
+
+def _of_columns(row: dict[str, Any]) -> Recording:
+    messages: list[dict[str, Any]] = row["messages"]
+    assistants = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    turns = len(row["generations"])
+    before = messages[: assistants[-turns]] if turns and len(assistants) >= turns else messages
+    opening = next((message["content"] for message in reversed(before) if message["role"] == "user"), "")
+    replied: list[dict[str, Any]] = row["user_replies"]
+    replies: list[Reply] = []
+    for reply in replied:
+        place: int | None = reply["message"]
+        said = str(reply["text"]) if place is None else str(messages[place]["content"])
+        replies.append(Reply(message=said, done=reply["done"], reward=reply["reward"]))
+    return Recording(task=row["task"], seed=row["seed"], opening=opening or "", replies=tuple(replies))
 
 
 def _recording(line: bytes | str, *, where: str) -> Recording:

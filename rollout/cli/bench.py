@@ -24,6 +24,7 @@ from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.types import SEED_META, TRAJECTORY_META, Role
 from rollout.cli.bench_server import STDIO_ARGUMENTS, create_server, http_server
+from rollout.cli.bench_sessions import bench_sessions
 from rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, print_json
 from rollout.environment.harness import list_tasks
 
@@ -31,7 +32,9 @@ Call = Callable[[], Awaitable[Any]]
 
 WARM_UP = 20
 CONCURRENT = 16
-"""Calls in flight where calls per second are measured."""
+"""Calls in flight where calls per second and CPU time are measured."""
+TURNS = 10
+"""Of each side, where CPU time is measured."""
 _TEXT = "x" * 100
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure what the gateway costs on this machine.")
@@ -51,17 +54,22 @@ def bench_call(
             return {transport: round(getattr(cost, field), digits) for transport, cost in costs.items()}
 
         digits = {"ratio_to_sdk": 3, "sdk_ms": 4, "session_ms": 4, "calls_per_s": 1, "connecting_calls_per_s": 2}
-        digits["ratio_to_connecting"] = 1
+        digits |= {"cpu_ratio_to_sdk": 3, "sdk_cpu_ms": 4, "session_cpu_ms": 4, "ratio_to_connecting": 1}
         fields = {field: by_transport(field, places) for field, places in digits.items()}
         print_json({"calls": calls, "connects": connects, **fields})
         return 0
-    table = Table("transport", "SDK, ms", "gateway, ms", "ratio", "calls/s", "connecting, calls/s", "ratio")
+    table = Table("transport", "SDK, ms", "gateway, ms", "ratio", "SDK, CPU ms", "gateway, CPU ms", "ratio")
+    for column in ("calls/s", "connecting, calls/s", "ratio"):
+        table.add_column(column)
     for transport, cost in costs.items():
         table.add_row(
             transport,
             f"{cost.sdk_ms:.2f}",
             f"{cost.session_ms:.2f}",
             f"{cost.ratio_to_sdk:.2f}",
+            f"{cost.sdk_cpu_ms:.3f}",
+            f"{cost.session_cpu_ms:.3f}",
+            f"{cost.cpu_ratio_to_sdk:.3f}",
             f"{cost.calls_per_s:.0f}",
             f"{cost.connecting_calls_per_s:.1f}",
             f"{cost.ratio_to_connecting:.0f}",
@@ -87,12 +95,19 @@ def bench_lease(
     return 0
 
 
+app.command("sessions")(bench_sessions)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallCost:
-    """The cost on one transport. Milliseconds are medians of sequential calls."""
+    """The cost on one transport, in milliseconds a call; medians."""
 
     sdk_ms: float
+    """Of sequential calls, as `session_ms`."""
     session_ms: float
+    sdk_cpu_ms: float
+    """CPU time of this process, with `CONCURRENT` calls in flight. In process it is the server's as well."""
+    session_cpu_ms: float
     calls_per_s: float
     """With `CONCURRENT` calls in flight over the gateway's one connection."""
     connecting_calls_per_s: float
@@ -101,6 +116,10 @@ class CallCost:
     @property
     def ratio_to_sdk(self) -> float:
         return self.session_ms / self.sdk_ms
+
+    @property
+    def cpu_ratio_to_sdk(self) -> float:
+        return self.session_cpu_ms / self.sdk_cpu_ms
 
     @property
     def ratio_to_connecting(self) -> float:
@@ -148,9 +167,12 @@ async def _measure(
             await session.call("echo", arguments)
 
         sdk_ms, session_ms = await _alternating(by_sdk, by_session, calls)
+        sdk_cpu_ms, session_cpu_ms = await _cpu_in_turns(by_sdk, by_session, calls)
         return CallCost(
             sdk_ms=sdk_ms,
             session_ms=session_ms,
+            sdk_cpu_ms=sdk_cpu_ms,
+            session_cpu_ms=session_cpu_ms,
             calls_per_s=await _throughput(by_session, calls),
             connecting_calls_per_s=await _throughput(connecting, connects),
         )
@@ -168,19 +190,35 @@ async def _alternating(one: Call, other: Call, calls: int) -> tuple[float, float
     return statistics.median(pairs[0][1]), statistics.median(pairs[1][1])
 
 
+async def _cpu_in_turns(one: Call, other: Call, calls: int) -> tuple[float, float]:
+    """Medians over `TURNS` turns of each, in milliseconds of this process's CPU time per call."""
+    sides: list[tuple[Call, list[float]]] = [(one, []), (other, [])]
+    each = max(CONCURRENT, calls // TURNS)
+    for turn in range(TURNS):
+        for call, samples in sides if turn % 2 else reversed(sides):
+            began = time.process_time()
+            await _concurrently(call, each)
+            samples.append(1e3 * (time.process_time() - began) / each)
+    return statistics.median(sides[0][1]), statistics.median(sides[1][1])
+
+
 async def _throughput(call: Call, calls: int) -> float:
     """Calls per second with `CONCURRENT` calls in flight."""
+    began = time.perf_counter()
+    await _concurrently(call, calls)
+    return calls / (time.perf_counter() - began)
+
+
+async def _concurrently(call: Call, calls: int) -> None:
     left = iter(range(calls))
 
     async def caller() -> None:
         for _ in left:
             await call()
 
-    began = time.perf_counter()
     async with anyio.create_task_group() as callers:
         for _ in range(CONCURRENT):
             callers.start_soon(caller)
-    return calls / (time.perf_counter() - began)
 
 
 async def measure_leases(config: GatewayConfig, count: int) -> dict[str, float]:

@@ -14,6 +14,7 @@ from rollout.cli.options import AsJson, EnvironmentsDir, plain_table, print_json
 from rollout.contract import Options, Outcome, Report, check_environment
 from rollout.environment.config import load_environment
 from rollout.environment.harness import ListedTask
+from rollout.loop.agent import build_agent
 
 _COLOURS = {Outcome.HOLDS: "green", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
 
@@ -36,6 +37,7 @@ def check_env(
     if seed is not None and task is None:
         raise ConfigError("a seed without a task", key="--seed", remedy="add --task, or leave both out")
     loaded = load_environment(environment, environments_dir)
+    build_agent(loaded)
     item = None if task is None else ListedTask(task=task, seed=seed or 0)
     report = anyio.run(check_environment, loaded, Options(tasks=tasks, task=item, user_varies=user_varies))
     if as_json:

@@ -49,7 +49,7 @@ def data(
         str | None, typer.Argument(help="The environment: its YAML file or its name; none with --check.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The parquet file to write.")] = None,
-    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    split: Annotated[str, typer.Option(help="train, test or all.")] = "train",
     rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks by default.")] = None,
     tools: Annotated[
         str | None, typer.Option(help="Tools the policy may use, comma-separated; all by default.")

@@ -32,6 +32,10 @@ Tokenizer = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Report what the tools cost in a prompt of this model.")
 ]
 TraceDirectory = Annotated[Path, typer.Argument(help="The directory of the traces.")]
+Where = Annotated[
+    str | None,
+    typer.Option(metavar="EXPRESSION", help='SQL over the columns of `trace ls`: "reward < 0.5 and turns > 3".'),
+]
 ToolConfig = Annotated[
     Path | None, typer.Option(help="The lock with the tools' schemas; by default the servers are asked.")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -20,6 +21,7 @@ from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
+from rollout.collector import tune_collector
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
 from rollout.engines.sampling import SamplingParameters
@@ -29,10 +31,13 @@ from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
-from rollout.evaluation.resume import Settings, compare_settings, engine_settings, is_done, keep_settings
+from rollout.evaluation.resume import RunKey, Settings, compare_settings, engine_settings, is_done, keep_settings
+from rollout.evaluation.run_record import evaluation_record
+from rollout.loop.agent import build_agent
 from rollout.loop.thinking import check_thoughts
 from rollout.trace.record import Trace
-from rollout.trace.store import RunKey, TraceStore, read_traces
+from rollout.trace.run_record import RunRecord
+from rollout.trace.store import TraceStore, read_traces
 
 DEFAULT_RESPONSE_TOKENS = 65536
 
@@ -48,7 +53,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],
     rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Trajectories per row.")] = 1,
-    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    split: Annotated[str, typer.Option(help="train, test or all.")] = "test",
     resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
     response_tokens: Annotated[
@@ -83,8 +88,16 @@ def run(
     loaded = [load_environment(name, environments_dir) for name in environments]
     if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
-    for environment in loaded if engine not in WITHOUT_MODEL else ():
-        check_thoughts(environment, tool_format)
+    for environment in loaded:
+        build_agent(environment)
+        if engine not in WITHOUT_MODEL:
+            check_thoughts(environment, tool_format)
+        if concurrency > environment.max_sessions:
+            typer.echo(
+                f"note: {environment.name} takes {environment.max_sessions} of --concurrency {concurrency} at a time; "
+                "its key max_sessions raises that",
+                err=True,
+            )
     options = EngineOptions(
         engine=engine,
         tokenizer=tokenizer,
@@ -163,6 +176,7 @@ async def _play(
         store.check()
         compare_settings(out, settings)
         gateways: dict[str, Gateway] = {}
+        runs: dict[str, RunRecord] = {}
         jobs: list[Job] = []
         for environment in environments:
             gateway = await stack.enter_async_context(opened_environment(environment))
@@ -170,15 +184,20 @@ async def _play(
             tasks = await environment_tasks(environment, gateway, split, rows)
             if isinstance(engine, ModelEngine) and tasks:
                 shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
-                engine.check_template(tasks[0], shown, has_user=environment.user is not None)
-            jobs += jobs_of(environment, tasks, samples, engine.name)
+                engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)
+            jobs += jobs_of(environment, tasks, samples, engine.name, split)
+            runs[environment.name] = await anyio.to_thread.run_sync(
+                evaluation_record, environment, gateway, options, engine.name, settings
+            )
+        tune_collector()
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)
-        done = {RunKey.of(trace): trace for trace in recorded if is_done(trace)}
+        done = {RunKey.of(trace.task, trace.origin): trace for trace in recorded if is_done(trace)}
         wanted = {job.key for job in jobs}
         traces = [trace for key, trace in done.items() if key in wanted]
         resumed = frozenset(trace.id for trace in traces)
-        todo = [job for job in jobs if job.key not in done]
+        attempts = Counter(RunKey.of(trace.task, trace.origin) for trace in recorded)
+        todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
         # Progress is drawn on standard error, and only where that is a terminal.
         with Progress(console=Console(stderr=True)) as progress:
             label = f"{', '.join(gateways)} / {engine.name}"
@@ -194,6 +213,7 @@ async def _play(
                 engine=engine,
                 lengths=replace(lengths, context_tokens=engine.context_tokens),
                 store=store,
+                runs={name: store.describe(record) for name, record in runs.items()},
                 concurrency=min(options.max_sequences, len(todo)),
                 finished=finished,
             )
@@ -208,3 +228,8 @@ def _check(engine: Engine, environments: Sequence[Environment], out: Path, recor
     if others := {trace.origin.engine for trace in recorded} - {engine.name}:
         problem = f"holds traces of engine {', '.join(sorted(others))}"
         raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
+    agents = {environment.name: environment.agent for environment in environments}
+    for trace in recorded:
+        if trace.agent != agents.get(trace.task.environment, trace.agent):
+            problem = f"holds traces of {trace.task.environment} by another agent, or by this one with other arguments"
+            raise ConfigError(problem, file=out, key="--out", remedy="name another directory")

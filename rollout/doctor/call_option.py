@@ -56,11 +56,12 @@ async def check_call_options(config: GatewayConfig, options: Sequence[CallOption
     async with opened_where_possible(chosen, name="doctor", source=source) as (gateway, _):
         catalogue = dict(gateway.catalogue)
     complete = len(catalogue) == len(servers)
-    raise_all([fault for call in options for fault in _faults(call, catalogue, complete=complete)])
+    as_sent = config.calls.as_sent
+    raise_all([fault for call in options for fault in _faults(call, catalogue, complete=complete, as_sent=as_sent)])
 
 
 def _faults(
-    call: CallOption, catalogue: Mapping[str, Sequence[ToolDefinition]], *, complete: bool
+    call: CallOption, catalogue: Mapping[str, Sequence[ToolDefinition]], *, complete: bool, as_sent: bool
 ) -> list[ConfigError]:
     key = f"--call {call.tool}"
     offered = [
@@ -75,7 +76,7 @@ def _faults(
             return []  # a server that did not start may have the tool; its report explains why it did not start
         names = ", ".join(sorted(tool.name for tool in offered)) or "none"
         return [ConfigError(f"no server has a tool {call.tool!r}", key=key, remedy=f"tools: {names}")]
-    faults = [(tool.server, argument_faults(tool, call.arguments)) for tool in named]
+    faults = [(tool.server, argument_faults(tool, call.arguments, as_sent=as_sent)) for tool in named]
     return [
         ConfigError(f"{server}'s schema refuses the arguments: {'; '.join(found)}", key=key, remedy="correct them")
         for server, found in faults

@@ -125,6 +125,9 @@ class Examination:
         self._begin(f"starting, {scope}")
         async with Gateway(config, name="doctor") as gateway:
             yield gateway
+            note = f"start: fork has no effect: {gateway.spawned.get(self._server)}"
+            if self._server in gateway.spawned and note not in self._report.notes:
+                self._report.notes.append(note)
 
     @asynccontextmanager
     async def _lease(self, gateway: Gateway) -> AsyncGenerator[Session]:
@@ -177,7 +180,14 @@ class Examination:
         tools = [tool for tool in session.tools.values() if tool.server == self._server]
         self._offered = {tool.exposed_name: tool for tool in tools}
         options = self._options
-        return plan_calls(self._server, tools, options.call_options, word=self._word, allow_writes=options.allow_writes)
+        return plan_calls(
+            self._server,
+            tools,
+            options.call_options,
+            word=self._word,
+            allow_writes=options.allow_writes,
+            as_sent=self._config.calls.as_sent,
+        )
 
     async def _measure_calls(self, session: Session, plan: Plan) -> None:
         """Measure the first read that answers quickly, or the listing of tools where none does."""

@@ -66,7 +66,13 @@ def new_word() -> str:
 
 
 def plan_calls(
-    server: str, tools: Collection[ToolDefinition], options: Iterable[CallOption], *, word: str, allow_writes: bool
+    server: str,
+    tools: Collection[ToolDefinition],
+    options: Iterable[CallOption],
+    *,
+    word: str,
+    allow_writes: bool,
+    as_sent: bool = False,
 ) -> Plan:
     """Choose the calls of a server's tools: those that are annotated read-only, and others if the user allows them.
 
@@ -74,6 +80,7 @@ def plan_calls(
         options: Calls that the user allows; `{word}` in their strings stands for `word`.
         word: The argument of tools that take free text.
         allow_writes: Whether every tool may be called.
+        as_sent: Whether arguments are sent that the tool's schema refuses (`calls.arguments`).
     """
     given: dict[str, list[dict[str, Any]]] = {}
     for call in options:
@@ -94,7 +101,7 @@ def plan_calls(
         trusted = tool.read_only and not arguments
         kind = reads if trusted or _sounds_like_reading(tool.name) else writes
         for each in arguments or [plain_arguments(tool.input_schema, word)]:
-            if faults := argument_faults(tool, each):
+            if faults := argument_faults(tool, each, as_sent=as_sent):
                 refused.append(f"{tool.exposed_name}: {'; '.join(faults)}")
                 continue
             kind.append(ProbeCall(tool=tool.exposed_name, arguments=each, read_only=tool.read_only))
@@ -108,9 +115,9 @@ def plan_calls(
     )
 
 
-def argument_faults(tool: ToolDefinition, arguments: dict[str, Any]) -> list[str]:
+def argument_faults(tool: ToolDefinition, arguments: dict[str, Any], *, as_sent: bool) -> list[str]:
     """Reasons why the gateway would not send these arguments; empty where it would."""
-    return prepare(tool, arguments).faults
+    return prepare(tool, arguments, as_sent=as_sent).faults
 
 
 def suggested(server: str, tools: Iterable[ToolDefinition]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import anyio
@@ -134,7 +135,7 @@ class HttpPolicy(ABC):
         seed, timeouts, attempt = self._seeds.next(turn), self._http.timeouts, 1
         while True:
             try:
-                return await self._generate_once(ids, max_tokens=max_tokens, seed=seed)
+                return replace(await self._generate_once(ids, max_tokens=max_tokens, seed=seed), seeds=(seed,))
             except Lost as error:
                 if attempt >= timeouts.attempts:
                     raise

@@ -107,12 +107,12 @@ class InProcessPolicy:
             sampling=Sampling(temperature=own.temperature, top_p=own.top_p, top_k=own.top_k, logprobs=True),
             max_tokens=max_tokens,
             stop_ids=self._stops,
-            seed=self._seeds.next(turn),
+            seed=(seed := self._seeds.next(turn)),
         )
         decode, abort = partial(self._decoder.decode, request), partial(self._decoder.abort, request)
         await result_or_partial(decode, abort, self._timeouts)
         reason = _REASONS[request.ending or Ending.ABORTED]
-        return with_logprobs(Completion(ids=request.token_ids, finish_reason=reason), request.logprobs)
+        return with_logprobs(Completion(ids=request.token_ids, finish_reason=reason, seeds=(seed,)), request.logprobs)
 
 
 def load_model(path: str, *, device: str | None, dtype: str | None) -> PreTrainedModel:

@@ -7,6 +7,7 @@ Fields as in SGLang 0.5: `input_ids`, `rid`, `sampling_params`, `return_logprob`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -57,7 +58,7 @@ class SGLangPolicy(HttpPolicy):
             partial(self._http.post, "/abort_request", {"rid": rid}),
             self._http.timeouts,
         )
-        return completion(answer, self._semantics, self._parameters)
+        return replace(completion(answer, self._semantics, self._parameters), request_ids=(rid,))
 
 
 def request(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +14,7 @@ from gateway.config.models import GatewayConfig, ServerConfig, read_mapping, val
 from gateway.config.pydantic_errors import near
 from gateway.config.servers_file import check_template, expand_sampling, no_servers, parse_servers
 from gateway.errors import ConfigError, InvalidValue
+from rollout.environment.filter_config import FiltersConfig
 from rollout.environment.reward_config import RewardConfig, Section
 
 DEFAULT_ASSISTANT_TURNS = 15
@@ -25,24 +27,33 @@ class PromptReference(Section):
     """A prompt of a server, with its arguments."""
 
     server: str
+    """The server's name."""
     name: str
+    """The prompt's name."""
     arguments: dict[str, str] = Field(default_factory=dict)
+    """Passed to the prompt."""
 
 
 class ResourceReference(Section):
     """A resource of a server."""
 
     server: str
+    """The server's name."""
     uri: str
+    """The address of the resource."""
 
 
 class SystemPart(Section):
     """One part of the system message: a text, or something that a server provides."""
 
     text: str | None = None
+    """A text, as it is."""
     instructions_of: str | None = None
+    """A server, whose instructions are taken."""
     prompt: PromptReference | None = None
+    """A prompt of a server."""
     resource: ResourceReference | None = None
+    """A resource of a server."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SystemPart:
@@ -61,19 +72,28 @@ class ServerReference(Section):
     """One of the environment's servers, by name."""
 
     server: str
+    """The server's name."""
 
 
 class LimitsConfig(Section):
     """An environment's bounds on one trajectory. Where one is None, the trainer's value applies, see `Limits.of`."""
 
     assistant_turns: int | None = Field(default=None, ge=1)
+    """Generations of the policy."""
     user_turns: int | None = Field(default=None, ge=1)
+    """Replies of the user."""
+    turns_per_user_message: int | None = Field(default=None, ge=1)
+    """Assistant turns that one user message may take: tool calls, and the message that answers the user."""
     tool_calls: int | None = Field(default=None, ge=1)
+    """Calls of tools, over all turns."""
     parallel_calls: int = Field(default=16, ge=1)
     """Tool calls of one turn that are sent; each further call is answered with an error."""
     tokens_per_turn: int | None = Field(default=None, ge=1)
+    """Sampled tokens of one turn."""
     wall_clock_s: float = Field(default=1800.0, gt=0)
     """Counted from the moment the lease is granted."""
+    agent_close_timeout_s: float = Field(default=10.0, gt=0)
+    """How long an agent may go on once its trajectory has ended; then it is stopped, and the trajectory withdrawn."""
     tell_budget: bool = False
     """Whether tool results and user messages end with a line that states the remaining budget."""
 
@@ -92,6 +112,7 @@ class CutConfig(Section):
     max_tokens: int | None = Field(default=None, ge=16)
     """In tokens of the policy's tokenizer, including the marker of the cut; None disables cutting."""
     keep: Keep = Keep.BOTH
+    """Which part of a result stays."""
 
 
 class ResultsConfig(CutConfig):
@@ -125,82 +146,40 @@ class ThinkingConfig(Section):
     """How thinking tokens are treated. The trace always contains them."""
 
     loss: ThinkingLoss = ThinkingLoss.KEEP
+    """Whether thinking tokens are in the loss."""
     reward: ThinkingReward = ThinkingReward.STRIP
+    """Whether the reward sees the thinking."""
     context: ThinkingContext = ThinkingContext.KEEP
+    """Whether earlier thinking stays in the context."""
     tokens_per_turn: int | None = Field(default=None, ge=1)
     """Thinking budget: a turn that is still thinking after this many tokens has its thought closed and continues."""
 
 
-class FilterAction(StrEnum):
-    """What a filter does with a turn it matches."""
+class AgentConfig(Section):
+    """The class that takes the turns of a trajectory, and its arguments; a plain string is short for `{use: ...}`."""
 
-    MARK = "mark"
-    """Record a mark in the trace."""
-    MASK = "mask"
-    """Mask the turn's tokens from the loss."""
-    MASK_TRAJECTORY = "mask_trajectory"
-    """Mask all of the trajectory's tokens from the loss (SimpleTIR); its reward still counts in its group."""
-    PENALISE = "penalise"
-    """Subtract `penalty` from the reward."""
-    END = "end"
-    """End the trajectory before the turn acts, and score it."""
+    use: str
+    """`package.module:Class`, a class with the method `play` of `rollout.loop.agent.Agent`."""
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any], alias="with")
+    """Keyword arguments of the class. Traces record them."""
 
-
-class FilterConfig(Section):
-    """One filter's action."""
-
-    action: FilterAction = FilterAction.MARK
-    penalty: float = Field(default=0.1, gt=0, allow_inf_nan=False)
-    """Subtracted once for each matching turn under the action `penalise`."""
-
-    @model_validator(mode="after")
-    def _penalty_is_used(self) -> Self:
-        if "penalty" in self.model_fields_set and self.action is not FilterAction.PENALISE:
-            raise InvalidValue(f"has a penalty, which `action: {self.action}` does not use", "write action: penalise")
-        return self
-
-
-class RepeatedCallsConfig(FilterConfig):
-    """Matches turns that repeat a call with the same arguments."""
-
-    times: int = Field(default=3, ge=2)
-    """The occurrence from which on the call matches; the first call is number 1."""
-
-
-class LongThinkingConfig(FilterConfig):
-    """Matches turns that think too long."""
-
-    tokens: int | None = Field(default=None, ge=1)
-    """The most thinking tokens of a turn that does not match; None disables the filter."""
-
-    @model_validator(mode="after")
-    def _has_a_bound(self) -> Self:
-        if self.tokens is None and "action" in self.model_fields_set:
-            raise InvalidValue("matches no turn without tokens", "give the most thinking tokens of a turn")
-        return self
-
-
-class FiltersConfig(Section):
-    """The filters that check every turn; a plain string is short for `{action: ...}`."""
-
-    void: FilterConfig = FilterConfig()
-    """Matches turns with neither a readable call nor an answer: empty, cut, broken or repeated text."""
-    repeated_calls: RepeatedCallsConfig = RepeatedCallsConfig()
-    long_thinking: LongThinkingConfig = LongThinkingConfig()
-
-    @field_validator("*", mode="before")
+    @field_validator("use")
     @classmethod
-    def _accept_a_plain_action(cls, value: Any) -> Any:
-        return {"action": value} if isinstance(value, str) else value
+    def _names_a_class(cls, value: str) -> str:
+        if not re.fullmatch(r"[\w.]+:\w+", value):
+            raise InvalidValue(f"{value!r} names no class", "write package.module:Class")
+        return value
 
 
 class Environment(GatewayConfig):
     """Everything a trajectory needs besides a policy, under one name; also the configuration of its gateway."""
 
     name: str
+    """The file's name by default."""
     file: str = ""
     """The file it was read from, for messages."""
     description: str = ""
+    """For people."""
     servers: dict[str, ServerConfig] = Field(min_length=1)
     system: tuple[SystemPart, ...] = ()
     """Parts of the system message that rows begin with, joined by blank lines; a single part needs no list."""
@@ -213,6 +192,18 @@ class Environment(GatewayConfig):
     results: ResultsConfig = ResultsConfig()
     thinking: ThinkingConfig = ThinkingConfig()
     filters: FiltersConfig = FiltersConfig()
+    agent: AgentConfig | None = None
+    """What takes the turns; None for the built-in `rollout.loop.trajectory.ToolAgent`."""
+
+    @property
+    def has_user_messages(self) -> bool:
+        """Whether a user message can follow the policy's: from the user, or from an agent."""
+        return self.user is not None or self.agent is not None
+
+    @field_validator("agent", mode="before")
+    @classmethod
+    def _accept_a_plain_class(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
 
     @field_validator("system", mode="before")
     @classmethod

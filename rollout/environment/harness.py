@@ -14,6 +14,8 @@ from gateway.types import Role, ToolResult
 Answer = TypeVar("Answer", bound=BaseModel)
 
 SPLITS = ("train", "test")
+ALL = "all"
+"""Both splits, one after the other: a published result covers all of a benchmark's tasks."""
 _ALL = 1_000_000
 """The limit where all tasks of a split are wanted."""
 
@@ -27,6 +29,10 @@ class ListedTask(BaseModel):
     seed: int
     prompt: str | None = None
     answer: str | None = None
+    tools: list[str] | None = None
+    """Tools that the policy is shown, by the listing server's own names; None means all."""
+    later_tools: list[str] | None = None
+    """Tools that are refused, and in no prompt, until a reply of the user names them."""
 
 
 class _TaskList(BaseModel):

@@ -16,7 +16,8 @@ from rollout.environment.task import Task
 
 _MESSAGE = pa.struct({"role": pa.string(), "content": pa.string()})
 _WORLD = {"task": pa.string(), "seed": pa.int64()}
-_MCP = pa.struct({"environment": pa.string(), **_WORLD, "tools": pa.list_(pa.string())})
+_NAMES = pa.list_(pa.string())
+_MCP = pa.struct({"environment": pa.string(), **_WORLD, "tools": _NAMES, "later_tools": _NAMES})
 _EXTRA_INFO = {
     "index": pa.int64(),
     "split": pa.string(),
@@ -69,7 +70,7 @@ def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> N
 
 def _row(index: int, task: Task, split: str, agent: str) -> dict[str, Any]:
     world = {"task": task.task, "seed": task.seed}
-    mcp = {"environment": task.environment, **world, "tools": task.tools}
+    mcp = {"environment": task.environment, **world, "tools": task.tools, "later_tools": task.later_tools or None}
     return {
         "data_source": task.environment,
         "agent_name": agent,

@@ -39,7 +39,9 @@ class BrevityConfig(Section):
     """Bounds of the component `brevity`, in sampled tokens of the whole trajectory."""
 
     full_until: int = Field(ge=0)
+    """Sampled tokens up to which the component is 1."""
     none_from: int = Field(ge=1)
+    """Sampled tokens from which it is 0."""
 
     @model_validator(mode="after")
     def _falls(self) -> BrevityConfig:
@@ -61,6 +63,7 @@ class RewardConfig(Section):
     """Regular expression with one group, which captures the part of the last answer that `exact_match` compares; the
     last match counts. None compares the whole answer."""
     brevity: BrevityConfig | None = None
+    """Bounds of the component `brevity`."""
 
     @field_validator("parts")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -96,7 +97,8 @@ def column_problems(path: Path) -> Iterator[RowProblem]:
     number = -1
     for number, raw in enumerate(read_rows(path)):
         agent = raw.get("agent_name")
-        if agent is not None and agent not in agents:
+        # Another name may be an agent loop of the user's own, registered by `agent_loop_config_path`.
+        if agent is not None and agent not in agents and get_close_matches(str(agent), agents):
             remedy = f"one of {', '.join(agents)}"
             yield RowProblem(f"unknown agent {agent!r}", path=path, row=number, key="agent_name", remedy=remedy)
         elif agent not in VERL_AGENTS and not isinstance(raw.get("data_source"), str):
@@ -163,9 +165,10 @@ def row_problems(row: Row, environment: Environment, tools: Collection[str]) -> 
             key="reward_model.ground_truth",
             remedy="let `tasks` give each task its `answer`",
         )
-    if missing := [tool for tool in task.tools or () if tool not in tools]:
-        remedy = f"tools of {environment.name}: {', '.join(sorted(tools))}"
-        yield row.problem(f"unknown tools {missing}", key="extra_info.mcp.tools", remedy=remedy)
+    for key, named in (("tools", task.tools or ()), ("later_tools", task.later_tools)):
+        if missing := [tool for tool in named if tool not in tools]:
+            remedy = f"tools of {environment.name}: {', '.join(sorted(tools))}"
+            yield row.problem(f"unknown tools {missing}", key=f"extra_info.mcp.{key}", remedy=remedy)
 
 
 def prompt_lengths(

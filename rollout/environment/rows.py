@@ -11,7 +11,7 @@ from gateway.catalogue.resource_tools import GET_PROMPT, READ_RESOURCE
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.environment.config import Environment, SystemPart
-from rollout.environment.harness import SPLITS, list_tasks
+from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
 from rollout.environment.task import Task
 from rollout.types import Message
 
@@ -24,20 +24,24 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
     Args:
         environment: its `tasks.server` lists the tasks.
         gateway: the running servers of the environment.
-        split: one of `SPLITS`.
+        split: one of `SPLITS`, or `ALL`.
         limit: number of tasks; None lists all.
 
     Raises:
         ConfigError: the environment has no `tasks.server`, fewer than `limit` tasks, or a task without any prompt.
         GatewayError: the world broke, or the `tasks` tool broke its contract.
     """
-    if split not in SPLITS:
-        raise ConfigError(f"unknown split {split!r}", key="split", remedy=f"one of {', '.join(SPLITS)}")
+    if split not in (*SPLITS, ALL):
+        raise ConfigError(f"unknown split {split!r}", key="split", remedy=f"one of {', '.join((*SPLITS, ALL))}")
     if environment.tasks is None:
         problem = "the environment does not name the server that lists its tasks"
         raise ConfigError(problem, file=environment.file, key="tasks.server")
+    server = environment.tasks.server
     async with gateway.lease(trajectory=uuid4().hex, task=None, seed=0) as session:
-        listed = await list_tasks(session, environment.tasks.server, split, limit=limit)
+        listed: list[ListedTask] = []
+        for each in SPLITS if split == ALL else (split,):
+            listed += await list_tasks(session, server, each, limit=limit)
+    listed = listed[:limit]
     if limit is not None and len(listed) < limit:
         problem = f"{environment.name} has {len(listed)} {split} tasks, {limit} were asked for"
         raise ConfigError(problem, key="-n", remedy="ask for fewer")
@@ -50,8 +54,16 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
             remedy = "let `tasks` give prompts, or write a system message"
             raise ConfigError(problem, file=environment.file, key="system", remedy=remedy)
         fields = item.model_dump() | {"environment": environment.name, "prompt": (*system, *opening)}
+        fields["tools"] = _exposed(gateway, server, item.tools)
+        fields["later_tools"] = _exposed(gateway, server, item.later_tools)
         tasks.append(Task.model_validate(fields))
     return tasks
+
+
+def _exposed(gateway: Gateway, server: str, names: list[str] | None) -> list[str] | None:
+    """The exposed names of tools that `server` calls by its own; other names are exposed ones already."""
+    own = {tool.name: tool.exposed_name for tool in gateway.catalogue[server] if tool.role is None}
+    return None if names is None else [own.get(name, name) for name in names]
 
 
 async def system_message(environment: Environment, gateway: Gateway) -> list[Message]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from gateway.config.models import validate
 from gateway.errors import ConfigError
@@ -29,6 +29,14 @@ class Origin(BaseModel):
     validate_: bool = Field(default=False, alias="validate")
     uid: str = ""
     """The trainer's id of the prompt group."""
+    split: str = ""
+    """The dataset's split, where it is known."""
+    attempt: int = 0
+    """Number of the attempt at this trajectory, from 0. The last one counts."""
+    parent: str | None = None
+    """The trajectory whose beginning this one shares; the record has its own ids from the beginning all the same."""
+    branched_at: int | None = None
+    """Number of the ids that are shared with `parent`, prompt included."""
     engine: str = ""
     """What generated the trajectory: `verl`, or an engine of `mcp-rollout run`."""
 
@@ -77,9 +85,20 @@ class Task(BaseModel):
     seed: int
     tools: tuple[str, ...] | None = None
     """Exposed names of the tools that the policy may use; None allows all."""
+    later_tools: Annotated[tuple[str, ...], BeforeValidator(lambda names: () if names is None else names)] = ()
+    """Exposed names of the tools that are in no prompt and refused until the user's reply names them."""
     prompt: tuple[Annotated[Message, AfterValidator(_is_message)], ...] = Field(min_length=1)
     answer: str | None = None
     """The row's `reward_model.ground_truth`, for rewards that compare with it. The policy never sees it."""
+
+    @property
+    def callable_tools(self) -> tuple[str, ...] | None:
+        """Exposed names of the tools that the policy may use at some time; None allows all."""
+        return None if self.tools is None else tuple(dict.fromkeys((*self.tools, *self.later_tools)))
+
+    def shows(self, tool: str) -> bool:
+        """Whether the prompt has the schema of this tool."""
+        return tool not in self.later_tools and (self.tools is None or tool in self.tools)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], *, where: str | None = None) -> Task:
@@ -103,7 +122,7 @@ class Task(BaseModel):
             raise ConfigError(problem, file=where, key="extra_info.index", remedy=remedy)
         fields = dict(cast("Mapping[str, Any]", mcp))
         # verl's dataset sometimes passes lists as arrays. The model rejects whatever is not a list.
-        fields["tools"] = _listed(fields.get("tools"))
+        fields["tools"], fields["later_tools"] = _listed(fields.get("tools")), _listed(fields.get("later_tools"))
         fields["prompt"] = _listed(row.get("raw_prompt", row.get("prompt")))
         if not isinstance(fields["prompt"], list):
             remedy = f"a list of {{role, content}}; {REMEDY}"

@@ -75,5 +75,5 @@ def refuse_differences(
 
 
 def selected(tools: Sequence[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
-    """The schemas of the tools that the row selects."""
-    return [tool for tool in tools if task.tools is None or tool["function"]["name"] in task.tools]
+    """The schemas of the tools that the row's prompt shows."""
+    return [tool for tool in tools if task.shows(tool["function"]["name"])]

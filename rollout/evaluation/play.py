@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from uuid import uuid4
 
 import anyio
@@ -13,10 +14,11 @@ from gateway.leases.session import Session
 from rollout.engines.engine import Engine
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
+from rollout.evaluation.resume import RunKey
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
-from rollout.trace.store import RunKey, TraceStore
+from rollout.trace.store import TraceStore
 from rollout.types import Policy
 
 
@@ -28,9 +30,13 @@ class Job:
     task: Task
     origin: Origin
 
+    def at_attempt(self, attempt: int) -> Job:
+        """The same trajectory, played once more."""
+        return replace(self, origin=self.origin.model_copy(update={"attempt": attempt}))
+
     @property
     def key(self) -> RunKey:
-        return RunKey.of(Trace.begin("", self.task, self.origin))
+        return RunKey.of(self.task, self.origin)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,10 +58,10 @@ class Lengths:
         )
 
 
-def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engine: str) -> list[Job]:
+def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engine: str, split: str = "") -> list[Job]:
     """The trajectories to play: row by row, each with all of its samples."""
     return [
-        Job(environment, task, Origin(row=row, sample=sample, engine=engine))
+        Job(environment, task, Origin(row=row, sample=sample, engine=engine, split=split))
         for row, task in enumerate(tasks)
         for sample in range(samples)
     ]
@@ -70,6 +76,7 @@ async def play_all(
     store: TraceStore,
     concurrency: int,
     finished: Callable[[Trace], None],
+    runs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Play every job.
 
@@ -77,6 +84,7 @@ async def play_all(
         gateways: By the environment's name.
         concurrency: Trajectories at a time, of all environments together.
         finished: Takes each trace after it has been written to disk.
+        runs: Names of the run records, by the environment's name.
     """
     todo = iter(jobs)
 
@@ -86,8 +94,10 @@ async def play_all(
             async def policy_for(session: Session, job: Job = job) -> Policy:
                 return await engine.policy(session, job.environment, job.task, job.origin)
 
-            trace = await roll_out(
-                Trace.begin(uuid4().hex, job.task, job.origin),
+            trace = Trace.begin(uuid4().hex, job.task, job.origin)
+            trace.run = runs.get(job.environment.name, "")
+            await roll_out(
+                trace,
                 environment=job.environment,
                 gateway=gateways[job.environment.name],
                 policy_for=policy_for,

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from gateway.errors import ConfigError
 from rollout.engines.opening import EngineOptions
 from rollout.engines.scripted import WITHOUT_MODEL
+from rollout.environment.task import Origin, Task
 from rollout.trace.record import Trace
 
 FILE = "run.json"
 
 Settings = dict[str, str | int | float | None]
 """Values of options by the option's name without its dashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """Identity of a trajectory of `mcp-rollout run`, the same when an interrupted run is resumed."""
+
+    engine: str
+    environment: str
+    task: str
+    row: int
+    sample: int
+
+    @classmethod
+    def of(cls, task: Task, origin: Origin) -> RunKey:
+        return cls(origin.engine, task.environment, task.task, origin.row, origin.sample)
 
 
 def is_done(trace: Trace) -> bool:

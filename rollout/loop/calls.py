@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 
 import anyio
 
@@ -16,8 +17,10 @@ from rollout.trace.record import Trace
 from rollout.types import Call, Message
 
 
-async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], context: Context) -> list[Message]:
-    """Send the calls concurrently, record them in order, and return their tool messages.
+async def call_tools(
+    trace: Trace, session: Session, calls: Sequence[Call], context: Context, *, into: list[Message]
+) -> None:
+    """Send the calls concurrently, record them in order, and append their tool messages to `into`.
 
     An unreadable call and calls beyond `limits.parallel_calls` are not sent; each gets an error result. If the
     trajectory ends while calls are in flight, those are recorded with an error result: they may have taken effect.
@@ -35,23 +38,34 @@ async def call_tools(trace: Trace, session: Session, calls: Sequence[Call], cont
     ]
     for index in sent:  # replaced when the call returns
         results[index] = ToolResult.error("No answer: the trajectory ended while the call was under way.")
+    clocks: dict[int, tuple[float, float]] = {}
     try:
-        await _send(session, calls, sent, results)
-    except BaseException:
-        # The time limit, a cancellation from outside or a broken world. Nothing here awaits, so the record is complete
-        # before the exception goes on; `play` cannot append these messages any more.
-        trace.messages += _recorded(trace, session, calls, sent, results, context)
-        raise
-    return _recorded(trace, session, calls, sent, results, context)
+        await _send(session, calls, sent, results, clocks)
+    finally:
+        # Also where the time limit, a cancellation or a broken world ends the calls. Nothing here awaits, so the record
+        # is complete before the exception goes on.
+        into += _recorded(trace, session, calls, sent, results, clocks, context)
 
 
-async def _send(session: Session, calls: Sequence[Call], sent: Sequence[int], results: list[ToolResult]) -> None:
-    """Put the result of each call in its position; the first `GatewayError` cancels the other calls."""
+async def _send(
+    session: Session,
+    calls: Sequence[Call],
+    sent: Sequence[int],
+    results: list[ToolResult],
+    clocks: dict[int, tuple[float, float]],
+) -> None:
+    """Put the result of each call in its position; the first `GatewayError` cancels the other calls.
+
+    Args:
+        clocks: by position, when a call began, in seconds since 1970, and the seconds that it took.
+    """
     broken: list[GatewayError] = []
 
     async def send(index: int) -> None:
-        call = calls[index]
+        call, began_at, began = calls[index], time.time(), time.perf_counter()
+        clocks[index] = (began_at, 0.0)
         results[index] = await session.call(call.name, call.arguments if call.as_text is None else call.as_text)
+        clocks[index] = (began_at, time.perf_counter() - began)
 
     async def send_until_broken(index: int) -> None:
         try:
@@ -76,6 +90,7 @@ def _recorded(
     calls: Sequence[Call],
     sent: Sequence[int],
     results: Sequence[ToolResult],
+    clocks: Mapping[int, tuple[float, float]],
     context: Context,
 ) -> list[Message]:
     cut, tokens = context.environment.results, context.tokens
@@ -84,5 +99,8 @@ def _recorded(
     ]
     tools = [session.tools.get(call.name) if index in sent else None for index, call in enumerate(calls)]
     messages = trace.add_calls(calls, results, shown, [tool.server if tool else None for tool in tools])
+    for index, (began_at, total_s) in clocks.items():
+        event = trace.turns[-1].tools[index]
+        event.began_at, event.wait_s = began_at, max(0.0, total_s - event.elapsed_s)
     trace.turns[-1].marks += refused(calls, sent, session.tools)
     return messages

@@ -26,6 +26,9 @@ class Context:
     limits: Limits
     tokens: TokenBuilder
     schemas: Sequence[Mapping[str, Any]]
+    """The tools of the prompt."""
+    callable_schemas: Sequence[Mapping[str, Any]]
+    """With the task's later tools, which a completion is parsed by."""
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.
@@ -53,7 +56,7 @@ class Context:
 
     def _base(self, trace: Trace, messages: Sequence[Message]) -> list[int]:
         """The context to which the messages are appended: without earlier thinking where the environment drops it."""
-        new_user_turn = messages[0]["role"] == "user"
+        new_user_turn = messages[-1]["role"] == "user"
         if new_user_turn and self.environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
             return without_thinking(trace, self.tokens)
         return trace.context

@@ -77,6 +77,9 @@ class Limits(LimitsConfig):
             return StopReason.TOKEN_LIMIT
         if len(trace.turns) >= self.assistant_turns:
             return StopReason.TURN_LIMIT
+        most = self.turns_per_user_message
+        if most is not None and len(trace.turns) >= most and not any(turn.user for turn in trace.turns[-most:]):
+            return StopReason.TURN_LIMIT
         if self.user_turns is not None and trace.user_turns >= self.user_turns:
             return StopReason.USER_TURN_LIMIT
         if self.tool_calls is not None and trace.tool_calls >= self.tool_calls:

@@ -84,6 +84,8 @@ async def generate(
         weights_version=(begun.weights_version[0], rest.weights_version[1]),
         forced=(len(begun.ids), len(ids)) if marker else None,
         generations=2,
+        request_ids=begun.request_ids + rest.request_ids,
+        seeds=begun.seeds + rest.seeds,
     )
 
 

@@ -21,6 +21,7 @@ class _Reply(BaseModel):
     message: str
     done: bool
     reward: float | None = Field(default=None, allow_inf_nan=False)
+    tools: list[str] | None = None
 
 
 class User:
@@ -46,12 +47,14 @@ class User:
     async def answer(self, trace: Trace, message: str) -> Message:
         """Send the policy's message, record the user's reply, and return it as a chat message.
 
-        Sets the stop reason where the user is done. Raises what `open` raises.
+        The tools that the reply names may be called from now on. Sets the stop reason where the user is done. Raises
+        what `open` raises.
         """
         self._seq += 1
         began = time.monotonic()
         arguments = {"seq": self._seq, "message": message}
         reply, result = await call_harness(self._session, Role.REPLY, arguments, _Reply, server=self._server)
+        self._session.reveal(reply.tools or ())
         trace.add_user(
             UserEvent(
                 seq=self._seq,

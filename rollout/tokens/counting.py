@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.errors import ConfigError
 from rollout.environment.task import Task
 from rollout.formats import hermes
+from rollout.trace.lengths import Lengths
 from rollout.trace.record import Trace
-from rollout.trace.stats import Lengths
 from rollout.types import Call
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def trajectory_lengths(tokens: ContinuousTokens, trace: Trace, tools: Sequence[M
         sampled = tokens.encode_completion(hermes.write(thinking=turn.thinking, content=turn.content, calls=calls))
         completions.append(len(sampled))
         context = tokens.completion(context, sampled).applied_to(context)
-        following = messages[done + 1 : done + 1 + len(turn.tools) + (turn.user is not None)]
+        following = messages[done + 1 : done + turn.messages]
         if following and len(completions) < len(trace.turns):
             context = tokens.messages(context, messages[: done + 1], following, tools).applied_to(context)
         done += 1 + len(following)

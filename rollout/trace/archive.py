@@ -1,60 +1,213 @@
 # pyright: basic
 # pyarrow ships no types.
-"""Archived segments of the trace journal: Parquet files with columns to select by and each whole record as JSON."""
+"""Archived journals: Parquet files in the layout of `rollout.trace.columns`.
+
+    python -m rollout.trace.archive JOURNAL
+
+archives one journal, in a process of its own so that the rollout's event loop goes on. The archive appears whole or not
+at all, and the journal is removed only after it is on disk: at every moment one of them has the records.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import structlog
 
+from gateway.errors import ConfigError
+from rollout.trace.archive_records import records_of
+from rollout.trace.archive_rows import row_of
+from rollout.trace.columns import FORMAT_VERSION, SCHEMA, VERSION_KEY, encodings
+from rollout.trace.journal import JOURNAL_SUFFIX, NotARecord, from_json, from_record, lines_of
 from rollout.trace.record import Trace
 
+log = structlog.get_logger(__name__)
+
 SUFFIX = ".traces.parquet"
-_COLUMNS = {
-    "id": (pa.string(), lambda trace: trace.id),
-    "environment": (pa.string(), lambda trace: trace.task.environment),
-    "task": (pa.string(), lambda trace: trace.task.task),
-    "row": (pa.int64(), lambda trace: trace.origin.row),
-    "sample": (pa.int64(), lambda trace: trace.origin.sample),
-    "step": (pa.int64(), lambda trace: trace.origin.step),
-    "validate": (pa.bool_(), lambda trace: trace.origin.validate_),
-    "score": (pa.float64(), lambda trace: trace.reward.score if trace.reward else None),
-    "stop_reason": (pa.string(), lambda trace: trace.stop_reason),
-    "failure": (pa.string(), lambda trace: trace.failure.kind if trace.failure else None),
-    "turns": (pa.int64(), lambda trace: len(trace.turns)),
-}
-"""Type and value of each column to select by."""
-_SCHEMA = pa.schema([*((name, kind) for name, (kind, _) in _COLUMNS.items()), ("record", pa.large_string())])
-_GROUP = 256
-"""Number of records in memory at a time."""
+_BATCH_TOKENS = 200_000
+"""Tokens that are held as Python objects at a time: about 30 MB with their texts."""
+_GROUP_BYTES = 32 * 2**20
+"""Size of a row group in memory: the unit of reading."""
+_READ_ROWS = 64
 
 
-def write_archive(path: Path, records: Iterable[tuple[Trace, str]]) -> None:
-    """Write traces with their lines of JSON; the file appears whole or not at all.
+class TornArchive(ConfigError):
+    """A file is not a whole archive. No writer leaves such a file; a copy that was interrupted may."""
 
-    Args:
-        path: the file to write; its name ends with `SUFFIX`.
-        records: each trace with its line of JSON.
+
+def archive_of(journal: Path) -> Path:
+    """The archive that replaces a journal."""
+    return journal.with_name(journal.name.removesuffix(JOURNAL_SUFFIX) + SUFFIX)
+
+
+def archive(journal: Path) -> Path:
+    """Replace a journal by its archive and return that. A line that is not a record is logged and left out.
+
+    Raises:
+        OSError: the archive cannot be written; the journal stays.
+        ConfigError: a record is of a later version; the journal stays.
+    """
+    path = archive_of(journal)
+    write_archive(path, _records(journal))
+    journal.unlink()
+    return path
+
+
+def write_archive(path: Path, traces: Iterable[Trace]) -> int:
+    """Write traces to a file that appears whole or not at all; returns their number.
 
     Raises:
         OSError: the file cannot be written.
     """
     partial = path.with_name(path.name + ".partial")
-    remaining = iter(records)
-    with pq.ParquetWriter(partial, _SCHEMA, compression="zstd") as writer:
-        while group := list(islice(remaining, _GROUP)):
-            columns = {name: [read(trace) for trace, _ in group] for name, (_, read) in _COLUMNS.items()}
-            columns["record"] = [line for _, line in group]
-            writer.write_table(pa.table(columns, schema=_SCHEMA))
+    rows = 0
+    with pq.ParquetWriter(partial, SCHEMA, **encodings()) as writer:
+        group: list[pa.RecordBatch] = []
+        for batch in _batches(traces):
+            group.append(batch)
+            rows += batch.num_rows
+            if sum(each.nbytes for each in group) >= _GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(group))
+                group = []
+        writer.write_table(pa.Table.from_batches(group, schema=SCHEMA))
+    _synchronise(partial)
     partial.replace(path)
+    _synchronise(path.parent)
+    return rows
 
 
-def archived_records(path: Path) -> Iterator[str]:
-    """Read the line of JSON of each trace, in the order of writing."""
-    with pq.ParquetFile(path) as file:
-        for group in file.iter_batches(batch_size=_GROUP, columns=["record"]):
-            yield from group.column(0).to_pylist()
+def read_archive(path: Path) -> Iterator[Trace]:
+    """Read the traces of an archive of any version, in the order of writing.
+
+    Raises:
+        TornArchive: the file is not a whole archive.
+        OSError: the file cannot be read.
+    """
+    with opened(path) as file:
+        batches = file.iter_batches(batch_size=_READ_ROWS)
+        while (batch := _next(batches, path)) is not None:
+            yield from _traces(batch, path)
+
+
+class ArchiveReader:
+    """Reads single rows of an archive. Rows in order cost one pass, since the last row group is kept.
+
+    Raises:
+        TornArchive: the file is not a whole archive.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with opened(path) as file:
+            counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        self._starts = [0, *accumulate(counts)]
+        self._group = -1
+        self._rows: pa.Table | None = None
+
+    def read(self, number: int) -> Trace:
+        """Read the trace of a row, counted from 0. Raises TornArchive also where there is no such row."""
+        group = bisect_right(self._starts, number) - 1
+        if not 0 <= group < len(self._starts) - 1:
+            raise TornArchive(f"has no row {number}", file=self.path)
+        rows = self._rows
+        if group != self._group or rows is None:
+            with opened(self.path) as file:
+                self._rows = rows = file.read_row_group(group)
+            self._group = group
+        (batch,) = rows.slice(number - self._starts[group], 1).combine_chunks().to_batches()
+        return next(_traces(batch, self.path))
+
+
+def opened(path: Path) -> pq.ParquetFile:
+    """Open an archive. Raises as `read_archive`."""
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        if not path.exists():
+            raise
+        raise TornArchive(f"is not a whole archive: {error}", file=path, remedy="copy it again") from error
+    version = int((file.schema_arrow.metadata or {}).get(VERSION_KEY, b"1"))
+    if version > FORMAT_VERSION:
+        file.close()
+        raise ConfigError(f"trace archive of version {version}, this program reads up to {FORMAT_VERSION}", file=path)
+    return file
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file ends as Parquet files do: with the length of its footer and a mark."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 8))
+        tail = file.read()
+    return len(tail) == 8 and tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") + 12 <= end
+
+
+def is_first_version(file: pq.ParquetFile) -> bool:
+    """Whether the file has each record as JSON instead of columns."""
+    return "record" in file.schema_arrow.names
+
+
+def _next(batches: Iterator[pa.RecordBatch], path: Path) -> pa.RecordBatch | None:
+    try:
+        return next(batches, None)
+    except (pa.ArrowException, OSError) as error:
+        raise TornArchive(f"has a damaged part: {error}", file=path) from error
+
+
+def _traces(batch: pa.RecordBatch, path: Path) -> Iterator[Trace]:
+    if "record" in batch.schema.names:
+        yield from (from_json(line, where=str(path)) for line in batch.column("record").to_pylist())
+    else:
+        yield from (from_record(record, where=str(path)) for record in records_of(batch))
+
+
+def _batches(traces: Iterable[Trace]) -> Iterator[pa.RecordBatch]:
+    rows, tokens = [], 0
+    for trace in traces:
+        rows.append(row_of(trace))
+        tokens += rows[-1]["tokens"]
+        if tokens >= _BATCH_TOKENS:
+            yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+            rows, tokens = [], 0
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def _records(journal: Path) -> Iterator[Trace]:
+    for position, line in lines_of(journal):
+        try:
+            yield from_json(line, where=f"{journal}:{position}")
+        except NotARecord as error:
+            log.warning("not a record, left out of the archive", problem=str(error))
+
+
+def _synchronise(path: Path) -> None:
+    """Wait until a file, or a directory's entries, are on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def main(journal: str) -> int:
+    """Archive one journal with one thread; returns the exit status."""
+    pa.set_cpu_count(1)
+    try:
+        archive(Path(journal))
+    except (OSError, ConfigError, pa.ArrowException, OverflowError) as error:
+        log.warning("journal not archived", journal=journal, problem=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from gateway.types import CallFault, Content, ContentKind, ToolResult
-from rollout.environment.config import FilterAction
+from rollout.environment.filter_config import FilterAction
 from rollout.types import Call, Message, Shown
 
 
@@ -43,7 +44,17 @@ class ToolEvent:
     """The server that the call was sent to; None for a call that was not sent."""
     id: str | None = None
     reward: float | None = None
+    began_at: float = 0.0
+    """Seconds since 1970 when the call was handed to the gateway; 0 for a call that was not sent."""
     elapsed_s: float = 0.0
+    """Seconds between the request and its answer, on the connection that answered."""
+    wait_s: float = 0.0
+    """Further seconds of the call: argument checks, a broken first attempt, a busy event loop."""
+    resends: int = 0
+    sent_bytes: int = 0
+    """Bytes of the arguments as JSON."""
+    received_bytes: int = 0
+    """Bytes of the result's content."""
     shown: str | None = None
     """The text that the policy read, where it differs from `text`: cut, or next to images."""
     cut_tokens: int = 0
@@ -67,6 +78,9 @@ class ToolEvent:
             fault=result.fault,
             reward=result.reward,
             elapsed_s=result.elapsed_s,
+            resends=result.resends,
+            sent_bytes=len(json.dumps(call.arguments, ensure_ascii=False).encode(errors="replace")) if server else 0,
+            received_bytes=sum(len(block.data) + len(block.text.encode(errors="replace")) for block in result.content),
             shown=shown.text if shown.text != text else None,
             cut_tokens=shown.cut_tokens,
             coerced=dict(result.coerced),
@@ -130,6 +144,16 @@ def _repeats(text: str, structured: dict[str, Any] | None) -> bool:
         return json.loads(text) in (structured, wrapped)
     except (ValueError, RecursionError):
         return False
+
+
+def call_message(calls: Iterable[Call]) -> Message:
+    """The part of an assistant's chat message that has its calls; empty where there is none."""
+    written = [
+        {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        | ({"id": call.id} if call.id is not None else {})
+        for call in calls
+    ]
+    return {"tool_calls": written} if written else {}
 
 
 def tool_message(call: Call, content: str | list[dict[str, Any]]) -> Message:

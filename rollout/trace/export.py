@@ -16,11 +16,12 @@ from typing import Any, Self
 
 from gateway.errors import ConfigError
 from gateway.types import CallFault
-from rollout.trace.record import ROUNDING, SpanKind, Trace, Turn
+from rollout.trace.outcome import ROUNDING
+from rollout.trace.record import SpanKind, Trace, Turn
 from rollout.types import FinishReason, Message
 
 ToolsByEnvironment = Mapping[str, Sequence[Mapping[str, Any]]]
-"""OpenAI-style tool schemas by environment name; a trace names its tools but does not hold their schemas."""
+"""OpenAI-style tool schemas by the name of a run record, or of an environment for traces without one."""
 Reproduces = Callable[[Trace, Mapping[str, Any]], bool]
 """Compares a trace with the tokens of its conversation, a row of `sft_row`."""
 
@@ -278,11 +279,11 @@ def offered_schemas(trace: Trace, tools: ToolsByEnvironment) -> list[Mapping[str
     Raises:
         ConfigError: `tools` lacks the trace's environment or one of its tools.
     """
-    if trace.task.environment not in tools:
+    schemas = tools.get(trace.run) if trace.run in tools else tools.get(trace.task.environment)
+    if schemas is None:
         raise ConfigError(f"no tool schemas of environment {trace.task.environment!r}", key="tools")
-    schemas = tools[trace.task.environment]
     if trace.task.tools is None:
-        return list(schemas)
+        return [schema for schema in schemas if trace.task.shows(schema["function"]["name"])]
     by_name = {schema["function"]["name"]: schema for schema in schemas}
     if missing := [name for name in trace.task.tools if name not in by_name]:
         raise ConfigError(f"no schemas of the tools {missing}", key="tools", file=trace.task.environment)

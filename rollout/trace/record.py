@@ -4,52 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
 from gateway.types import ServerEvents, ToolResult
+from rollout.environment.config import AgentConfig
 from rollout.environment.task import Origin, Task
-from rollout.trace.events import Mark, ToolEvent, UserEvent, tool_message
+from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message
+from rollout.trace.outcome import Failure, Reward, StopReason
 from rollout.trace.segment import Segment, Span, SpanKind, runs
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
-SCHEMA_VERSION = 1
-ROUNDING = 1e-9
-"""Tolerance for comparing scores, which are sums of floats."""
+SCHEMA_VERSION = 2
 
 # Records of earlier versions have the key `heard`.
 RecordedServerEvents = Annotated[ServerEvents, Field(validation_alias=AliasChoices("server_events", "heard"))]
-
-
-class StopReason(StrEnum):
-    """How a trajectory ended."""
-
-    ANSWERED = "answered"
-    """The policy answered without calling a tool, and the environment has no user."""
-    USER_DONE = "user_done"
-    TURN_LIMIT = "turn_limit"
-    USER_TURN_LIMIT = "user_turn_limit"
-    TOOL_CALL_LIMIT = "tool_call_limit"
-    TOKEN_LIMIT = "token_limit"
-    TIME_LIMIT = "time_limit"
-    FILTERED = "filtered"
-    """A filter with the action `end` matched the last turn."""
-    ABORTED = "aborted"
-    """The engine aborted a generation. The trajectory is withdrawn; the trace keeps the partial completion."""
-    FAILED = "failed"
-    """The world broke. The trajectory is withdrawn, since it says nothing about the policy."""
-
-    @property
-    def is_truncated(self) -> bool:
-        return not self.is_withdrawn and self not in (StopReason.ANSWERED, StopReason.USER_DONE)
-
-    @property
-    def is_withdrawn(self) -> bool:
-        return self in (StopReason.ABORTED, StopReason.FAILED)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -66,13 +38,26 @@ class Turn:
     trimmed: list[int] = field(default_factory=list[int])
     """Sampled ids that the template removed when the context continued; they are in no training sample."""
     weights_version: tuple[int | None, int | None] = (None, None)
+    request_ids: list[str] = field(default_factory=list[str])
+    """The engine's ids of the requests, where it is known which ids it used."""
+    seeds: list[int] = field(default_factory=list[int])
+    """The sampling seed of each request, where requests have one."""
+    began_at: float = 0.0
+    """Seconds since 1970 when the generation was requested."""
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
     user: UserEvent | None = None
+    agent_message: str = ""
+    """What the environment's agent said to the policy after the turn, within the user's message if there is one."""
     server_events: RecordedServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within this turn's calls, including those to the user simulator."""
     marks: list[Mark] = field(default_factory=list[Mark])
     """Problems of this turn and the filters' actions."""
+
+    @property
+    def messages(self) -> int:
+        """Number of chat messages of this turn: the policy's, its tool results, and what the user or agent said."""
+        return 1 + len(self.tools) + (self.user is not None or bool(self.agent_message))
 
     @property
     def reward(self) -> float:
@@ -80,31 +65,6 @@ class Turn:
         given = [event.reward for event in self.tools]
         given += [self.user.reward] if self.user else []
         return float(sum(reward for reward in given if reward is not None))
-
-
-@dataclass(kw_only=True, slots=True)
-class Reward:
-    """The trajectory's reward and its components."""
-
-    score: float
-    """The weighted sum, with the penalty subtracted."""
-    parts: dict[str, float] = field(default_factory=dict[str, float])
-    turns: list[float] = field(default_factory=list[float])
-    """The weighted reward of each turn, contained in `score`; empty where no turn has one."""
-    penalty: float = 0.0
-    """What the filters subtracted, as a positive number."""
-
-    def reaches(self, threshold: float) -> bool:
-        """Whether the score is at least `threshold`, up to rounding."""
-        return self.score >= threshold - ROUNDING
-
-
-@dataclass(kw_only=True, slots=True)
-class Failure:
-    """Why a trajectory was withdrawn."""
-
-    kind: str
-    message: str
 
 
 @dataclass(kw_only=True, slots=True)
@@ -119,6 +79,8 @@ class Trace(Segment):
     task: Task
     origin: Origin
     messages: list[Message]
+    agent: AgentConfig | None = None
+    """The environment's agent and its arguments; None for the built-in one."""
     earlier: list[Segment] = field(default_factory=list[Segment])
     """The segments before the last one."""
     has_logprobs: bool = True
@@ -129,6 +91,10 @@ class Trace(Segment):
     reward: Reward | None = None
     server_events: RecordedServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within the calls before and after the turns: reset, start, score."""
+    run: str = ""
+    """Name of the run record, which has what all trajectories of an environment in a run share."""
+    began_at: float = 0.0
+    """Seconds since 1970."""
     lease_wait_s: float = 0.0
     elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
@@ -179,7 +145,7 @@ class Trace(Segment):
     @property
     def opening(self) -> int:
         """Number of messages before the first turn; a prompt may contain assistant messages, too."""
-        return len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)
+        return len(self.messages) - sum(turn.messages for turn in self.turns)
 
     @property
     def tool_errors(self) -> int:
@@ -214,6 +180,8 @@ class Trace(Segment):
                 sampled=len(completion.ids) - (end - begin),
                 generations=completion.generations,
                 weights_version=completion.weights_version,
+                request_ids=list(completion.request_ids),
+                seeds=list(completion.seeds),
             )
         )
         self.messages.append(assistant_message(parsed))
@@ -273,11 +241,4 @@ class Trace(Segment):
 
 def assistant_message(parsed: Parsed) -> Message:
     """The completion as a chat message, without thinking."""
-    message: Message = {"role": "assistant", "content": parsed.content}
-    if parsed.calls:
-        message["tool_calls"] = [
-            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            | ({"id": call.id} if call.id is not None else {})
-            for call in parsed.calls
-        ]
-    return message
+    return {"role": "assistant", "content": parsed.content} | call_message(parsed.calls)

@@ -50,6 +50,10 @@ class Segment:
         return list(dict.fromkeys(span.turn for span in self.spans if span.kind.is_sampled))
 
     @property
+    def sampled_tokens(self) -> int:
+        return sum(span.end - span.start for span in self.spans if span.kind.is_sampled)
+
+    @property
     def is_in_loss(self) -> bool:
         return 1 in self.loss_mask
 

@@ -1,29 +1,22 @@
-"""Statistics of trajectories: lengths, rewards and endings, and the lengths that a training run should allow."""
+"""Statistics of trajectories: lengths, rewards and endings, and the lengths that a training run should allow.
+
+They are taken from entries of the index, which stream: memory holds a few numbers for each trajectory.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
-from rollout.trace.drift import calls_seen, drifts, siblings
-from rollout.trace.record import Trace
+from rollout.trace.entries import Entry
+from rollout.trace.lengths import Lengths
 
 STEP = 128
 """Recommended lengths are multiples of this many tokens."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lengths:
-    """Lengths of one trajectory in tokens."""
-
-    prompt: int
-    response: int
-    """Sampled, tool and user tokens of all turns, in the longest context of the trajectory."""
-    completions: tuple[int, ...]
-    """Sampled tokens of each turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,68 +55,54 @@ class Stats:
     recommended: Recommendation | None
     marked_turns: dict[str, int]
     """Number of turns by kind of mark, most frequent first."""
-    drifted_calls: int
-    """Calls with different results in sibling trajectories."""
-    drift_example: str | None
 
 
-def recorded_lengths(trace: Trace) -> Lengths:
-    """Lengths in the tokens of the engine that generated the trajectory."""
-    sampled = Counter[int]()
-    segments = trace.segments or [trace]
-    for segment in segments:
-        for span in segment.spans:
-            if span.kind.is_sampled:
-                sampled[span.turn] += span.end - span.start
-    prompt = len(segments[0].prompt_ids)
-    return Lengths(
-        prompt=prompt,
-        # The prompt of a later segment contains the conversation so far, which counts against the same budget.
-        response=max(len(segment.prompt_ids) + len(segment.response_ids) for segment in segments) - prompt,
-        completions=tuple(sampled[turn] for turn in range(len(trace.turns))),
-    )
-
-
-def statistics_of(measured: Iterable[tuple[Trace, Lengths]], *, withdrawn: int = 0) -> Stats:
-    """Compute the statistics of trajectories.
-
-    Args:
-        measured: trajectories that are not withdrawn, each with its lengths.
-        withdrawn: the number of withdrawn trajectories.
-    """
-    pairs = list(measured)
-    drifted = drifts((siblings(trace), calls_seen(trace)) for trace, _ in pairs)
-    marked = Counter(kind for trace, _ in pairs for turn in trace.turns for kind in {mark.kind for mark in turn.marks})
-    traces, lengths = [trace for trace, _ in pairs], [length for _, length in pairs]
-    completions = [tokens for length in lengths for tokens in length.completions]
-    rewards = [trace.reward.score for trace in traces if trace.reward]
-    values: dict[str, Sequence[float]] = {
-        "turns": [len(trace.turns) for trace in traces],
-        "tool_calls": [trace.tool_calls for trace in traces],
-        "prompt_tokens": [length.prompt for length in lengths],
-        "response_tokens": [length.response for length in lengths],
-        "completion_tokens": completions,
-        "elapsed_s": [trace.elapsed_s for trace in traces],
+def measured(entry: Entry, lengths: Lengths) -> Entry:
+    """The entry with lengths in the tokens of another model."""
+    return entry | {
+        "prompt_tokens": lengths.prompt,
+        "response_tokens": lengths.response,
+        "completions": list(lengths.completions),
     }
+
+
+def statistics_of(entries: Iterable[Entry]) -> Stats:
+    """Compute the statistics of trajectories from their entries."""
+    values = {name: array("d") for name in _MEASURED}
+    stop_reasons, marked = Counter[str](), Counter[str]()
+    rewards = array("d")
+    withdrawn = calls = errors = 0
+    for entry in entries:
+        if entry["withdrawn"]:
+            withdrawn += 1
+            continue
+        for name in _MEASURED:
+            values[name].extend(entry["completions"] if name == "completion_tokens" else [entry[name]])
+        if entry["reward"] is not None:
+            rewards.append(entry["reward"])
+        stop_reasons[entry["stop_reason"]] += 1
+        marked.update(entry["marks"])
+        calls, errors = calls + entry["tool_calls"], errors + entry["tool_errors"]
     recommended = None
-    if completions:
+    if values["completion_tokens"]:
         recommended = Recommendation(
             max_prompt_length=_rounded_up(max(values["prompt_tokens"])),
             max_response_length=_rounded_up(1.25 * max(values["response_tokens"])),
-            tokens_per_turn=_rounded_up(1.25 * max(completions)),
+            tokens_per_turn=_rounded_up(1.25 * max(values["completion_tokens"])),
         )
     return Stats(
-        trajectories=len(pairs),
+        trajectories=len(values["turns"]),
         withdrawn=withdrawn,
-        stop_reasons=dict(Counter(str(trace.stop_reason) for trace in traces).most_common()),
+        stop_reasons=dict(stop_reasons.most_common()),
         reward=fmean(rewards) if rewards else None,
-        tool_error_rate=sum(trace.tool_errors for trace in traces) / max(1, sum(trace.tool_calls for trace in traces)),
+        tool_error_rate=errors / max(1, calls),
         distributions={name: _distribution(numbers) for name, numbers in values.items() if numbers},
         recommended=recommended,
-        marked_turns={str(kind): count for kind, count in marked.most_common()},
-        drifted_calls=len(drifted),
-        drift_example=str(drifted[0]) if drifted else None,
+        marked_turns=dict(marked.most_common()),
     )
+
+
+_MEASURED = ("turns", "tool_calls", "prompt_tokens", "response_tokens", "completion_tokens", "elapsed_s")
 
 
 def _rounded_up(tokens: float) -> int:

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from gateway.types import ServerEvents
-from rollout.environment.config import FilterAction
+from rollout.environment.filter_config import FilterAction
 from rollout.trace.events import Mark, ToolEvent
 from rollout.trace.record import Trace, Turn
 
@@ -18,7 +18,7 @@ FOLD = 160
 
 
 def render(trace: Trace, *, full: bool = False) -> RenderableType:
-    """Render the trajectory turn by turn; thinking and long texts are folded to one line unless `full`."""
+    """Render the trajectory turn by turn; the beginnings of thinking and long texts unless `full`."""
     blocks: list[RenderableType] = [_head(trace)]
     blocks += [
         Text.assemble((f"{message['role']}  ", "bold blue"), _fold(str(message["content"]), full))
@@ -56,6 +56,8 @@ def _turn(number: int, turn: Turn, full: bool) -> RenderableType:
         lines.append(Text.assemble(("user    ", "bold blue"), turn.user.message))
         if turn.user.done:
             lines.append(Text("        the user is done", style="dim"))
+    if turn.agent_message:
+        lines.append(Text.assemble(("agent   ", "bold cyan"), _fold(turn.agent_message, full)))
     lines += [
         Text(f"        {mark.kind}" + (f": {mark.detail}" if mark.detail else "") + _done(mark), style="yellow")
         for mark in turn.marks
@@ -106,7 +108,7 @@ def _foot(trace: Trace) -> RenderableType:
 
 
 def _fold(text: str, full: bool) -> str:
-    if full:
-        return text
-    line = " ".join(text.split())
-    return line if len(line) <= FOLD else f"{line[:FOLD]} ... ({len(text)} characters)"
+    """The text as it is, or its beginning; lines stay lines, indented below the first."""
+    if not full and len(text) > FOLD:
+        text = f"{text[:FOLD].rstrip()} ... ({len(text)} characters)"
+    return text.replace("\n", "\n        ")

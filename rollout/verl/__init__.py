@@ -1,1 +1,1 @@
-"""Adapter for verl: agent loop, tool class, replay buffers and preflight."""
+"""Adapter for verl: agent loop, tool class, replay buffers, trainer and preflight."""

@@ -102,6 +102,7 @@ class MCPAgentLoop(AgentLoopBase):
             task = Task.from_row(row)
             trace.take(task)
             running = await runtime.environment(task.environment)
+            trace.run = running.run
             tools = selected_tools(running.tools, task)
         except (ConfigError, GatewayError) as error:
             log.warning("trajectory could not begin", trajectory=trace.id, code=error.code, error=str(error))
@@ -147,6 +148,7 @@ def _origin(row: dict[str, Any]) -> Origin:
         sample=int(row.get("session_id", 0)),
         step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
         validate=batch.validate,
+        split="validation" if batch.validate else "train",
         uid=str(row.get("uid", "")),
         engine="verl",
     )
@@ -169,16 +171,18 @@ def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list
         locked: Schemas by exposed name; None without a lock.
 
     Returns:
-        The schemas to render; None without a lock, for `roll_out` to take the session's.
+        The schemas of the tools that the policy may call at some time; None without a lock, for `roll_out` to take the
+        session's.
 
     Raises:
         ConfigError: the row names a tool that the lock does not have.
     """
     if locked is None:
         return None
-    if missing := [name for name in task.tools or () if name not in locked]:
+    wanted = task.callable_tools
+    if missing := [name for name in (*(task.tools or ()), *task.later_tools) if name not in locked]:
         raise ConfigError(f"tools {missing} are not in the lock", key="extra_info.mcp.tools")
-    return [schema for name, schema in locked.items() if task.tools is None or name in task.tools]
+    return [schema for name, schema in locked.items() if wanted is None or name in wanted]
 
 
 # verl exports the worker as a Ray actor class; only the plain class inside can be subclassed.

@@ -11,6 +11,9 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Segment, SpanKind, Trace
 
+TRACE_KEY, SEGMENT_KEY = "mcp_trace", "mcp_segment"
+"""Keys of a sample's `extra_fields`."""
+
 
 class TurnRewardOutput(AgentLoopOutput):
     """verl's output with a reward for each turn instead of one at the last token.
@@ -43,17 +46,19 @@ def to_outputs(trace: Trace, parts: Sequence[str], *, pad_token_id: int = 0) -> 
         parts: Names of the reward parts of all environments of the run, so that all samples have the same keys.
         pad_token_id: The masked response token of a trajectory in which no token was sampled.
     """
-    played = trace.segments
-    samples = [segment for segment in played if segment.is_in_loss] or played[-1:]
+    played = [(number, each) for number, each in enumerate((*trace.earlier, trace)) if each.turns_sampled]
+    samples = [(number, each) for number, each in played if each.is_in_loss] or played[-1:]
     if not samples:
         void = Segment(prompt_ids=trace.prompt_ids, response_ids=[pad_token_id], loss_mask=[0], logprobs=[0.0])
-        return [_output(trace, void, range(len(trace.turns)), parts)]
-    return [_output(trace, segment, segment.turns_sampled, parts) for segment in samples]
+        return [_output(trace, len(trace.earlier), void, range(len(trace.turns)), parts)]
+    return [_output(trace, number, segment, segment.turns_sampled, parts) for number, segment in samples]
 
 
-def _output(trace: Trace, segment: Segment, numbers: Iterable[int], parts: Sequence[str]) -> AgentLoopOutput:
-    """One training sample, in which the turns with these numbers were sampled."""
-    turns = [trace.turns[number] for number in numbers]
+def _output(
+    trace: Trace, number: int, segment: Segment, turns_sampled: Iterable[int], parts: Sequence[str]
+) -> AgentLoopOutput:
+    """One training sample: the segment with this number, in which these turns were sampled."""
+    turns = [trace.turns[turn] for turn in turns_sampled]
     versions = [version for turn in turns for version in turn.weights_version if version is not None]
     return TurnRewardOutput(
         prompt_ids=segment.prompt_ids,
@@ -75,8 +80,14 @@ def _output(trace: Trace, segment: Segment, numbers: Iterable[int], parts: Seque
             "min_global_steps": min(versions, default=None),
             "max_global_steps": max(versions, default=None),
             "reward_extra_info": reward_extra_info(trace, parts),
+            **origin_of_sample(trace, number),
         },
     )
+
+
+def origin_of_sample(trace: Trace, segment: int) -> dict[str, Any]:
+    """The sample's trace and segment, with which the trainer names what it computed: verl's keys number samples."""
+    return {TRACE_KEY: trace.id, SEGMENT_KEY: segment}
 
 
 def turn_rewards(trace: Trace, segment: Segment | None = None) -> dict[int, float]:

@@ -49,8 +49,10 @@ class VerlPolicy:
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         params = self._params | {"max_tokens": max_tokens}
+        seeds: tuple[int, ...] = ()
         if self._seed_key is not None:
-            params[self._seed_key] = self._seeds.next(turn)
+            seeds = (self._seeds.next(turn),)
+            params[self._seed_key] = seeds[0]
         images = self._images()
         inputs: dict[str, Any] = {"prompt_ids": ids} | ({"image_data": images} if images else {})
         try:
@@ -74,6 +76,7 @@ class VerlPolicy:
             ids=list(output.token_ids),
             logprobs=None if logprobs is None else list(logprobs),
             finish_reason=self._finish_reason(output, max_tokens),
+            seeds=seeds,
             weights_version=(
                 output.extra_fields.get("min_global_steps"),
                 output.extra_fields.get("max_global_steps"),

@@ -36,17 +36,19 @@ from rollout.environment.row_validation import (
 )
 from rollout.environment.startup import opened, opened_environment
 from rollout.environment.validation import LOCK_KEY, refuse_differences, selected
+from rollout.loop.agent import build_agent
 from rollout.trace.store import TraceStore
 from rollout.verl.settings import (
     Settings,
-    check_groups,
     check_model_length,
     check_thinking,
     context_tokens,
     reward_parts,
-    warn_of_several_updates,
+    share,
+    workers_per_node,
 )
 from rollout.verl.tool_agent_sessions import gateway_config
+from rollout.verl.trainer_checks import check_groups, check_trainer, warn_of_several_updates
 
 if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens
@@ -86,7 +88,7 @@ class Shown:
     schemas: list[dict[str, Any]]
     """OpenAI-style schemas of the policy's tools."""
     has_user: bool
-    """Whether it has a user simulator."""
+    """Whether a user message can follow the policy's."""
 
 
 async def preflight(config: DictConfig) -> None:
@@ -99,6 +101,7 @@ async def preflight(config: DictConfig) -> None:
     settings = Settings.of(config)
     _check_given(config)
     _warn_of_renormalised_sampling(config)
+    check_trainer(config, settings)
     check_groups(config, reward_parts(settings))
     TraceStore(settings.trace_dir).check()
     rows: list[Row] = []
@@ -108,7 +111,7 @@ async def preflight(config: DictConfig) -> None:
     names = sorted({row.task.environment for row in rows})
     shown = {name: await _check_environment(name, config, settings, lock, rows) for name in names}
     if any(_has_stock_rows(config, path) for path in _files(config)):
-        await _check_stock_lock(lock, checked=names)
+        await _check_stock_lock(lock, checked=names, workers=workers_per_node(config))
     if rows:
         tokens = _tokens(config)
         check_model_length(config)
@@ -185,11 +188,16 @@ def _has_stock_rows(config: DictConfig, path: Path) -> bool:
     return any((row.get("agent_name") or default) == STOCK_AGENT for row in read_rows(path))
 
 
-async def _check_stock_lock(lock: Lock, *, checked: Collection[str]) -> None:
-    """Compare the lock with the live tools of all sources but the environments in `checked`."""
+async def _check_stock_lock(lock: Lock, *, checked: Collection[str], workers: int) -> None:
+    """Compare the lock with the live tools of all sources but the environments in `checked`.
+
+    Args:
+        workers: Agent-loop workers of a node, which share its sessions and processes.
+    """
     left = {entry.source: entry for entry in lock.entries if entry.environment not in checked}
     for source, first in left.items():
-        async with opened(gateway_config(first), name=source, source=source) as gateway:
+        config = share(gateway_config(first), workers, file=source)
+        async with opened(config, name=source, source=source) as gateway:
             entries = [entry for entry in lock.entries if entry.source == source]
             refuse_differences(entries, gateway, lock=lock.entries, path=lock.path)
 
@@ -208,7 +216,10 @@ async def _check_environment(
     """Start the environment once, and validate it with its rows."""
     own = [row for row in rows if row.task.environment == name]
     try:
-        environment = settings.apply(load_environment(name, settings.environments_dir))
+        environment = settings.apply(
+            load_environment(name, settings.environments_dir), workers_per_node=workers_per_node(config)
+        )
+        build_agent(environment)
     except ConfigError as error:
         raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
@@ -218,7 +229,7 @@ async def _check_environment(
         _raise_first(problems)
         async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
             pass  # the servers can be reset to the first row's task
-    return Shown(schemas, environment.user is not None)
+    return Shown(schemas, environment.has_user_messages)
 
 
 def _tokens(config: DictConfig) -> ContinuousTokens:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean
 from typing import Any, cast
 
@@ -105,8 +105,11 @@ def report_drift(batch: BatchStatistics) -> None:
         )
 
 
-class _BatchChecks:
+class BatchChecks:
     """Mixin for verl's replay buffers."""
+
+    on_drop: Callable[[Mapping[str, str]], None] | None = None
+    """Called with the reasons by key, before samples of ended groups that will not be trained on are removed."""
 
     sampler_kwargs: Any
     poll_interval: float
@@ -119,6 +122,7 @@ class _BatchChecks:
         super().__init__(*args, **kwargs, **_filter_arguments(given))
         self.poll_interval = float(given.get("poll_interval_s", self.poll_interval))
         self._min_group_size = min(int(given.get("min_group_size", 2)), int(given.get("group_size", 1)))
+        self._reasons: dict[str, str] = {}  # why the groups of the current eviction are removed, by uid
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """Sample as verl does, and add `mcp/*` to its metrics.
@@ -154,10 +158,30 @@ class _BatchChecks:
         small = {uid for uid in ended if 0 < sizes[uid] < self._min_group_size}
         if keys := [key for key in trajectories if _uid(key) in small]:
             log.warning("groups withdrawn whole", groups=len(small), trajectories=len(keys), least=self._min_group_size)
+            self._report_dropped(dict.fromkeys(keys, "small_group"))
             tq.kv_clear(partition_id="train", keys=keys)
             for key in keys:
                 del trajectories[key]
         self._without_trajectories({uid for uid in ended if sizes[uid] < self._min_group_size})
+
+    def _evict_terminal_groups(
+        self, global_steps: int, partition_id: str, eviction_reasons: tuple[set[str], set[str], set[str], Any]
+    ) -> Any:
+        stale, filtered, failed, _ = eviction_reasons
+        self._reasons = dict.fromkeys(failed, "failed") | dict.fromkeys(filtered, "filtered")
+        self._reasons |= dict.fromkeys(stale, "stale")
+        return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)  # type: ignore[misc]
+
+    def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
+        """Remove groups as verl does: those that are evicted for a reason, and those beyond a filtered batch."""
+        if partition_id == "train":
+            keys = [key for key in self.partitions[partition_id] if _uid(key) in uids]
+            self._report_dropped({key: self._reasons.get(_uid(key), "surplus") for key in keys})
+        super()._clear_groups(partition_id, uids)  # type: ignore[misc]
+
+    def _report_dropped(self, reasons: Mapping[str, str]) -> None:
+        if reasons and self.on_drop is not None:
+            self.on_drop(reasons)
 
     def _without_trajectories(self, groups: set[str]) -> None:
         """What to do with groups that ended without a trajectory, or with too few."""
@@ -173,7 +197,7 @@ class _BatchChecks:
         return batch
 
 
-class MCPReplayBuffer(_BatchChecks, ReplayBuffer):
+class MCPReplayBuffer(BatchChecks, ReplayBuffer):
     """For `trainer.v1.trainer_mode=sync`."""
 
     def _without_trajectories(self, groups: set[str]) -> None:
@@ -183,5 +207,5 @@ class MCPReplayBuffer(_BatchChecks, ReplayBuffer):
         self.finished_keys["train"] -= groups
 
 
-class MCPReplayBufferAsync(_BatchChecks, ReplayBufferAsync):
+class MCPReplayBufferAsync(BatchChecks, ReplayBufferAsync):
     """For the asynchronous trainer modes."""

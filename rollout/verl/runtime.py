@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import structlog
 from omegaconf import DictConfig
 
 from gateway.catalogue.tool_config import LockEntry
 from gateway.gateway import Gateway
+from rollout.collector import tune_collector
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.validation import locked_tools
 from rollout.loop.limits import Limits
@@ -22,7 +24,8 @@ from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.store import TraceStore
 from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
 from rollout.verl.gateways import Gateways
-from rollout.verl.settings import Settings, limits_for, reward_parts
+from rollout.verl.run_record import training_record
+from rollout.verl.settings import Settings, limits_for, reward_parts, workers_per_node
 from rollout.verl.tool_agent_sessions import ToolAgentSessions
 
 log = structlog.get_logger(__name__)
@@ -37,6 +40,8 @@ class OpenEnvironment:
     limits: Limits
     tools: dict[str, dict[str, Any]] | None
     """OpenAI-style schemas from the lock by exposed name; None without a lock."""
+    run: str
+    """Name of the run record."""
 
 
 class Runtime:
@@ -46,8 +51,9 @@ class Runtime:
         self.settings = Settings.of(config)
         self.store = TraceStore(self.settings.trace_dir)
         self.reward_parts = reward_parts(self.settings)
+        self._config = config
         self._rollout, self._lock, self._gateways = config.actor_rollout_ref.rollout, lock, gateways
-        self._workers_per_node = -(-self._rollout.agent.num_workers // config.trainer.nnodes)
+        self._workers_per_node = workers_per_node(config)
         self._open: dict[str, OpenEnvironment] = {}
         self._narrow_view: bool | None = None
 
@@ -75,12 +81,16 @@ class Runtime:
             # If a server of the lock did not start, the policy would be shown tools that it cannot call.
             locked = {entry.definition.server for entry in self._lock if entry.environment == name}
             gateway = await self._gateways.get(name, lambda: environment.requiring(locked))
+            tools = locked_tools(name, self._lock, gateway, path=self._rollout.multi_turn.tool_config_path)
+            record = await anyio.to_thread.run_sync(training_record, environment, gateway, tools, self._config)
             self._open[name] = OpenEnvironment(
                 environment=environment,
                 gateway=gateway,
                 limits=limits_for(environment, self._rollout),
-                tools=locked_tools(name, self._lock, gateway, path=self._rollout.multi_turn.tool_config_path),
+                tools=tools,
+                run=self.store.describe(record),
             )
+            tune_collector()  # the worker now holds nearly all that lives as long as it does
         return self._open[name]
 
 

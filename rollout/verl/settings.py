@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,15 +12,9 @@ from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
-from rollout.environment.config import (
-    Environment,
-    FiltersConfig,
-    ThinkingConfig,
-    ThinkingContext,
-    environment_names,
-    load_environment,
-)
-from rollout.environment.reward_config import Section
+from rollout.environment.config import Environment, ThinkingConfig, ThinkingContext, environment_names, load_environment
+from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.reward_config import RewardConfig, Section
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts
 
@@ -31,10 +24,10 @@ Model = TypeVar("Model", bound=BaseModel)
 Config = TypeVar("Config", bound=GatewayConfig)
 
 KEY = "actor_rollout_ref.rollout.custom.mcp"
+TRAINER_MODE = "mcp_sync"
+"""`trainer.v1.trainer_mode` of the trainer class in `rollout.verl.trainer`."""
 _ENGINES = ("sglang", "vllm", "trtllm")
 """Engines whose verl servers use the model's own length if none is configured."""
-_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
-"""Estimators without a baseline over the trajectories of a row."""
 
 
 def override_of(section: type[Section]) -> type[BaseModel]:
@@ -87,6 +80,8 @@ class Settings(BaseModel):
     """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
     min_group_size: int = Field(default=2, ge=1)
     """A group with fewer trajectories left is withdrawn whole; at most `rollout.n`, so 1 where that is 1."""
+    record_trained: bool = False
+    """Whether the trainer writes what it computed on each token beside the traces; needs our trainer, `mcp_sync`."""
     sampling_seed_key: str | None = None
     """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
     max_sessions: int | None = Field(default=None, ge=1)
@@ -95,6 +90,8 @@ class Settings(BaseModel):
     wall_clock_s: float | None = Field(default=None, gt=0)
     tokens_per_turn: int | None = Field(default=None, ge=1)
     tell_budget: bool | None = None
+    reward_weights: dict[str, float] | None = None
+    """Replaces the environment's `reward.weights`, for example to train on a part of a score that is all or nothing."""
     thinking: ThinkingOverride = ThinkingOverride()
     filters: FiltersOverride = FiltersOverride()
 
@@ -122,25 +119,50 @@ class Settings(BaseModel):
     def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
         limits = self.model_dump(include={"wall_clock_s", "tokens_per_turn", "tell_budget"}, exclude_none=True)
+        reward = environment.reward
+        if self.reward_weights is not None:
+            given = {**reward.model_dump(), "weights": self.reward_weights}
+            reward = validate(RewardConfig, given, file=None, key=KEY)
         sections = {
             "limits": environment.limits.model_copy(update=limits),
             "thinking": overridden(environment.thinking, self.thinking),
             "filters": overridden(environment.filters, self.filters),
+            "reward": reward,
         }
         bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
-        return share(environment.model_copy(update=sections | bounds), workers_per_node)
+        return share(environment.model_copy(update=sections | bounds), workers_per_node, file=environment.file or None)
 
 
-def share(config: Config, workers_per_node: int) -> Config:
-    """The configuration with one worker's share of the sessions and processes that a node may have."""
+def share(config: Config, workers_per_node: int, *, file: str | None = None) -> Config:
+    """The configuration with one worker's share of the sessions and processes that a node may have.
+
+    Args:
+        file: The file that the configuration was read from, for errors.
+
+    Raises:
+        ConfigError: a maximum is below the number of workers, each of which needs at least one.
+    """
+    maxima = {f"servers.{name}.max_processes": entry.max_processes for name, entry in config.servers.items()}
+    for key, most in ({"max_sessions": config.max_sessions} | maxima).items():
+        if most is not None and most < workers_per_node:
+            raise ConfigError(
+                f"is {most} per node, and a node has {workers_per_node} agent-loop workers, each of which needs one",
+                file=file,
+                key=key,
+                remedy=f"make it at least {workers_per_node}, or lower actor_rollout_ref.rollout.agent.num_workers",
+            )
     servers = {
-        name: entry.model_copy(update={"max_processes": max(1, entry.max_processes // workers_per_node)})
+        name: entry.model_copy(update={"max_processes": entry.max_processes // workers_per_node})
         if entry.max_processes is not None
         else entry
         for name, entry in config.servers.items()
     }
-    sessions = max(1, config.max_sessions // workers_per_node)
-    return config.model_copy(update={"max_sessions": sessions, "servers": servers})
+    return config.model_copy(update={"max_sessions": config.max_sessions // workers_per_node, "servers": servers})
+
+
+def workers_per_node(config: DictConfig) -> int:
+    """Number of agent-loop workers that verl starts on a node, at most: it spreads them evenly."""
+    return -(-config.actor_rollout_ref.rollout.agent.num_workers // config.trainer.nnodes)
 
 
 def context_tokens(rollout: DictConfig) -> int | None:
@@ -185,58 +207,6 @@ def check_thinking(environment: Environment, config: DictConfig) -> None:
             remedy="set trainer.use_v1=True, or keep the thinking",
         )
     check_thoughts(environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
-
-
-def warn_of_several_updates(environment: Environment, config: DictConfig) -> None:
-    """Warn where trajectories of several training samples can make more than one optimizer step of a batch.
-
-    verl pads a batch to a multiple of `ppo_mini_batch_size * n` samples, and takes a step for each slice of that size.
-    """
-    if environment.thinking.context is not ThinkingContext.DROP_PREVIOUS or environment.user is None:
-        return
-    limits = limits_for(environment, config.actor_rollout_ref.rollout)
-    # A sample ends where the user speaks again, after at least one assistant turn; nothing follows the last user turn.
-    samples = min(limits.assistant_turns, limits.user_turns or limits.assistant_turns)
-    needed = config.data.train_batch_size * samples
-    if config.actor_rollout_ref.actor.ppo_mini_batch_size < needed:
-        log.warning(
-            "drop_previous makes several training samples of a trajectory, so a batch can take more than one optimizer "
-            "step, the later ones off-policy, each over samples and padding as they fall; keep the thinking, or raise "
-            "ppo_mini_batch_size (with use_dynamic_bsz, since verl else refuses more than train_batch_size)",
-            environment=environment.name,
-            key="actor_rollout_ref.actor.ppo_mini_batch_size",
-            needed=needed,
-            samples_per_trajectory=samples,
-        )
-
-
-def check_groups(config: DictConfig, parts: Collection[str]) -> None:
-    """Validate what becomes of groups whose trajectories are withdrawn.
-
-    Args:
-        parts: Names of the reward parts that every trajectory reports.
-
-    Raises:
-        ConfigError: a trajectory that v0 cannot leave out would count in its group's baseline, or `filter_groups` would
-            miss a value of every trajectory, or wait for groups that never have any.
-    """
-    estimator, filtering = str(config.algorithm.adv_estimator), config.algorithm.filter_groups
-    if not config.trainer.use_v1 and estimator not in _WITHOUT_GROUPS:
-        raise ConfigError(
-            f"{estimator} compares the trajectories of a group, and verl's v0 trainer counts a withdrawn one as a "
-            "reward of 0",
-            key="algorithm.adv_estimator",
-            remedy=f"set trainer.use_v1=True, or one of {', '.join(_WITHOUT_GROUPS)}",
-        )
-    if not filtering.enable or not config.trainer.use_v1:
-        return
-    key = "algorithm.filter_groups"
-    if config.trainer.v1.trainer_mode != "sync":
-        problem = "replaces groups without trajectories for ever in the asynchronous modes, whatever withdrew them"
-        raise ConfigError(problem, key=key, remedy="set trainer.v1.trainer_mode=sync, or leave it disabled")
-    if filtering.metric not in ("reward", *parts):
-        problem = f"is {filtering.metric!r}, which no trajectory reports"
-        raise ConfigError(problem, key=f"{key}.metric", remedy=f"one of reward, {', '.join(parts)}")
 
 
 def check_model_length(config: DictConfig) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import uuid4
 
 from pydantic import PrivateAttr
+from verl.experimental.agent_loop.tool_agent_loop import AgentData
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from gateway.catalogue.tool_config import LockEntry, lock_entry
+from gateway.errors import ConfigError
+from gateway.leases.session import Session
 from gateway.types import ContentKind
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.validation import LOCK_KEY
 from rollout.tokens.images import read_image
 from rollout.verl.runtime import WORKER
 
@@ -78,3 +84,25 @@ class MCPTool(BaseTool):
 
     async def release(self, instance_id: str, **_: Any) -> None:
         """Do nothing: the session ends with the trajectory."""
+
+
+async def session_of(agent_data: AgentData, tools: Iterable[object]) -> tuple[Session, Environment]:
+    """The session of a trajectory and its environment, for agent loops that subclass verl's `ToolAgentLoop`.
+
+    It is the one in which verl calls the tools; it lives as long as `agent_data`. Through it a loop reaches the
+    harness: the user, the score, a snapshot.
+
+    Args:
+        agent_data: verl's object for the trajectory.
+        tools: the loop's `tools`; those that are not MCP tools are ignored.
+
+    Raises:
+        ConfigError: none of the tools is locked from an environment, or several environments are.
+        GatewayError: as `ToolAgentSessions.get`.
+    """
+    entries = {tool.entry.source: tool.entry for tool in tools if isinstance(tool, MCPTool)}
+    if len(entries) != 1 or (entry := next(iter(entries.values()))).environment is None:
+        problem = f"needs the tools of one environment, and has those of {len(entries)} files: {', '.join(entries)}"
+        raise ConfigError(problem, key=LOCK_KEY, remedy="write the lock with `mcp-rollout tool-config ENVIRONMENT`")
+    environment = load_environment(entry.source, ".")
+    return await WORKER.tool_agent_sessions.get(agent_data, entry), environment

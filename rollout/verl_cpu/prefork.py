@@ -135,6 +135,8 @@ def _fork(connection: socket.socket, inherited: list[socket.socket]) -> int | No
             return None
     pid = os.fork()
     if pid == 0:
+        # Ray ends the process group of a worker that it loses; without one of its own, all workers would end with it.
+        os.setpgid(0, 0)
         for other in (connection, *inherited):
             other.close()
         for target, file in enumerate(files):
@@ -153,8 +155,7 @@ def _run_worker(request: dict[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = request["argv"]
-    if "numpy" in sys.modules:  # after a fork, Python reseeds its own generator, but not numpy's
-        sys.modules["numpy"].random.seed()
+    _draw_apart()
     status = 1
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -166,6 +167,20 @@ def _run_worker(request: dict[str, Any]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _draw_apart() -> None:
+    """Let this worker draw other random numbers than its siblings. After a fork, Python reseeds its own generator only.
+
+    Ray draws ids from a generator that cannot be seeded, and modules that define actors draw from it when they are
+    imported. Two workers that start at a time would then put objects of one id into the shared store, where Ray aborts
+    the second ("Seal() called on an object without a reference to it"). A random number of ids is skipped instead.
+    """
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "ray" in sys.modules:
+        for _ in range(int.from_bytes(os.urandom(2))):
+            sys.modules["ray"].ObjectID.from_random()
 
 
 def _report_status(worker: int, connection: socket.socket) -> None:

@@ -41,8 +41,10 @@ def make_tiny_model(
     *,
     corpus: Iterable[str] = (),
     vocab_size: int = 4096,
+    min_frequency: int = 0,
     hidden: int = 128,
     layers: int = 4,
+    heads: int | None = None,
     seed: int = 0,
 ) -> Path:
     """Write a random Qwen3 and its tokenizer to the directory `path`.
@@ -54,23 +56,26 @@ def make_tiny_model(
         corpus: Texts to learn the vocabulary from, in addition to a few lines of English and JSON. The more they
             resemble the text to be tokenised, the shorter are the prompts.
         vocab_size: Upper bound; a small corpus has fewer pieces to learn.
+        min_frequency: How often a pair of pieces has to occur in the texts to become one piece.
         hidden: Model width, a multiple of 64.
+        heads: Attention heads of width 32, one for every 64 of the model's width by default.
 
     Returns:
         `path`.
     """
     path = Path(path)
-    tokenizer = _tokenizer([CHAT_TEMPLATE.read_text(encoding="utf-8"), *_CORPUS, *corpus], vocab_size)
+    tokenizer = _tokenizer([CHAT_TEMPLATE.read_text(encoding="utf-8"), *_CORPUS, *corpus], vocab_size, min_frequency)
     tokenizer.save_pretrained(path)
     end, padding = tokenizer.get_vocab()["<|im_end|>"], tokenizer.get_vocab()["<|endoftext|>"]
+    # Prompts are long and the model is narrow, so attention dominates the cost: few heads, and none shared.
+    heads = heads or max(hidden // 64, 1)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
         intermediate_size=3 * hidden,
         num_hidden_layers=layers,
-        # Prompts are long and the model is narrow, so attention dominates the cost: few heads, and none shared.
-        num_attention_heads=max(hidden // 64, 1),
-        num_key_value_heads=max(hidden // 64, 1),
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
         head_dim=32,
         max_position_embeddings=32768,
         tie_word_embeddings=True,
@@ -87,7 +92,7 @@ def make_tiny_model(
     return path
 
 
-def _tokenizer(corpus: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
+def _tokenizer(corpus: Sequence[str], vocab_size: int, min_frequency: int) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer, which encodes and decodes any text without loss."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -99,6 +104,7 @@ def _tokenizer(corpus: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFas
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(_MARKERS),
+        min_frequency=min_frequency,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=list(_SPECIAL),
         show_progress=False,

@@ -32,6 +32,7 @@ from breaking import (
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway import Gateway, GatewayConfig, GatewayError, Role, Session, ToolResult
+from gateway.config.models import ServerConfig
 from gateway.errors import DeliveryUnknown, HarnessError, ProtocolError, ServerUnavailable
 from gateway.transport.delivery import Broke, Sent, Verdict, verdict
 
@@ -53,7 +54,7 @@ def test_the_table_allows_a_second_attempt_only_where_it_cannot_run_a_call_twice
     sent: Sent, broke: Broke, repeatable: bool
 ) -> None:
     ran_or_too_late = broke in (Broke.CONTENT, Broke.TIMEOUT)
-    surely_not_run = sent is Sent.NOTHING or (sent is Sent.REQUEST and broke is Broke.SESSION)
+    surely_not_run = sent is Sent.NOTHING or (sent is Sent.REQUEST and broke in (Broke.SESSION, Broke.REJECTED))
     if ran_or_too_late:
         expected = Verdict.REFUSED
     elif surely_not_run or repeatable:
@@ -218,6 +219,29 @@ async def test_over_http_and_sse_no_call_runs_twice_that_may_do_harm(kind: type[
 async def test_over_a_transport_that_reports_no_deliveries_every_call_counts_as_sent() -> None:
     found = await storm_over_http(BreakingHttp, 20, seed="foreign", foreign=True)
     assert found["result"] and found["delivery_unknown"], found
+
+
+@pytest.mark.anyio
+async def test_a_foreign_http_transport_words_faults_as_if_the_server_had_answered() -> None:
+    """As docs/connect.md says: mcp's own errors have no mark that a server's lack, so that they read as answers."""
+    words = {
+        "status 503 none": "Server returned an error response",
+        "status 503 json-rpc": "it broke",
+        "web page": "Unexpected content type: text/html",
+        "session ended none": "Session terminated",
+    }
+    async with breaking(BreakingHttp, "worded", unread=0.0) as server:
+
+        def connect(config: ServerConfig, _: str) -> Any:
+            return streamable_http_client(config.url or "")
+
+        async with Gateway(config(world=server.entry), connect=connect) as gateway:
+            for kind, text in words.items():
+                async with gateway.lease(trajectory="t", task=None, seed=1) as session:
+                    server.plan[kind] = [kind]
+                    answer = await session.call("put", {"id": kind})
+                    assert answer.is_error and answer.text == text
+                    assert server.ran[kind] == (not kind.startswith("session ended"))
 
 
 @pytest.mark.anyio

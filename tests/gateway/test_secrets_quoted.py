@@ -28,9 +28,11 @@ SECRET = "swordfish-0123456789"
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", f"text/{SECRET}"])
-async def test_mcp_logs_no_secret_of_an_answer_it_cannot_read(
+async def test_no_log_has_a_secret_of_an_answer_that_cannot_be_read(
     kind: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    called: list[str] = []
+
     async def answer(request: Request) -> Response:
         if request.method != "POST":
             return Response(status_code=405)
@@ -45,7 +47,8 @@ async def test_mcp_logs_no_secret_of_an_answer_it_cannot_read(
             },
             "tools/list": {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]},
         }
-        if asked["method"] == "tools/call":
+        called.append(asked["method"])
+        if "tools/call" in called:
             body = json.dumps({"jsonrpc": "2.0", "id": [request.headers["authorization"]]})
             return Response(f"data: {body}\n\n" if "event" in kind else body, media_type=kind)
         if asked["method"] not in results:
@@ -60,6 +63,9 @@ async def test_mcp_logs_no_secret_of_an_answer_it_cannot_read(
         async with Gateway(config) as gate, gate.lease(trajectory="t", task=None, seed=1) as session:
             with pytest.raises(GatewayError) as caught:
                 await session.call("look", {})
+            with pytest.raises(GatewayError) as of_mcp:  # which logs what it cannot read
+                await session.connection("world").list_raw(timeout_s=10)
+    assert SECRET not in str(of_mcp.value)
     assert any(record.name == "mcp.client.streamable_http" and record.levelno >= 40 for record in caplog.records)
     assert SECRET not in caplog.text and SECRET not in str(caught.value)
     assert SECRET not in capsys.readouterr().err

@@ -102,6 +102,9 @@ def test_an_answer_that_is_no_response_becomes_an_error_for_its_caller() -> None
     assert isinstance(deep, JSONRPCResponse) and deep.id == 4
     deeper = parse_line(b'{"jsonrpc":"2.0","id":4,"result":{"x":' + b"[" * 3000 + b"]" * 3000 + b"}}")
     assert isinstance(deeper, JSONRPCError) and deeper.id == 4
+    long = parse_line(b'{"jsonrpc":"2.0","id":4,"result":{"x":' + b"1" * 5000 + b"}}")
+    assert isinstance(long, JSONRPCError) and long.id == 4
+    assert parse_line(b'{"jsonrpc":"2.0","method":"notifications/message","params":' + b"1" * 5000 + b"}") is None
 
 
 SDK_SERVER = """

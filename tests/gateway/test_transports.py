@@ -351,7 +351,8 @@ class Guarded:
     async def _guard(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         token = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
         if token not in self.valid:
-            return await Response(status_code=401)(scope, receive, send)
+            challenge = {"www-authenticate": "Bearer"}
+            return await Response(status_code=401, headers=challenge)(scope, receive, send)
         await self._mcp(scope, receive, send)
 
 

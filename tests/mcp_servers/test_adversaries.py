@@ -261,7 +261,8 @@ async def test_one_step_for_every_short_retail_task_is_a_choice_among_three(reta
 
     async def always(one: Any, _: str) -> None:
         reason = {"reason": "no_longer_needed"} if step == "cancel_order" else {}
-        result = await one.call(step, order_id="W1", **reason)
+        orders = (await one.call("list_orders")).structured_content["orders"]
+        result = await one.call(step, order_id=orders[0]["order_id"], **reason)
         days = re.findall(r"\d{4}-\d\d-\d\d", f"{result.structured_content}")
         await one.say(f"Your order is cancelled. {' '.join(days)}")
 

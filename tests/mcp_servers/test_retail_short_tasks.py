@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from statistics import fmean
 from typing import Any
 
 import pytest
 
-from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
+from mcp_servers.kit import Split
+from mcp_servers.retail.case import Case
+from mcp_servers.retail.database import RETURN_DAYS
+from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice, make_short_case, state_of
+from mcp_servers.retail.vocabulary import VOCABULARIES
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 SLICES: tuple[ShortSlice, ...] = ("any", "fitting")
+SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 @pytest.mark.parametrize("slice_", SLICES)
@@ -51,7 +58,6 @@ async def test_one_step_for_all_orders_does_not_serve_most_customers(retail_play
 
 
 async def test_the_right_day_is_worth_nothing_to_an_agent_that_did_not_look_it_up(retail_players: Seats):
-    """It is the same day in every world of this slice, so a policy could learn it by heart."""
     async with retail_players(slice_="fitting") as player:
         for task in SHORT_TASKS["fitting"].names("test"):
             one = player(task)
@@ -63,11 +69,80 @@ async def test_the_right_day_is_worth_nothing_to_an_agent_that_did_not_look_it_u
 
 
 @pytest.mark.parametrize("slice_", SLICES)
-async def test_train_and_test_share_no_task_and_no_seed(slice_: ShortSlice):
+def test_train_and_test_share_no_task_and_no_seed(slice_: ShortSlice):
     tasks = SHORT_TASKS[slice_]
     train, test = (tasks.names(split) for split in ("train", "test"))
     assert not set(train) & set(test)
     assert not {tasks.seed(task) for task in train} & {tasks.seed(task) for task in test}
+
+
+def test_train_and_test_share_no_prompt_wording_name_product_number_or_day():
+    train, test = (parts_of(split) for split in ("train", "test"))
+    assert train.keys() == test.keys()
+    for part in train:
+        assert train[part] and test[part], part
+        assert not train[part] & test[part], part
+
+
+def test_nearly_every_task_has_a_prompt_of_its_own():
+    for slice_ in SLICES:
+        for split in SPLITS:
+            prompts = [case.opening for case in cases_of(slice_, split)]
+            assert len(set(prompts)) >= 0.99 * len(prompts)
+
+
+def test_prompts_are_made_of_their_splits_vocabulary():
+    """So that what the test above compares is all that a prompt contains."""
+    for split in SPLITS:
+        words = VOCABULARIES[split]
+        for case in cases_of("fitting", split):
+            name = f"{case.customer.first_name} {case.customer.last_name}"
+            rest = case.opening.replace(name, "{name}")
+            for phrases in (*words.wishes.values(), words.greetings, words.introductions):
+                # The longest first, since one phrase may be a part of another.
+                phrase = next(each for each in sorted(phrases, key=len, reverse=True) if each in rest)
+                rest = rest.replace(phrase, "{}", 1)
+            assert rest.removeprefix("{} {} ") in words.requests, case.opening
+
+
+def test_the_blind_expert_takes_each_step_equally_often_in_each_state():
+    """In the slice that the warm-up learns from, the state says nothing about the step."""
+    pairs = Counter((state_of(case.task), case.expert().turns[1].calls[0].name) for case in cases_of("any", "train"))
+    assert len(pairs) == 9 and len(set(pairs.values())) == 1
+
+
+def test_the_state_of_a_task_is_that_of_its_order():
+    for slice_ in SLICES:
+        for case in cases_of(slice_, "test"):
+            (order,) = case.database.orders.values()
+            assert state_of(case.task) == order.status
+
+
+def cases_of(slice_: ShortSlice, split: Split) -> list[Case]:
+    tasks = SHORT_TASKS[slice_]
+    return [make_short_case(slice_, task, tasks.seed(task)) for task in tasks.names(split)]
+
+
+def parts_of(split: Split) -> dict[str, set[Any]]:
+    """What the tasks of both slices, and the vocabulary that they are drawn from, contain."""
+    words = VOCABULARIES[split]
+    cases = [case for slice_ in SLICES for case in cases_of(slice_, split)]
+    orders = [order for case in cases for order in case.database.orders.values()]
+    expected = {order.shipment.expected_on for order in orders if order.shipment}
+    returnable = {order.delivered_on + timedelta(days=RETURN_DAYS) for order in orders if order.delivered_on}
+    return {
+        "prompts": {case.opening for case in cases},
+        "greetings": set(words.greetings),
+        "introductions": set(words.introductions),
+        "wishes": {wish for wishes in words.wishes.values() for wish in wishes},
+        "requests": set(words.requests),
+        "closings": {case.closing for case in cases},
+        "first names": {case.customer.first_name for case in cases},
+        "last names": {case.customer.last_name for case in cases},
+        "products": {line.name for order in orders for line in order.lines},
+        "order numbers": {order.order_id for order in orders},
+        "days": expected | returnable,
+    }
 
 
 async def _expert(player: Any, task: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 
 
 def train(
@@ -26,11 +27,14 @@ def train(
     Ray's workers import this checkout even if the environment has another one installed.
     """
     path = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")]))
+    if "VERL_USE_EXTERNAL_MODULES" in environment:  # the configuration's own value is the trainer class
+        modules = f"rollout.verl.trainer,{environment['VERL_USE_EXTERNAL_MODULES']}"
+        overrides = {f"{_VARIABLES}.VERL_USE_EXTERNAL_MODULES": f"'{modules}'", **overrides}
     all_overrides = {
         "engine": "cpu",
         "trainer.default_local_dir": home,
         "hydra.run.dir": home / "hydra",
-        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home,
+        f"{_VARIABLES}.VERL_FILE_LOGGER_ROOT": home,
         **overrides,
     }
     return subprocess.run(

@@ -89,7 +89,7 @@ def test_every_problem_is_named_with_row_column_and_remedy(examine: Examine) -> 
             row({**MCP, "tools": ["ad"]}),
             row({**MCP, "environment": "sms"}),
             row({**MCP, "seed": None}),
-            row(agent_name="someone"),
+            row(agent_name="mcp_agents"),
             row(data_source=None),
             row(None),
             row(prompt=[]),

@@ -269,3 +269,9 @@ def test_a_latency_is_the_median_and_the_largest_of_few() -> None:
     assert Latency.of([3.0, 1.0, 2.0]) == Latency(median_s=2.0, p95_s=3.0, n=3)
     hundred = Latency.of([float(number) for number in range(1, 101)])
     assert hundred is not None and hundred.p95_s == 95.0
+
+
+async def test_a_server_that_is_spawned_although_forks_are_asked_for_is_named() -> None:
+    whole = {"command": sys.executable, "args": ["-c", f"import runpy; runpy.run_path({MINI!r})", "put", "get"]}
+    report = await report_on({**whole, "scope": "process", "start": "fork"})
+    assert any(note.startswith("start: fork has no effect: its command is not") for note in report.notes)

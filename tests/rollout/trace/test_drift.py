@@ -6,7 +6,6 @@ from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
 from rollout.trace.drift import calls_seen, drifts, siblings
 from rollout.trace.record import StopReason, Trace
-from rollout.trace.stats import recorded_lengths, statistics_of
 from rollout.types import Call, Completion, Edit, Parsed
 
 Turns = list[list[tuple[str, str]]]
@@ -56,10 +55,3 @@ def test_a_call_that_the_deadline_cut_off_is_not_compared() -> None:
 
 def test_what_the_gateway_answered_itself_is_not_compared() -> None:
     assert found(played([[("a", "1")]], server=None), played([[("a", "2")]], server=None)) == []
-
-
-def test_statistics_count_drift_with_an_example() -> None:
-    traces = [played([[("a", "1")]]), played([[("a", "2")]])]
-    stats = statistics_of((trace, recorded_lengths(trace)) for trace in traces)
-    assert stats.drifted_calls == 1
-    assert stats.drift_example == """shop/look {"at":"a"} gave '1' and '2'"""

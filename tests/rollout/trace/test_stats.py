@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.environment.task import Origin, Task
+from rollout.trace.entries import JSON_COLUMNS, Entry, entry_of
+from rollout.trace.lengths import Lengths, recorded_lengths
 from rollout.trace.record import Reward, StopReason, Trace
-from rollout.trace.stats import STEP, Lengths, recorded_lengths, statistics_of
+from rollout.trace.stats import STEP, statistics_of
 from rollout.types import Completion, Edit, Parsed
 
 
@@ -26,6 +31,13 @@ def played(*turns: tuple[int, int], prompt: int = 3, score: float = 1.0) -> Trac
     return trace
 
 
+def entries(traces: list[Trace]) -> Iterator[Entry]:
+    """As the index has them: objects and lists instead of JSON texts."""
+    for trace in traces:
+        entry = entry_of(trace)
+        yield entry | {name: json.loads(entry[name]) for name in JSON_COLUMNS}
+
+
 def test_thinking_and_answer_of_a_turn_are_one_completion() -> None:
     assert recorded_lengths(played((4, 2), (7, 0))) == Lengths(prompt=3, response=13, completions=(4, 7))
 
@@ -33,7 +45,7 @@ def test_thinking_and_answer_of_a_turn_are_one_completion() -> None:
 @given(st.lists(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 900)), min_size=1, max_size=5), min_size=1))
 def test_recommended_lengths_hold_every_trajectory_with_room_to_spare(games: list[list[tuple[int, int]]]) -> None:
     traces = [played(*turns) for turns in games]
-    stats = statistics_of((trace, recorded_lengths(trace)) for trace in traces)
+    stats = statistics_of(entries(traces))
     assert stats.recommended is not None
     assert stats.recommended.max_response_length >= 1.25 * max(len(trace.response_ids) for trace in traces)
     assert stats.recommended.tokens_per_turn >= 1.25 * max(sampled for turns in games for sampled, _ in turns)
@@ -42,8 +54,10 @@ def test_recommended_lengths_hold_every_trajectory_with_room_to_spare(games: lis
 
 
 def test_quantiles_are_values_that_were_seen() -> None:
-    traces = [played((sampled, 0), score=sampled / 20) for sampled in range(1, 21)]
-    stats = statistics_of(((trace, recorded_lengths(trace)) for trace in traces), withdrawn=2)
+    traces = [played((sampled, 0), score=sampled / 20) for sampled in range(1, 21)] + [played((4, 0)), played((5, 0))]
+    for trace in traces[20:]:
+        trace.fail("server_unavailable", "gone")
+    stats = statistics_of(entries(traces))
     seen = stats.distributions["completion_tokens"]
     assert (seen.median, seen.p95, seen.longest) == (10, 19, 20)
     assert (stats.trajectories, stats.withdrawn, stats.reward) == (20, 2, 0.525)

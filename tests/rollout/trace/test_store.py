@@ -7,30 +7,11 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 from structlog.testing import capture_logs
+from trace_samples import recorded_trace
 
 from gateway.errors import ConfigError
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.trace.record import Reward, StopReason, Trace, UserEvent
+from rollout.trace.archive import archive, archive_of
 from rollout.trace.store import TraceStore, from_json, read_traces, to_json
-from rollout.types import Call, Completion, Edit, FinishReason, Parsed
-
-
-def recorded_trace(name: str = "a") -> Trace:
-    task = Task(environment="e", task="t", seed=3, tools=("x",), prompt=({"role": "user", "content": "hé"},))
-    trace = Trace.begin(name, task, Origin(row=4, sample=2, step=7, validate=True, uid="u"))
-    trace.prompt_ids = [1, 2]
-    completion = Completion(
-        ids=[3, 4], logprobs=[-0.5, -1.5], finish_reason=FinishReason.LENGTH, weights_version=(6, 7)
-    )
-    call = Call(name="x", arguments={"k": [1, None]}, id="c1")
-    parsed = Parsed(content="hi", thinking="hm", thoughts=((0, 1),), calls=(call,))
-    trace.add_completion(completion, parsed, Edit(appended=[3, 4]), mask_thinking=False)
-    trace.add_calls([call], [ToolResult(content=(Content(kind=ContentKind.TEXT, text="ok"),), reward=0.25)])
-    trace.turns[0].user = UserEvent(seq=1, message="bye", done=True, reward=0.5)
-    trace.reward = Reward(score=0.75, parts={"p": 0.75})
-    trace.stop_reason = StopReason.USER_DONE
-    return trace
 
 
 def test_a_trace_survives_the_disk(tmp_path: Path) -> None:
@@ -61,39 +42,42 @@ def test_half_a_last_record_is_skipped_and_said(tmp_path: Path) -> None:
 
 def test_a_large_journal_is_archived_and_read_like_any_other(tmp_path: Path) -> None:
     names = [f"{index:03d}" for index in range(40)]
-    store = TraceStore(tmp_path, archive_bytes=20_000)
+    store = TraceStore(tmp_path, archive_bytes=30_000)
     for name in names:
         store.append(recorded_trace(name))
+    assert list(read_traces(tmp_path)) == [recorded_trace(name) for name in names]  # also while it is being archived
+    assert store.wait_for_archives(100)
     archives, journals = sorted(tmp_path.glob("*.traces.parquet")), list(tmp_path.glob("*.jsonl"))
-    assert len(archives) > 1 and len(journals) == 1
+    assert len(archives) == 2 and len(journals) == 1
     assert list(read_traces(tmp_path)) == [recorded_trace(name) for name in names]
-    columns = parquet.read_table(archives[0], columns=["id", "score", "stop_reason", "step"]).to_pylist()
-    assert columns[0] == {"id": "000", "score": 0.75, "stop_reason": "user_done", "step": 7}
+    columns = parquet.read_table(archives[0], columns=["id", "reward", "stop_reason", "step"]).to_pylist()
+    assert columns[0] == {"id": "000", "reward": 0.75, "stop_reason": "user_done", "step": 7}
 
 
 def test_a_journal_whose_archiving_was_interrupted_counts_once(tmp_path: Path) -> None:
-    before, after = tmp_path / "before", tmp_path / "after"
-    TraceStore(before).append(recorded_trace())
-    (journal,) = before.iterdir()
-    (before / f"{journal.stem}.traces.parquet.partial").write_bytes(b"PAR1 half")
-    TraceStore(after, archive_bytes=1).append(recorded_trace())
-    (archive,) = after.iterdir()
-    (after / archive.name.replace(".traces.parquet", ".jsonl")).write_bytes(journal.read_bytes())
-    for directory in (before, after):
-        assert list(read_traces(directory)) == [recorded_trace()]
+    TraceStore(tmp_path).append(recorded_trace())
+    (journal,) = tmp_path.iterdir()
+    journal.with_name(archive_of(journal).name + ".partial").write_bytes(b"PAR1 half")
+    assert list(read_traces(tmp_path)) == [recorded_trace()]
+    kept = journal.read_bytes()
+    archive(journal)
+    journal.write_bytes(kept)  # killed before the journal was removed
+    assert list(read_traces(tmp_path)) == [recorded_trace()]
 
 
 def test_a_journal_that_cannot_be_archived_stays(tmp_path: Path) -> None:
-    store = TraceStore(tmp_path, archive_bytes=100_000)
+    store = TraceStore(tmp_path, archive_bytes=10_000)
     store.append(recorded_trace("a"))
     (journal,) = tmp_path.iterdir()
-    (tmp_path / f"{journal.stem}.traces.parquet.partial").mkdir()  # in the way
-    for name in "bcdefghijk":
-        store.append(recorded_trace(name * 10_000))
+    archive_of(journal).with_name(archive_of(journal).name + ".partial").mkdir()  # in the way
     with capture_logs() as logs:
+        store.append(recorded_trace("b" * 10_000))
+        store.append(recorded_trace("c"))
+        assert store.wait_for_archives(100)
         read = list(read_traces(tmp_path))
-    assert [trace.id[0] for trace in read] == list("abcdefghijk") and not logs
-    assert len(list(tmp_path.glob("*.jsonl"))) > 1
+    assert [trace.id[0] for trace in read] == list("abc")
+    assert [entry["event"] for entry in logs] == ["journal not archived"]
+    assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
 def test_a_line_that_is_no_record_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -107,17 +91,24 @@ def test_a_line_that_is_no_record_does_not_hide_the_others(tmp_path: Path) -> No
 
 
 def test_a_record_of_another_schema_is_refused_with_its_place() -> None:
-    other = to_json(recorded_trace()).replace(b'"schema_version":1', b'"schema_version":99')
+    other = to_json(recorded_trace()).replace(b'"schema_version":2', b'"schema_version":99')
     with pytest.raises(ConfigError, match=r"x\.jsonl:1: trace schema 99"):
         from_json(other, where="x.jsonl:1")
 
 
-def test_records_of_earlier_versions_with_the_key_heard_are_read() -> None:
+def test_records_of_earlier_versions_are_read() -> None:
     trace = recorded_trace()
     trace.server_events.more_requests, trace.turns[0].server_events.more_notifications = 2, 3
-    line = to_json(trace)
-    assert line.count(b'"server_events"') == 2 and b'"heard"' not in line
-    assert from_json(line.replace(b'"server_events"', b'"heard"')) == trace
+    record = json.loads(to_json(trace))
+    record["schema_version"] = 1
+    record["heard"] = record.pop("server_events")  # before version 1 was published
+    for name in ("run", "began_at"):
+        del record[name]
+    for name in ("split", "attempt", "parent", "branched_at"):
+        del record["origin"][name]
+    for name in ("began_at", "request_ids", "seeds"):
+        del record["turns"][0][name]
+    assert from_json(json.dumps(record)) == trace
 
 
 def test_what_is_no_trace_is_refused_with_its_place_and_key() -> None:
@@ -142,6 +133,6 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_the_record_is_plain_json() -> None:
     record = json.loads(to_json(recorded_trace()))
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == 2
     assert record["turns"][0]["tools"][0]["arguments"] == {"k": [1, None]}
     assert record["origin"]["validate"] is True

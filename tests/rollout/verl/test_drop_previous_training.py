@@ -1,9 +1,10 @@
-"""One GRPO step through verl's v1 trainer with thinking that leaves the context: several samples of a trajectory."""
+"""Three GRPO steps with thinking that leaves the context: several samples of a trajectory, one update a step."""
 
 from __future__ import annotations
 
+import json
+from array import array
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +16,13 @@ from engine_log import derive, read_generations, read_records, samples_of
 from transformers import AutoTokenizer
 from verl_run import logged, train
 
-pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
+from rollout.trace.store import read_traces
+from rollout.trace.trained import digest, read_trained
+
+pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[3]
-SAMPLES = 4
+SAMPLES, STEPS = 4, 3
 ENVIRONMENT = {
     "servers": {
         "echo": {
@@ -51,37 +55,81 @@ class Run:
     metrics: dict[int, dict[str, Any]]
     records: list[dict[str, Any]]
     generations: list[dict[str, Any]]
+    updates: list[dict[str, Any]]
+    """What the trainer's loss was given, by micro-batch, and its optimizer steps."""
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp("drop")
     overrides = prepare_training(home, ENVIRONMENT, CONVERSATION, samples=SAMPLES)
-    overrides["actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log"] = home / "engine.jsonl"
-    # As the preflight says: 2 rows, and a trajectory has 15 turns and therefore 15 samples at most.
-    overrides["actor_rollout_ref.actor.ppo_mini_batch_size"] = 30
-    overrides["actor_rollout_ref.actor.use_dynamic_bsz"] = True
-    overrides["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] = 4096
-    counting = {"VERL_USE_EXTERNAL_MODULES": "counted_steps", "OPTIMIZER_STEPS": str(home / "steps.txt")}
-    done = train(home, overrides, PYTHONPATH=str(Path(__file__).parent), **counting)
+    overrides |= {
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
+        "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
+        "actor_rollout_ref.actor.policy_loss.loss_mode": "seen_vanilla",
+        # A second update in a step would show clearly in its probabilities.
+        "actor_rollout_ref.actor.optim.lr": 1e-3,
+        "trainer.total_training_steps": STEPS,
+    }
+    seeing = {"VERL_USE_EXTERNAL_MODULES": "seen_updates", "SEEN_UPDATES": str(home / "updates.jsonl")}
+    done = train(home, overrides, timeout_s=1600, PYTHONPATH=str(Path(__file__).parent), **seeing)
     assert done.returncode == 0, done.stdout[-8000:]
-    yield Run(home, logged(home), read_records(home / "traces"), read_generations(home / "engine.jsonl"))
+    updates = list(map(json.loads, (home / "updates.jsonl").read_text().splitlines()))
+    return Run(home, logged(home), read_records(home / "traces"), read_generations(home / "engine.jsonl"), updates)
 
 
 def test_trajectories_of_several_samples_were_trained(run: Run) -> None:
-    assert len(run.records) == 2 * SAMPLES
+    assert len(run.records) == STEPS * 2 * SAMPLES
     counts = Counter(len(samples_of(record)) for record in run.records)
     assert max(counts) > 1, counts
-    assert run.metrics[1]["mcp/failed_share"] == 0
-    assert run.metrics[1]["actor/grad_norm"] > 0
+    for step, metrics in run.metrics.items():
+        assert metrics["mcp/failed_share"] == 0 and metrics["actor/grad_norm"] > 0
+        own = [len(samples_of(record)) for record in run.records if record["origin"]["step"] == step]
+        assert metrics["mcp/samples_per_trajectory"] == pytest.approx(sum(own) / len(own))
 
 
-def test_all_samples_of_all_trajectories_are_one_optimizer_step(run: Run) -> None:
-    """With a mini-batch of `train_batch_size` rows, verl takes a step for each slice of that many trajectories."""
-    assert sum(len(samples_of(record)) for record in run.records) > 2 * SAMPLES
-    assert (run.home / "steps.txt").read_text().splitlines() == ["step"]
-    mean = sum(record["reward"]["score"] for record in run.records) / len(run.records)
-    assert run.metrics[1]["mcp/score/mean"] == pytest.approx(mean)
+def test_all_samples_of_a_step_are_one_update_on_the_policy_that_sampled_them(run: Run) -> None:
+    assert sum("optimizer_step" in update for update in run.updates) == STEPS
+    batches = [update for update in run.updates if "optimizer_step" not in update]
+    assert max(moved for batch in batches for moved in batch["moved"]) < 1e-5
+    # The samples that fill a batch up to whole micro-batches are there, and no average counts them.
+    assert any(0 in batch["trained"] for batch in batches)
+    real = [sum(len(samples_of(each)) for each in run.records if each["origin"]["step"] == step) for step in (1, 2, 3)]
+    assert list(dict.fromkeys(batch["global_batch_size"] for batch in batches)) == list(dict.fromkeys(real))
+
+
+def test_scores_count_a_trajectory_once(run: Run) -> None:
+    for step, metrics in run.metrics.items():
+        scores = [record["reward"]["score"] for record in run.records if record["origin"]["step"] == step]
+        assert metrics["critic/score/mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-6)
+        assert metrics["critic/rewards/mean"] == metrics["critic/score/mean"]
+
+
+def test_what_was_trained_on_is_the_trace_position_by_position(run: Run) -> None:
+    traces = {trace.id: trace for trace in read_traces(run.home / "traces")}
+    trained = list(read_trained(run.home / "traces"))
+    assert {each.step for each in trained} == {1, 2, 3} and not any(each.dropped for each in trained)
+    found = {(each.trace, each.segment) for each in trained}
+    assert len(found) == len(trained) == sum(len(trace.segments) for trace in traces.values())
+    for each in trained:
+        trace = traces[each.trace]
+        segment = [*trace.earlier, trace][each.segment]
+        assert (each.uid, each.sample, each.step) == (trace.origin.uid, trace.origin.sample, trace.origin.step)
+        assert each.ids_digest == digest(segment.prompt_ids, segment.response_ids)
+        assert each.mask == [mask == 1 for mask in segment.loss_mask]
+        sampled = array("f", segment.logprobs)
+        assert each.sampled_logprobs == [value if mask else 0.0 for value, mask in zip(sampled, each.mask, strict=True)]
+
+
+def test_what_the_trainer_computed_is_beside_it(run: Run) -> None:
+    for each in read_trained(run.home / "traces"):
+        assert each.ratios is not None and each.entropy is not None
+        ratios = [ratio for ratio, mask in zip(each.ratios, each.mask, strict=True) if mask]
+        assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-3)
+        pushed = [value for value, mask in zip(each.advantages, each.mask, strict=True) if mask]
+        assert len(set(pushed)) == 1  # GRPO gives all tokens of a trajectory one advantage
+        entropies = [value for value, mask in zip(each.entropy, each.mask, strict=True) if mask]
+        assert max(entropies) > 0
 
 
 def test_every_sample_holds_what_the_engine_saw_and_sampled_and_nothing_is_left_over(run: Run) -> None:
@@ -97,9 +145,10 @@ def test_every_sample_holds_what_the_engine_saw_and_sampled_and_nothing_is_left_
 
 def test_the_trainer_finds_the_engines_probabilities_in_every_sample(run: Run) -> None:
     """It computes them from the samples' own prompts: another context would give others."""
-    assert run.metrics[1]["training/rollout_probs_diff_valid"] == 1
-    assert run.metrics[1]["training/rollout_probs_diff_max"] < 1e-3
-    assert run.metrics[1]["training/rollout_probs_diff_mean"] < 1e-4
+    for metrics in run.metrics.values():
+        assert metrics["training/rollout_probs_diff_valid"] == 1
+        assert metrics["training/rollout_probs_diff_max"] < 1e-3
+        assert metrics["training/rollout_probs_diff_mean"] < 1e-4
 
 
 def test_a_sample_begins_with_what_the_one_before_it_said_less_its_leading_thoughts(run: Run) -> None:
@@ -119,6 +168,7 @@ def test_a_sample_begins_with_what_the_one_before_it_said_less_its_leading_thoug
 
 
 def test_closed_thoughts_are_counted(run: Run) -> None:
-    turns = [turn for record in run.records for turn in record["turns"]]
+    records = [record for record in run.records if record["origin"]["step"] == 1]
+    turns = [turn for record in records for turn in record["turns"]]
     closed = sum(any(mark["kind"] == "thinking_closed" for mark in turn["marks"]) for turn in turns)
-    assert run.metrics[1]["mcp/marks/thinking_closed"] == closed / len(run.records)
+    assert run.metrics[1]["mcp/marks/thinking_closed"] == closed / len(records)

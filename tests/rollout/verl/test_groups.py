@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue")]
 
 WITHOUT_FILTER = {"enable": False, "metric": "reward", "max_inflight_gen_batches": 1}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def queue() -> Iterator[None]:
-    import ray
-    import transfer_queue as tq
-
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR")
-    tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
-    yield
-    tq.close()
-    ray.shutdown()
 
 
 def buffer(refill: Callable[[int], None] | None = None, **sampler_kwargs: Any) -> Any:
@@ -51,19 +37,11 @@ def finish(groups: dict[str, list[float]]) -> None:
     for uid, rewards in groups.items():
         for session, reward in enumerate(rewards):
             mask, scores = torch.ones(2), torch.tensor([0.0, reward])
-            fields = [{"uid": uid, "rm_scores": scores, "response_mask": mask}]
+            extra = {"mcp_trace": f"trace-{uid}-{session}", "mcp_segment": 0}
+            fields = [{"uid": uid, "rm_scores": scores, "response_mask": mask, "extra_fields": extra}]
             tag = {"status": "success", "seq_len": 4}
             tq.kv_batch_put([f"{uid}_{session}_0"], "train", list_of_dict_to_tensordict(fields), [tag])
         tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "finished", "global_steps": 1})
-
-
-@pytest.fixture
-def empty_queue() -> Iterator[None]:
-    import transfer_queue as tq
-
-    yield
-    if left := tq.kv_list().get("train"):
-        tq.kv_clear(partition_id="train", keys=list(left))
 
 
 def advantages(keys: list[str]) -> dict[str, float]:
@@ -81,7 +59,6 @@ def advantages(keys: list[str]) -> dict[str, float]:
     return dict(zip(keys, done.batch["advantages"][:, 0].tolist(), strict=True))
 
 
-@pytest.mark.usefixtures("empty_queue")
 def test_a_lone_survivor_is_withdrawn_with_its_group_and_group_sizes_are_metrics() -> None:
     finish({"whole": [1.0, 0.0, 1.0, 0.0], "lone": [1.0], "none": []})
     batch, metrics = buffer().sample(1, "train", 3)
@@ -91,7 +68,6 @@ def test_a_lone_survivor_is_withdrawn_with_its_group_and_group_sizes_are_metrics
     assert metrics["mcp/group_size/mean"] == pytest.approx(4 / 3)
 
 
-@pytest.mark.usefixtures("empty_queue")
 def test_without_the_rule_the_advantage_of_a_lone_survivor_is_its_reward() -> None:
     finish({"whole": [1.0, 0.0], "lone": [1.0], "none": []})
     batch, metrics = buffer(min_group_size=1).sample(1, "train", 3)
@@ -99,14 +75,12 @@ def test_without_the_rule_the_advantage_of_a_lone_survivor_is_its_reward() -> No
     assert (metrics["mcp/group_size/min"], metrics["mcp/withdrawn_groups"]) == (0, 1)
 
 
-@pytest.mark.usefixtures("empty_queue")
 def test_rows_with_one_trajectory_each_are_groups_of_their_own() -> None:
     finish({"one": [1.0], "two": [0.0], "three": [0.5]})
     batch, _ = buffer(group_size=1).sample(1, "train", 3)
     assert len(batch.keys) == 3
 
 
-@pytest.mark.usefixtures("empty_queue")
 def test_filter_groups_replaces_groups_of_one_reward_and_a_withdrawn_group_does_not_end_training() -> None:
     refilled: list[int] = []
 
@@ -120,7 +94,29 @@ def test_filter_groups_replaces_groups_of_one_reward_and_a_withdrawn_group_does_
     assert batch.keys and all(key.startswith("more") for key in batch.keys)
 
 
-@pytest.mark.usefixtures("empty_queue")
+def test_what_is_dropped_is_reported_with_its_reason_and_its_trace() -> None:
+    from rollout.verl.trained_batch import dropped_segments
+
+    dropped: list[tuple[str, int, str | None]] = []
+
+    def keep(reasons: Mapping[str, str]) -> None:
+        dropped.extend((each.trace, each.segment, each.dropped) for each in dropped_segments(reasons, step=1))
+
+    def refill(count: int) -> None:
+        finish({f"more{number}": [1.0, 0.0] for number in range(count)})
+
+    finish({"equal": [1.0, 1.0], "lone": [0.0], "good": [1.0, 0.0]})
+    sampling = buffer(refill, filter_groups=WITHOUT_FILTER | {"enable": True})
+    sampling.on_drop = keep
+    batch, _ = sampling.sample(1, "train", 2)
+    reasons = {trace: reason for trace, _, reason in dropped}
+    assert len(reasons) == len(dropped)
+    assert reasons.pop("trace-lone-0") == "small_group"
+    assert [reasons.pop(f"trace-equal-{session}") for session in (0, 1)] == ["filtered"] * 2
+    assert set(reasons.values()) <= {"surplus"}  # what a refill had begun beyond the batch
+    assert {f"trace-{key.rsplit('_', 1)[0].replace('_', '-')}" for key in batch.keys}.isdisjoint(reasons)
+
+
 def test_a_batch_of_which_no_group_is_left_says_why() -> None:
     import ray
 

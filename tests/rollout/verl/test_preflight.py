@@ -211,7 +211,7 @@ FILTERS = "algorithm.filter_groups.enable=True"
     [
         (["trainer.use_v1=False"], ["algorithm.adv_estimator", "grpo", "reward of 0", "set trainer.use_v1=True"]),
         ([FILTERS, "algorithm.filter_groups.metric=acc"], ["filter_groups.metric", "'acc'", "one of reward, letters"]),
-        ([FILTERS, "trainer.v1.trainer_mode=colocate_async"], ["algorithm.filter_groups", "trainer_mode=sync"]),
+        ([FILTERS, "trainer.v1.trainer_mode=colocate_async"], ["algorithm.filter_groups", "trainer_mode=mcp_sync"]),
     ],
 )
 def test_what_withdrawn_trajectories_would_spoil_is_refused(
@@ -307,15 +307,73 @@ def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight,
     assert "Whisper it." in message and "Say it louder." in message and f"tool-config {stock} echo.yaml" in message
 
 
+STOCK = "trainer.v1.trainer_mode=sync"
+MINI_BATCH = "actor_rollout_ref.actor.ppo_mini_batch_size"
+
+
 @pytest.mark.parametrize(
-    ("context", "mini_batch", "needed"),
-    [("keep", 32, None), ("drop_previous", 32, 64), ("drop_previous", 64, None)],
+    ("context", "overrides", "key"),
+    [
+        ("keep", [STOCK], None),
+        ("drop_previous", [], None),
+        ("drop_previous", [STOCK], "trainer.v1.trainer_mode"),
+        ("drop_previous", [STOCK, f"{MINI_BATCH}=64"], None),
+        ("drop_previous", [f"{MINI_BATCH}=16"], MINI_BATCH),
+    ],
 )
 def test_more_than_one_optimizer_step_of_a_batch_is_warned_of(
-    preflight: Preflight, context: str, mini_batch: int, needed: int | None
+    preflight: Preflight, context: str, overrides: list[str], key: str | None
 ) -> None:
     environment = USER | {"thinking": {"context": context}, "limits": {"user_turns": 2}}
     with capture_logs() as logs:
-        assert preflight(f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}", environment=environment) == ""
-    warnings = [entry["needed"] for entry in logs if "optimizer step" in entry["event"]]
-    assert warnings == ([] if needed is None else [needed])
+        assert preflight(*overrides, environment=environment) == ""
+    warnings = [entry["key"] for entry in logs if "optimizer step" in entry["event"]]
+    assert warnings == ([] if key is None else [key])
+
+
+MODULES = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([f"{MODULES}=mine"], [MODULES, "mcp_sync", "rollout.verl.trainer,mine"]),
+        ([f"{MODULES}=mine", STOCK], []),
+        (["actor_rollout_ref.rollout.custom.mcp.record_trained=True"], []),
+        (
+            ["actor_rollout_ref.rollout.custom.mcp.record_trained=True", STOCK],
+            ["custom.mcp.record_trained", "trainer.v1.trainer_mode=mcp_sync"],
+        ),
+    ],
+)
+def test_a_trainer_class_that_verl_would_not_find_or_that_records_nothing_is_refused(
+    preflight: Preflight, overrides: list[str], said: list[str]
+) -> None:
+    message = preflight(*overrides)
+    assert [part for part in said if part not in message] == [] and bool(message) == bool(said), message
+
+
+def test_external_modules_of_the_shell_that_verls_processes_would_not_see_are_refused(
+    preflight: Preflight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "theirs")
+    assert "rollout.verl.trainer,theirs" in preflight()
+
+
+@pytest.mark.parametrize(
+    ("environment", "overrides", "said"),
+    [
+        (
+            ENVIRONMENT | {"servers": {"echo": SERVER | {"scope": "process", "max_processes": 3}}},
+            [],
+            ["servers.echo.max_processes", "is 3 per node", "4 agent-loop workers", "at least 4", "num_workers"],
+        ),
+        (ENVIRONMENT, ["actor_rollout_ref.rollout.custom.mcp.max_sessions=3"], ["max_sessions", "is 3 per node"]),
+        (ENVIRONMENT, ["trainer.nnodes=2", "actor_rollout_ref.rollout.custom.mcp.max_sessions=2"], []),
+    ],
+)
+def test_more_workers_than_processes_or_sessions_of_a_node_are_refused(
+    preflight: Preflight, environment: dict[str, Any], overrides: list[str], said: list[str]
+) -> None:
+    message = preflight("actor_rollout_ref.rollout.agent.num_workers=4", *overrides, environment=environment)
+    assert [part for part in said if part not in message] == [] and bool(message) == bool(said), message

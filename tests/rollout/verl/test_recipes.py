@@ -22,13 +22,25 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def keys(config: Any, prefix: str = "") -> set[str]:
-    if not isinstance(config, dict) or not config:
+    if not isinstance(config, dict) or not config or prefix.endswith(".reward_weights"):  # its keys are free
         return {prefix}
     return {path for key, value in config.items() for path in keys(value, f"{prefix}.{key}")}
 
 
 def test_there_is_one_for_one_gpu_and_one_for_eight() -> None:
-    assert [composed(f"recipe={name}").trainer.n_gpus_per_node for name in RECIPES] == [1, 8]
+    gpus = {name: composed(f"recipe={name}").trainer.n_gpus_per_node for name in RECIPES}
+    assert gpus == {"qwen3_1gpu": 1, "qwen3_8gpu": 8, "bfcl_qwen3_1gpu": 1, "bfcl_qwen3_8gpu": 8}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_our_section_is_accepted_and_its_weights_are_those_of_the_environment(name: str) -> None:
+    from rollout.environment.config import load_environment
+    from rollout.verl.settings import Settings
+
+    environment = load_environment("bfcl_base" if name.startswith("bfcl") else "retail", CONFIGS / "environments")
+    applied = Settings.of(composed(f"recipe={name}")).apply(environment)
+    expected = {"score": 0.5, "user_turns": 0.5} if name.startswith("bfcl") else {}
+    assert applied.reward.weights == expected
 
 
 @pytest.mark.parametrize("name", RECIPES)

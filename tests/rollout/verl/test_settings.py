@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from rollout.environment.config import Environment, FilterAction, ThinkingContext, ThinkingReward
+from gateway.errors import ConfigError
+from rollout.environment.config import Environment, ThinkingContext, ThinkingReward
+from rollout.environment.filter_config import FilterAction
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
@@ -56,3 +58,10 @@ def test_what_is_given_counts() -> None:
     assert (made.filters.void.action, made.filters.void.penalty) == (FilterAction.PENALISE, 2.0)
     assert (made.filters.long_thinking.tokens, made.filters.long_thinking.action) == (4, FilterAction.MASK)
     assert made.limits.tell_budget is True
+
+
+def test_other_weights_of_the_reward_replace_the_environments_own() -> None:
+    assert applied().reward.weights == {}
+    assert applied(reward_weights={"score": 0.5, "turns": 0.25}).reward.weights == {"score": 0.5, "turns": 0.25}
+    with pytest.raises(ConfigError, match="weights names no_such_part"):
+        applied(reward_weights={"no_such_part": 1.0})

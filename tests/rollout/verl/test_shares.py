@@ -3,12 +3,13 @@
 import pytest
 
 from gateway import GatewayConfig
+from gateway.errors import ConfigError
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 PROCESS = {"command": "server", "scope": "process", "max_processes": 8}
 
 
-@pytest.mark.parametrize(("workers", "sessions", "processes"), [(1, 64, 8), (4, 16, 2), (100, 1, 1)])
+@pytest.mark.parametrize(("workers", "sessions", "processes"), [(1, 64, 8), (4, 16, 2), (8, 8, 1)])
 def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions: int, processes: int) -> None:
     from rollout.verl.settings import share
 
@@ -16,6 +17,15 @@ def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions:
     part = share(GatewayConfig.model_validate({"servers": servers, "max_sessions": 64}), workers)
     assert part.max_sessions == sessions
     assert part.servers["world"].max_processes == processes and part.servers["other"].max_processes is None
+
+
+@pytest.mark.parametrize(("workers", "key"), [(9, "servers.world.max_processes"), (65, "max_sessions")])
+def test_a_worker_without_a_part_is_refused(workers: int, key: str) -> None:
+    from rollout.verl.settings import share
+
+    with pytest.raises(ConfigError, match=f"environment.yaml: {key}: .* {workers} agent-loop workers") as refused:
+        share(GatewayConfig.model_validate({"servers": {"world": PROCESS}}), workers, file="environment.yaml")
+    assert f"at least {workers}" in refused.value.remedy
 
 
 def test_the_stock_loops_tools_find_out_how_many_workers_share_the_node(monkeypatch: pytest.MonkeyPatch) -> None:

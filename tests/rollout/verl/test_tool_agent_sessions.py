@@ -19,6 +19,7 @@ from gateway import Gateway, load_servers
 from gateway.catalogue.tool_config import lock_entries, write_lock
 from gateway.errors import LockMismatch, ServerUnavailable
 from gateway.types import ToolDefinition
+from rollout.environment.config import load_environment
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -105,3 +106,22 @@ async def test_a_worker_whose_servers_differ_from_the_lock_calls_nothing(
     async with locked(tmp_path, {"world": entry}, **changed) as tools:
         with pytest.raises(LockMismatch, match="world/echo has changed"):
             await call(tools["echo"], {"text": "a"}, trajectory())
+
+
+async def test_declared_call_settings_apply_to_verls_own_agent(tmp_path: Path) -> None:
+    """Its tool calls of a turn begin at once, in written order (`ToolAgentLoop._handle_processing_tools_state`)."""
+    from verl.tools.tool_registry import initialize_tools_from_config
+
+    from rollout.verl.runtime import WORKER
+
+    source, lock = tmp_path / "world.yaml", tmp_path / "tools.yaml"
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(MINI), "echo"]}
+    calls = {"arguments": "as_sent", "order": "written"}
+    source.write_text(json.dumps({"servers": {"world": entry}, "calls": calls}))
+    async with Gateway(load_environment(source, ".")) as gateway:
+        write_lock(lock, lock_entries(gateway.catalogue, environment="world", source=str(source)))
+    try:
+        (tool,) = initialize_tools_from_config(str(lock))
+        assert await call(tool, {"text": [5], "more": None}, trajectory()) == "[5]"
+    finally:
+        await WORKER.close()

@@ -30,9 +30,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def command(script: Path, *arguments: str) -> list[str]:
+def command(script: Path, *arguments: str, preload: str = PRELOADED) -> list[str]:
     """What Ray runs; the directory of `--raylet-name` is the test's own, so no server is shared between tests."""
-    prefork = [sys.executable, "-m", "rollout.verl_cpu.prefork", "--preload", PRELOADED]
+    prefork = [sys.executable, "-m", "rollout.verl_cpu.prefork", "--preload", preload]
     return [*prefork, str(script), f"--raylet-name={script.parent}/raylet", *arguments]
 
 
@@ -73,6 +73,21 @@ def test_workers_that_start_together_share_one_server(script: Path) -> None:
     ]
     printed = [worker.communicate(timeout=TIMEOUT_S)[0] for worker in started]
     assert len({line.split()[0] for line in printed}) == 1
+
+
+def test_workers_draw_ids_of_their_own_and_have_a_process_group_of_their_own(script: Path) -> None:
+    # As the import of a module with actors does.
+    (script.parent / "draws.py").write_text("import ray; ray.ObjectID.from_random()")
+    script.write_text("import os, ray; print(ray.ObjectID.from_random().hex(), os.getpgid(0) == os.getpid())")
+    environment = os.environ | {"PYTHONPATH": f"{script.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = [
+        subprocess.run(
+            command(script, preload="draws"), env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        for _ in range(3)
+    ]
+    drawn, leads = zip(*(worker.stdout.split() for worker in done), strict=True)
+    assert len(set(drawn)) == 3 and set(leads) == {"True"}
 
 
 def test_an_exception_and_a_signal_become_an_exit_status(script: Path) -> None:

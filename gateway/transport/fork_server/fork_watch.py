@@ -1,0 +1,142 @@
+"""Find what a program does before it is forked that forks of one process must not share."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_WRITES = frozenset({"os.mkdir", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate", "sqlite3.connect"})
+_REACHES_OUT = frozenset(
+    {"socket.connect", "socket.bind", "subprocess.Popen", "os.fork", "os.system", "os.posix_spawn"}
+)
+_DRAWING = frozenset({"uuid", "secrets", "random", "os"})
+"""Modules through which others draw random bytes."""
+_GENERATORS = tuple(
+    "seed random randint randrange getrandbits randbytes uniform gauss choice choices sample shuffle".split()
+)
+
+
+class Watch:
+    """Installed before the first import, ended after the last one. The first finding counts.
+
+    Args:
+        varying: Variables that differ between leases, and `argv` and `cwd` where the arguments and the working
+            directory do.
+    """
+
+    def __init__(self, varying: list[str]) -> None:
+        self._found = ""
+        self._on, self._varying = True, frozenset(varying)
+        self.own_modules: set[str] = set()
+        """Top-level names of the program's own modules. Libraries may draw random bytes: theirs name things."""
+        self.own_directory: str | None = None
+        """The directory of a script, whose modules are its own."""
+        self._files = _open_files()
+        self._environ: Any = type(os.environ)
+        self._read_variable, self._urandom, self._getcwd = self._environ.__getitem__, os.urandom, os.getcwd
+
+        def read_variable(environ: Any, name: str) -> str:
+            self.read(name)
+            return self._read_variable(environ, name)
+
+        self._environ.__getitem__ = read_variable
+        os.urandom, os.getcwd = self._drawn_by_caller(os.urandom), self._locating
+        self._generators = {name: getattr(random, name) for name in _GENERATORS}
+        for name, function in self._generators.items():
+            setattr(random, name, self._drawn_by_caller(function))
+        sys.addaudithook(self._audit)
+
+    def end(self) -> str:
+        """Why the process must not be forked; empty where it may."""
+        self._on = False
+        for name, function in self._generators.items():
+            setattr(random, name, function)
+        self._environ.__getitem__ = self._read_variable
+        os.urandom, os.getcwd = self._urandom, self._getcwd
+        if threads := count_threads() - 1:
+            return f"it starts {threads} threads before it serves"
+        if self._found:
+            return self._found
+        if left := _open_files() - self._files:
+            return f"it keeps {', '.join(sorted(left)[:3])} open before it serves"
+        return ""
+
+    def read(self, name: str) -> None:
+        """Note that a variable, `argv` or `cwd` was read."""
+        if name in self._varying:
+            what = {"argv": "the arguments", "cwd": "the working directory"}.get(name, name)
+            self._note(f"reads {what}", ", which differs between leases")
+
+    def _note(self, what: str, why: str = "") -> None:
+        if self._on and not self._found:
+            self._found = f"it {what} before it serves{why}"
+
+    def _locating(self) -> str:
+        self.read("cwd")
+        return self._getcwd()
+
+    def _drawn_by_caller(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, which notes when the program's own modules call it."""
+
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            if self._on and self._is_own(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+                self._note("draws random numbers")
+            return function(*args, **kwargs)
+
+        return draw
+
+    def _is_own(self, frame: FrameType) -> bool:
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _DRAWING:
+            frame = frame.f_back
+        module = str(frame.f_globals.get("__name__"))
+        file = os.path.realpath(frame.f_code.co_filename)
+        of_script = self.own_directory is not None and os.path.dirname(file) == self.own_directory
+        return of_script or module == "__main__" or module.partition(".")[0] in self.own_modules
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        # A hook cannot be removed: in the forks it returns at once.
+        if not self._on or self._found:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            if writes and isinstance(path, str) and "__pycache__" not in path and path != os.devnull:
+                self._note(f"writes {path}")
+        elif event in _REACHES_OUT or (event in _WRITES and not any("__pycache__" in str(each) for each in arguments)):
+            self._note(f"calls {event}")
+
+
+class Arguments(list[str]):
+    """`sys.argv` until the program runs."""
+
+    def __init__(self, watch: Watch, words: list[str]) -> None:
+        super().__init__(words)
+        self._watch = watch
+
+    def __getitem__(self, index: Any) -> Any:
+        self._watch.read("argv")
+        read: Callable[[Any], Any] = super().__getitem__
+        return read(index)
+
+    def __iter__(self) -> Any:
+        self._watch.read("argv")
+        return super().__iter__()
+
+
+def count_threads() -> int:
+    """Threads of this process, as the kernel counts them."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def _open_files() -> set[str]:
+    found: set[str] = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            pass  # the directory that was just listed
+    return {path for path in found if not path.startswith("/proc/") and path not in ("/dev/urandom", os.devnull)}

@@ -1,0 +1,92 @@
+"""A forked process and its standard streams, as asyncio presents a process that it spawned."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+Streams = tuple[socket.socket, int, int]
+"""One end each of standard input, output and error."""
+
+
+class ForkedProcess:
+    """A fork, with the part of `asyncio.SubprocessTransport` that `StdioTransport` uses."""
+
+    def __init__(self, pid: int, handle: int, protocol: asyncio.SubprocessProtocol) -> None:
+        self._pid, self._handle, self._protocol = pid, handle, protocol
+        self._status: int | None = None
+        self._ended = self._watched = False
+        self._pipes: dict[int, asyncio.BaseTransport] = {}
+
+    async def connect(self, streams: Streams) -> None:
+        """Connect our ends of standard input, output and error."""
+        loop = asyncio.get_running_loop()
+        stdin, *others = streams
+        self._pipes[0], _ = await loop.connect_write_pipe(lambda: _Pipe(self._protocol, 0), stdin)
+        for fd, stream in enumerate(others, 1):
+            protocol = _Pipe(self._protocol, fd)
+            self._pipes[fd], _ = await loop.connect_read_pipe(lambda p=protocol: p, os.fdopen(stream, "rb", 0))
+
+    def get_pid(self) -> int:
+        return self._pid
+
+    def get_returncode(self) -> int | None:
+        return self._status
+
+    def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport:
+        return self._pipes[fd]
+
+    def exited(self, status: int | None) -> None:
+        """Note that it has ended; without a status where nothing can say how."""
+        if not self._ended:
+            self._ended, self._status = True, status
+            self._protocol.process_exited()
+
+    def watch(self) -> None:
+        """Watch for its end directly: its fork server, which would report it, is gone."""
+        if not self._ended and not self._watched:
+            self._watched = True
+            asyncio.get_running_loop().add_reader(self._handle, self._noticed)
+
+    def _noticed(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._handle)
+        self._watched = False
+        self.exited(None)
+
+    def close(self) -> None:
+        for pipe in self._pipes.values():
+            pipe.close()
+        if self._watched:
+            asyncio.get_running_loop().remove_reader(self._handle)
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+class _Pipe(asyncio.Protocol):
+    """Passes one standard stream's events to the process's protocol."""
+
+    def __init__(self, process: asyncio.SubprocessProtocol, fd: int) -> None:
+        self._process, self._fd = process, fd
+
+    def data_received(self, data: bytes) -> None:
+        self._process.pipe_data_received(self._fd, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._process.pipe_connection_lost(self._fd, exc)
+
+
+def open_streams() -> tuple[Streams, Streams]:
+    """Our ends and theirs of standard input, output and error; input is a socket, as asyncio makes it."""
+    ours, theirs = socket.socketpair()
+    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    return (ours, out, err), (theirs, their_out, their_err)
+
+
+def close_streams(streams: Streams) -> None:
+    """Close the ends that nothing took over."""
+    stdin, *others = streams
+    stdin.close()
+    for each in others:
+        os.close(each)

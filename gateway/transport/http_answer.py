@@ -1,0 +1,243 @@
+"""An HTTP/1.1 answer, parsed from the pieces in which it arrives (RFC 9112). No I/O."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from gateway.transport.delivery import Broke
+
+_MOST_HEAD_BYTES = 64 << 10
+_MOST_LINE_BYTES = 4 << 10
+"""Of the line before a chunk, or of a trailer."""
+_STATUS = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: (.*))?")
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
+_DATA_OVER, _SIZE_NEXT, _TRAILERS = -1, -2, -3
+"""In place of the bytes that a chunk has left: what comes next is its line end, a size, or the end of the body."""
+
+
+class _Stage(Enum):
+    """What is read next; a body is framed in one of three ways."""
+
+    HEAD = 0
+    LENGTH = 1
+    CHUNKS = 2
+    UNTIL_CLOSE = 3
+
+
+class HttpFault(Exception):
+    """How an exchange broke; the message contains no secrets."""
+
+    def __init__(self, broke: Broke, reason: str) -> None:
+        super().__init__(reason)
+        self.broke, self.reason = broke, reason
+
+
+class HttpAnswer:
+    """Status and headers once `status` is not 0, then the body as far as it has arrived.
+
+    Args:
+        limit: Bytes of the body. An answer that announces more is refused before any of them is read.
+    """
+
+    __slots__ = (
+        "_left",
+        "_limit",
+        "_rest",
+        "_size",
+        "_stage",
+        "body",
+        "complete",
+        "headers",
+        "reason",
+        "reusable",
+        "status",
+    )
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.status = 0
+        self.reason = ""
+        self.headers: list[tuple[bytes, bytes]] = []
+        """Names in lower case."""
+        self.body: bytearray = bytearray()
+        """What has arrived and was not taken."""
+        self.complete = False
+        self.reusable = False
+        """Whether the connection can carry another request once this answer is complete."""
+        self._stage = _Stage.HEAD
+        self._rest: bytes = b""
+        self._size = 0
+        """Bytes of the body so far, taken ones included."""
+        self._left = 0
+
+    def header(self, name: bytes) -> bytes:
+        """The first header of this name, which is given in lower case; empty where there is none."""
+        for found, value in self.headers:
+            if found == name:
+                return value
+        return b""
+
+    @property
+    def is_document(self) -> bool:
+        return self.header(b"content-type").lower().startswith(b"application/json")
+
+    @property
+    def is_event_stream(self) -> bool:
+        return self.header(b"content-type").lower().startswith(b"text/event-stream")
+
+    @property
+    def encoding(self) -> str:
+        """How the body is encoded, although `identity` was requested; empty where it travels as it is."""
+        found = self.header(b"content-encoding")
+        return "" if found in (b"", b"identity") else found[:40].decode("latin-1")
+
+    @property
+    def status_line(self) -> str:
+        return f"HTTP {self.status} {self.reason}".rstrip()
+
+    def take(self) -> bytes:
+        """The bytes of the body that have arrived since the last call."""
+        taken = bytes(self.body)
+        self.body.clear()
+        return taken
+
+    def feed(self, data: bytes) -> None:
+        """Parse the next bytes of the connection. Raises `HttpFault`."""
+        while data:
+            if self.complete:
+                raise HttpFault(Broke.LINE, "RemoteProtocolError: bytes after the end of the answer")
+            match self._stage:
+                case _Stage.HEAD:
+                    data = self._read_head(data)
+                case _Stage.LENGTH:
+                    data = self._read_length(data)
+                case _Stage.CHUNKS:
+                    data = self._read_chunks(data)
+                case _Stage.UNTIL_CLOSE:
+                    data = self._read_until_close(data)
+
+    def end(self) -> None:
+        """The connection has ended. Raises `HttpFault` where the answer has not."""
+        if self._stage is _Stage.UNTIL_CLOSE:
+            self.complete = True
+        elif not self.complete:
+            raise HttpFault(Broke.LINE, "RemoteProtocolError: the server disconnected before the end of its answer")
+
+    def _read_head(self, data: bytes) -> bytes:
+        data = self._rest + data
+        end, gap = data.find(b"\r\n\r\n"), 4
+        if end < 0 and (bare := re.search(rb"\n\r?\n", data)):  # line ends that RFC 9112 lets a recipient accept
+            end, gap = bare.start(), len(bare.group())
+        if max(end, len(data) if end < 0 else 0) > _MOST_HEAD_BYTES:
+            raise _malformed(f"headers of more than {_MOST_HEAD_BYTES} bytes")
+        if end < 0:
+            self._rest = data
+            return b""
+        self._rest = b""
+        self._parse_head(data[:end])
+        return data[end + gap :]
+
+    def _parse_head(self, head: bytes) -> None:
+        first, *lines = [line.rstrip(b"\r") for line in head.split(b"\n")]
+        match = _STATUS.fullmatch(first)
+        if match is None:
+            raise _malformed("no HTTP/1.1 status line")
+        status = int(match[2])
+        if status < 200:
+            if status == 101:
+                raise _malformed("a change of protocols that was not asked for")
+            return  # informational: another head follows
+        for line in lines:
+            name, colon, value = line.partition(b":")
+            if not colon or not _NAME.fullmatch(name):
+                raise _malformed("a header that is none")
+            self.headers.append((name.lower(), value.strip(b" \t")))
+        self.status, self.reason = status, (match[3] or b"")[:80].decode("latin-1").strip()
+        closing = b"close" in self.header(b"connection").lower() or match[1] == b"0"
+        self.reusable = not closing
+        self._frame()
+
+    def _frame(self) -> None:
+        """Find out where the body ends (RFC 9112, section 6.3)."""
+        lengths = {
+            part.strip() for name, value in self.headers if name == b"content-length" for part in value.split(b",")
+        }
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if self.status in (204, 304):
+            self.complete = True
+        elif codings:
+            if codings != [b"chunked"]:
+                raise _malformed("a transfer encoding that was not asked for")
+            # A length beside it may be an attempt to make two parties disagree about where the answer ends.
+            self.reusable = self.reusable and not lengths
+            self._stage, self._left = _Stage.CHUNKS, _SIZE_NEXT
+        elif lengths:
+            length = lengths.pop()
+            if lengths or not length.isdigit() or len(length) > 18:
+                raise _malformed("a content length that is none")
+            self._stage, self._left = _Stage.LENGTH, int(length)
+            if self._left > self._limit:
+                raise self._too_long()
+            self.complete = self._left == 0
+        else:
+            self._stage, self.reusable = _Stage.UNTIL_CLOSE, False
+
+    def _read_length(self, data: bytes) -> bytes:
+        self.body += data[: self._left]
+        data, self._left = data[self._left :], self._left - min(self._left, len(data))
+        self.complete = self._left == 0
+        return data
+
+    def _read_until_close(self, data: bytes) -> bytes:
+        self._count(len(data))
+        self.body += data
+        return b""
+
+    def _read_chunks(self, data: bytes) -> bytes:
+        data, self._rest, at = self._rest + data, b"", 0
+        while at < len(data) and not self.complete:
+            if self._left > 0:
+                part = data[at : at + self._left]
+                self.body += part
+                self._left, at = self._left - len(part) or _DATA_OVER, at + len(part)
+                continue
+            end = data.find(b"\n", at)
+            line = data[at:end] if end >= 0 else data[at:]
+            if len(line) > _MOST_LINE_BYTES:
+                raise _malformed("a chunk without a size")
+            if end < 0:
+                self._rest = line
+                return b""
+            self._between_chunks(line.rstrip(b"\r"))
+            at = end + 1
+        return data[at:]
+
+    def _between_chunks(self, line: bytes) -> None:
+        if self._left == _TRAILERS:
+            self._count(len(line))
+            self.complete = not line
+        elif self._left == _DATA_OVER:
+            if line:
+                raise _malformed("a chunk of another size than it says")
+            self._left = _SIZE_NEXT
+        else:
+            match = _SIZE.fullmatch(line)
+            if match is None:
+                raise _malformed("a chunk without a size")
+            size = int(match[1], 16)
+            self._count(size)
+            self._left = size or _TRAILERS
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        if self._size > self._limit:
+            raise self._too_long()
+
+    def _too_long(self) -> HttpFault:
+        return HttpFault(Broke.CONTENT, f"the answer has more than max_message_bytes ({self._limit})")
+
+
+def _malformed(what: str) -> HttpFault:
+    return HttpFault(Broke.LINE, f"RemoteProtocolError: {what}")

@@ -1,0 +1,259 @@
+"""Connections to HTTP/1.1 servers that carry one request at a time, and are kept for the next.
+
+httpx2's pool looks at all its connections for each request, and its transports take several tasks' turns for each
+answer. Here a request is one write, and its answer wakes the task that waits for it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import select
+import ssl
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import anyio
+
+from gateway.transport.delivery import Broke
+from gateway.transport.http_answer import HttpAnswer, HttpFault
+
+if TYPE_CHECKING:
+    from gateway.transport.http_request import Origin
+
+KEEPALIVE_S = 2.0
+"""How long an idle connection is used again. Stock uvicorn closes idle ones after 5 s: a request that it meets closing
+is lost on the way, and whether it ran is unknown."""
+_MOST_DRAINED_BYTES = 64 << 10
+_NEXT_ADDRESS_S = 0.25
+"""How long a host's first address has to answer before the next one is tried beside it (RFC 8305)."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection: `send` begins an exchange, `arrival` waits for more of its answer, `leave` ends it."""
+
+    def __init__(self, origin: Origin, pool: HttpConnections) -> None:
+        self.origin = origin
+        self.idle_since = 0.0
+        self.answer = HttpAnswer(0)
+        """Of the exchange under way."""
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._fault: HttpFault | None = None
+        self._in_exchange = self._draining = False
+        self._drained = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be written. What arrives on an idle connection is its end, or belongs to no request."""
+        if self._transport is None or self._transport.is_closing() or self._fault is not None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    def send(self, request: bytes, limit: int) -> None:
+        """Write a request whole; up to `limit` bytes of its answer are read."""
+        assert self._transport is not None
+        self._in_exchange, self.answer = True, HttpAnswer(limit)
+        self._transport.write(request)
+
+    async def arrival(self) -> None:
+        """Wait until a JSON answer is complete, or until there is more of any other. Raises `HttpFault`."""
+        if self._fault is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._fault is not None:
+            raise self._fault
+
+    def leave(self, *, answered: bool) -> None:
+        """End the exchange: keep the connection where its answer is complete, or will be in a moment; else close it.
+
+        Args:
+            answered: Whether the answer is known: an event stream goes on for some bytes after the event that holds it.
+        """
+        if not self._in_exchange:
+            return
+        self._in_exchange = False
+        if self._fault is not None or not self.answer.reusable:
+            self.close()
+        elif self.answer.complete:
+            self._pool.keep(self)
+        elif answered and self._pool.has_room:
+            self._draining, self._drained = True, 0
+            self._pool.draining += 1
+            asyncio.get_running_loop().call_later(KEEPALIVE_S, self._drain_no_longer, self.answer)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection now, whatever it carries."""
+        self._end_draining()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def fail(self, fault: HttpFault) -> None:
+        """End the exchange under way with this fault."""
+        self._fault = self._fault or fault
+        self.close()
+        self._wake()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._in_exchange and not self._draining:
+            self.close()
+            return
+        answer = self.answer
+        try:
+            answer.feed(data)
+        except HttpFault as fault:
+            self.fail(fault)
+            return
+        if self._draining:
+            self._drain(len(data))
+        elif answer.complete or (answer.status and (not answer.is_document or answer.encoding)):
+            self._wake()
+
+    def eof_received(self) -> None:
+        pass  # and so the transport closes
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_draining()
+        try:
+            if exc is not None:
+                raise HttpFault(Broke.LINE, f"ReadError: {exc}".rstrip(": "))
+            self.answer.end()
+        except HttpFault as fault:
+            self._fault = self._fault or fault
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _drain(self, size: int) -> None:
+        self.answer.body.clear()
+        self._drained += size
+        if self.answer.complete:
+            self._end_draining()
+            self._pool.keep(self)
+        elif self._drained > _MOST_DRAINED_BYTES:
+            self.close()
+
+    def _drain_no_longer(self, answer: HttpAnswer) -> None:
+        if self._draining and self.answer is answer:
+            self.close()
+
+    def _end_draining(self) -> None:
+        self._pool.draining -= self._draining
+        self._draining = False
+
+
+class HttpConnections:
+    """The connections of one gateway: those kept idle, and the right to use any.
+
+    Args:
+        most: Connections in use at a time; as many may be idle.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.slots = anyio.CapacityLimiter(most)
+        """One for each post under way, in turn: each takes a descriptor, mcp's own included."""
+        self._most_idle = most
+        self._idle: defaultdict[Origin, list[HttpConnection]] = defaultdict(list)
+        self._number_idle = 0
+        self._closing: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.draining = 0
+        """Connections whose answers are known and not at their end."""
+
+    async def take(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
+        """An idle connection, the latest used first, or a new one.
+
+        Raises:
+            HttpFault: there is none within `timeout_s`; nothing was sent.
+        """
+        idle = self._idle[origin]
+        while idle:
+            connection = idle.pop()
+            self._number_idle -= 1
+            if connection.usable and asyncio.get_running_loop().time() - connection.idle_since < KEEPALIVE_S:
+                return connection
+            connection.close()
+        return await self._open(origin, tls, timeout_s)
+
+    async def _open(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
+        secured = tls() if origin.scheme == "https" else None
+        try:
+            with anyio.fail_after(timeout_s):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: HttpConnection(origin, self),
+                    origin.host,
+                    origin.port,
+                    ssl=secured,
+                    # A race of tasks, for names that may have an address that answers and one that does not.
+                    happy_eyeballs_delay=None if _is_address(origin.host) else _NEXT_ADDRESS_S,
+                )
+        except TimeoutError:
+            raise HttpFault(Broke.CONNECT, f"ConnectTimeout: no connection within {timeout_s:g} s") from None
+        except OSError as error:  # a TLS error is one too
+            raise HttpFault(Broke.CONNECT, f"ConnectError: {error}".rstrip(": ")) from error
+        return connection
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another connection may be kept."""
+        return not self._closed and self._number_idle + self.draining < self._most_idle
+
+    def keep(self, connection: HttpConnection) -> None:
+        """Keep a connection for the next request, as far as there is room."""
+        if not self.has_room:
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle[connection.origin].append(connection)
+        self._number_idle += 1
+        if self._closing is None:
+            self._closing = loop.call_later(KEEPALIVE_S, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """Close the connections that were idle for too long; the first of each list are."""
+        loop = asyncio.get_running_loop()
+        latest, self._closing = loop.time() - KEEPALIVE_S, None
+        for origin, idle in list(self._idle.items()):
+            old = next((number for number, each in enumerate(idle) if each.idle_since > latest), len(idle))
+            for connection in idle[:old]:
+                connection.close()
+            self._number_idle -= old
+            del idle[:old]
+            if not idle:
+                del self._idle[origin]
+        if self._number_idle:
+            self._closing = loop.call_later(KEEPALIVE_S / 2, self._close_idle)
+
+    def close(self) -> None:
+        """Close what is idle, and keep nothing any more."""
+        self._closed = True
+        if self._closing is not None:
+            self._closing.cancel()
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.close()
+        self._idle.clear()
+        self._number_idle = 0
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

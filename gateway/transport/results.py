@@ -1,0 +1,162 @@
+"""Results of `tools/call`: from the protocol's form to ours, without I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, NamedTuple, cast
+
+import mcp_types as mcp
+from mcp_types import methods
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import Discriminator, Tag, TypeAdapter
+
+from gateway.types import REWARD_META, Content, ContentKind, ToolResult
+
+Answer = mcp.CallToolResult | mcp.InputRequiredResult
+
+
+def _result_type(raw: Any) -> str:
+    kind = cast("Mapping[str, Any]", raw).get("resultType") if isinstance(raw, Mapping) else None
+    return "input_required" if kind == "input_required" else "complete"
+
+
+ANSWER: TypeAdapter[Answer] = TypeAdapter(
+    Annotated[
+        Annotated[mcp.CallToolResult, Tag("complete")] | Annotated[mcp.InputRequiredResult, Tag("input_required")],
+        Discriminator(_result_type),
+    ]
+)
+
+
+_NO_META: Mapping[str, Any] = {}
+_type_of: Callable[[Any], Any] = type
+
+
+class PlainResult(NamedTuple):
+    """A result of the form that nearly all have: text, perhaps an object, and nothing that needs a closer look."""
+
+    content: tuple[Content, ...]
+    structured_content: Mapping[str, Any] | None
+    is_error: bool
+    meta: Mapping[str, Any]
+
+
+def read_answer(raw: Mapping[str, Any], version: str) -> PlainResult | Answer:
+    """Validate a raw result as mcp's session does.
+
+    Raises:
+        ValueError: it does not fit the protocol version.
+    """
+    modern = version in MODERN_PROTOCOL_VERSIONS
+    if (plain := _plain(raw)) is not None and (not modern or "resultType" in raw):
+        return plain
+    structured = raw.get("structuredContent")
+    if not modern:
+        raw = {name: value for name, value in raw.items() if name != "resultType"}
+    if isinstance(structured, dict):  # of which no version says more, and which may be large
+        raw = {**raw, "structuredContent": {}}
+    with suppress(KeyError):  # a version without a form of its own for results
+        methods.validate_server_result("tools/call", version, raw)
+    answer = ANSWER.validate_python(raw, by_name=False)
+    if isinstance(answer, mcp.CallToolResult):
+        answer.structured_content = structured
+    return answer
+
+
+def _plain(raw: Mapping[str, Any]) -> PlainResult | None:
+    """The result, if it has only fields that every protocol version defines alike, each of its type."""
+    content: tuple[Content, ...] | None = None
+    structured: Any = None
+    is_error: Any = False
+    meta: Any = _NO_META
+    value: Any
+    for name, value in raw.items():
+        kind = _type_of(value)
+        if name == "content" and kind is list:
+            content = _texts(value)
+        elif name == "structuredContent" and kind is dict:
+            structured = value
+        elif name == "isError" and kind is bool:
+            is_error = value
+        elif name == "_meta" and kind is dict:
+            meta = value
+        elif name != "resultType" or value != "complete":
+            return None
+    return PlainResult(content, structured, is_error, meta) if content is not None else None
+
+
+def _texts(blocks: list[Any]) -> tuple[Content, ...] | None:
+    """The blocks, if they are text and nothing else."""
+    content: list[Content] = []
+    for block in blocks:
+        if _type_of(block) is not dict or len(block) != 2 or block.get("type") != "text":
+            return None
+        text = block.get("text")
+        if _type_of(text) is not str:
+            return None
+        content.append(Content(kind=ContentKind.TEXT, text=text))
+    return tuple(content)
+
+
+def read_result(result: mcp.CallToolResult | PlainResult, *, trusted: bool, elapsed_s: float) -> ToolResult:
+    """Our form of a result. Structured content that is no object is put under `result`.
+
+    Raises:
+        ValueError: binary content that is not base64.
+    """
+    structured: Any = result.structured_content
+    if structured is not None and not isinstance(structured, Mapping):
+        structured = {"result": structured}
+    if isinstance(result, PlainResult):
+        content = result.content
+    else:
+        content = tuple(_content(block) for block in result.content)
+    if not content and structured is not None:
+        # Servers should repeat structured content as text; one that does not would show the policy nothing.
+        content = (Content(kind=ContentKind.TEXT, text=json.dumps(structured, ensure_ascii=False)),)
+    meta = cast("Mapping[str, Any]", result.meta or {})
+    return ToolResult(
+        content=content,
+        structured=cast("Mapping[str, Any] | None", structured),
+        is_error=result.is_error,
+        reward=_reward(meta) if trusted else None,
+        elapsed_s=elapsed_s,
+        meta=meta,
+    )
+
+
+def _reward(meta: Mapping[str, Any]) -> float | None:
+    value = meta.get(REWARD_META)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _content(block: mcp.ContentBlock) -> Content:
+    match block:
+        case mcp.TextContent():
+            return Content(kind=ContentKind.TEXT, text=block.text)
+        case mcp.ImageContent():
+            return Content(kind=ContentKind.IMAGE, data=_bytes(block.data), mime_type=block.mime_type)
+        case mcp.AudioContent():
+            return Content(kind=ContentKind.AUDIO, data=_bytes(block.data), mime_type=block.mime_type)
+        case mcp.ResourceLink():
+            text = block.description or block.title or block.name
+            return Content(kind=ContentKind.RESOURCE, text=text, mime_type=block.mime_type, uri=str(block.uri))
+        case mcp.EmbeddedResource(resource=inner):
+            where: dict[str, Any] = {"mime_type": inner.mime_type, "uri": str(inner.uri)}
+            if isinstance(inner, mcp.TextResourceContents):
+                return Content(kind=ContentKind.RESOURCE, text=inner.text, **where)
+            return Content(kind=ContentKind.RESOURCE, data=_bytes(inner.blob), **where)
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except binascii.Error as error:
+        raise ValueError(f"content is not base64: {error}") from None

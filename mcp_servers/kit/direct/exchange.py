@@ -1,0 +1,154 @@
+"""`Exchange`: one direct call over HTTP, from its message to its answer.
+
+The answer is JSON if the tool sent nothing before it, as the SDK does; with the first notification, or after
+`PING_S` of silence, it becomes an event stream whose last event is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+from mcp.server.connection import Connection
+from mcp.server.runner import modern_error_data
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
+from mcp.shared.transport_context import TransportContext
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    JSONRPCError,
+    JSONRPCNotification,
+)
+from starlette.requests import Request
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
+
+from mcp_servers.kit.direct.calls import DirectCalls
+from mcp_servers.kit.direct.channel import Channel
+from mcp_servers.kit.direct.http_head import Head
+
+PING_S = 15.0
+"""Silence after which a client gets a comment line, so that no proxy closes the connection."""
+_STREAM = (
+    b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nconnection: keep-alive\r\n"
+    b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+log = logging.getLogger(__name__)
+
+
+class Exchange(Channel):
+    """A direct call and the response on its connection.
+
+    Args:
+        headers: The response's date and server, of uvicorn.
+        message: An admitted request.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        headers: list[tuple[bytes, bytes]],
+        head: Head,
+        message: dict[str, Any],
+    ) -> None:
+        super().__init__(message["id"], progress_token_from_params(message["params"]))
+        self._transport, self._headers, self._head, self._params = transport, headers, head, message["params"]
+        self._scope = anyio.CancelScope()
+        self._streams = False
+        self.room = asyncio.Event()
+        """Set while the transport takes further bytes."""
+        self.room.set()
+
+    @property
+    def transport(self) -> TransportContext:
+        return TransportContext(kind="streamable-http", can_send_request=False, headers=self._request().headers)
+
+    @property
+    def can_send_request(self) -> bool:
+        return False
+
+    async def run(self, calls: DirectCalls) -> None:
+        """Runs the call and writes its answer."""
+        version = self._params["_meta"][PROTOCOL_VERSION_META_KEY]
+        status, body = 200, None
+        with self._scope:
+            try:
+                result = await calls.answer(self._params, version, self._connection, self, self._request)
+                body = _encode({"jsonrpc": "2.0", "id": self.request_id, "result": result})
+            except Exception as failure:  # the boundary of a request: every failure has an answer
+                error = modern_error_data(failure)
+                status = ERROR_CODE_HTTP_STATUS.get(error.code, 200)
+                message = JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
+                body = _encode(message.model_dump(mode="json", by_alias=True, exclude_none=True))
+        self.close()
+        # Without a body the client has left, which cancels the call.
+        if body is None or self._transport.is_closing():
+            return
+        if self._streams:
+            self._transport.write(_chunk(_event(body)) + b"0\r\n\r\n")
+        else:
+            sent = body.encode()
+            length = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(sent)
+            self._transport.write(self._start(status) + length + sent)
+
+    def disconnected(self) -> None:
+        """The client closed the connection, which is how it cancels a call in this era."""
+        self.cancel()
+        self.room.set()
+        self._scope.cancel()
+
+    def ping(self) -> None:
+        if not self.closed:
+            self._send(b": ping\r\n\r\n")
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        raise NoBackChannelError(method)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        if self.closed or self._transport.is_closing():
+            log.debug("dropped %s: the response is over", method)
+            return
+        message = JSONRPCNotification(jsonrpc="2.0", method=method, params=None if params is None else dict(params))
+        self._send(_event(_encode(message.model_dump(mode="json", by_alias=True, exclude_none=True))))
+        await self.room.wait()
+
+    def _send(self, event: bytes) -> None:
+        if not self._streams:
+            self._streams = True
+            self._transport.write(self._start(200) + _STREAM)
+        self._transport.write(_chunk(event))
+
+    def _start(self, status: int) -> bytes:
+        lines = [b"HTTP/1.1 %d %s" % (status, STATUS_PHRASES[status])]
+        return b"\r\n".join([*lines, *(name + b": " + value for name, value in self._headers), b""])
+
+    def _connection(self) -> Connection:
+        meta = self._params["_meta"]
+        return Connection.from_envelope(
+            meta[PROTOCOL_VERSION_META_KEY], meta.get(CLIENT_INFO_META_KEY), meta[CLIENT_CAPABILITIES_META_KEY]
+        )
+
+    def _request(self) -> Request:
+        """The request for a tool that reads its headers."""
+        path = self._head.target.decode("ascii")
+        scope = {"type": "http", "method": "POST", "path": path, "headers": list(self._head.headers.items())}
+        scope |= {"client": self._transport.get_extra_info("peername"), "query_string": b"", "scheme": "http"}
+        return Request({**scope, "server": self._transport.get_extra_info("sockname")})
+
+
+def _event(body: str) -> bytes:
+    return f"event: message\r\ndata: {body}\r\n\r\n".encode()
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)

@@ -1,0 +1,120 @@
+"""`bench sessions`: thousands of stateful sessions on this machine, beside OpenEnv's own client and server.
+
+Each cell runs in a process of its own (`rollout.bench`), and the rows alternate within a repeat, so that other load
+of the machine affects all rows alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rollout.bench.sessions import TRANSPORTS
+from rollout.cli.options import AsJson, print_json
+
+OPENENV = "openenv"
+ROWS = (*TRANSPORTS, OPENENV)
+NAMES = {
+    "in_process": "in process",
+    "stdio": "stdio",
+    "http": "HTTP, the kit's server",
+    "http_sdk": "HTTP, the SDK's server",
+    OPENENV: "OpenEnv's client and server",
+}
+SIZES = (512, 2048)
+CELL_S = 900.0
+"""Bound on one cell."""
+_ROOT = Path(__file__).parents[2]
+_OPENENV_PYTHON = Path(".venv-openenv/bin/python")
+
+
+def bench_sessions(
+    sessions: Annotated[list[int] | None, typer.Option("-n", min=1, help="Sessions, once for each size.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each session; the server waits a second in each.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each cell; medians are reported.")] = 1,
+    over: Annotated[list[str] | None, typer.Option(help=f"Once for each of {', '.join(ROWS)}; default: all.")] = None,
+    openenv: Annotated[
+        Path, typer.Option(help="Python of the environment with openenv-core (make bench-peers).")
+    ] = _OPENENV_PYTHON,
+    as_json: AsJson = False,
+) -> int:
+    """Hold N sessions with state of their own, each taking steps of a second, over each transport and with OpenEnv."""
+    rows = over or list(ROWS)
+    if unknown := set(rows) - set(ROWS):
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(ROWS)}", param_hint="--over")
+    wanted = [row for row in rows if row != OPENENV or openenv.is_file()]
+    if len(wanted) < len(rows):
+        sys.stderr.write(f"without OpenEnv: {openenv} is missing; `make bench-peers` sets it up\n")
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for _ in range(repeats):
+        for number in sessions or SIZES:
+            for row in wanted:
+                found.setdefault((row, number), []).append(_cell(row, number, steps, openenv))
+    cells = [{"over": row, **_median(runs)} for (row, _), runs in found.items()]
+    if as_json:
+        print_json({"steps": steps, "repeats": repeats, "cells": cells})
+    else:
+        Console().print(_table(cells))
+    return 0
+
+
+def _cell(row: str, sessions: int, steps: int, openenv: Path) -> dict[str, Any]:
+    """Runs one cell.
+
+    Raises:
+        typer.Exit: It ended with an error, which is on standard error.
+    """
+    module = "rollout.bench.openenv_peer" if row == OPENENV else "rollout.bench.sessions"
+    given = [str(sessions), str(steps)] if row == OPENENV else [row, str(sessions), str(steps)]
+    python = str(openenv.absolute()) if row == OPENENV else sys.executable
+    # OpenEnv's interpreter has nothing of ours: it reads the two modules that it needs from here.
+    path = os.pathsep.join(part for part in (str(_ROOT), os.environ.get("PYTHONPATH")) if part)
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [python, "-m", module, *given], stdout=subprocess.PIPE, timeout=CELL_S, env=environment, check=False
+    )
+    if done.returncode:
+        sys.stderr.write(f"error: {NAMES[row]} with {sessions} sessions ended with status {done.returncode}\n")
+        raise typer.Exit(done.returncode)
+    return json.loads(done.stdout)
+
+
+def _median(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Medians of the figures, the most steps lost, and all failures."""
+    failures: dict[str, int] = {}
+    for run in runs:
+        for name, count in run["failures"].items():
+            failures[name] = failures.get(name, 0) + count
+    figures = {name: statistics.median(run[name] for run in runs) for name in runs[0] if name != "failures"}
+    rounded = {name: round(value, 4) for name, value in figures.items()}
+    return {**rounded, "lost": max(run["lost"] for run in runs), "failures": failures}
+
+
+def _table(cells: Sequence[dict[str, Any]]) -> Table:
+    table = Table(
+        "over", "sessions", "steps/s", "p50, ms", "p99, ms", "lost", "client, ms", "server, ms", "KB each", "opened, s"
+    )
+    for cell in cells:
+        table.add_row(
+            NAMES[cell["over"]],
+            str(cell["sessions"]),
+            f"{cell['steps_per_s']:.0f}",
+            f"{1e3 * cell['p50_s']:.0f}",
+            f"{1e3 * cell['p99_s']:.0f}",
+            str(cell["lost"]),
+            f"{cell['client_ms']:.2f}",
+            f"{cell['server_ms']:.2f}",
+            f"{cell['client_kb'] + cell['server_kb']:.0f}",
+            f"{cell['open_s']:.1f}",
+        )
+    return table

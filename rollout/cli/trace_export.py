@@ -1,0 +1,92 @@
+"""`trace export`: recorded trajectories as training data or as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.errors import ConfigError
+from rollout.cli.options import (
+    AsJson,
+    EnvironmentsDir,
+    ToolConfig,
+    TraceDirectory,
+    Where,
+    print_result,
+)
+from rollout.cli.trace_schemas import recorded_schemas
+from rollout.trace.archive import write_archive
+from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
+from rollout.trace.reader import Traces
+from rollout.trace.record import Trace
+
+
+def export(
+    directory: TraceDirectory,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write: JSON lines, or Parquet.")],
+    sft: Annotated[bool, typer.Option("--sft", help="As conversations for supervised training.")] = False,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="As columns for DuckDB, pandas, polars or datasets, see docs/traces.md.")
+    ] = False,
+    where: Where = None,
+    preferences: Annotated[
+        bool, typer.Option("--preferences", help="As pairs of a better and a worse trajectory of the same row.")
+    ] = False,
+    min_reward: Annotated[float, typer.Option(help="With --sft: leave out trajectories that scored less.")] = 1.0,
+    min_margin: Annotated[
+        float, typer.Option(help="With --preferences: by how much a pair's rewards differ at least.")
+    ] = 0.5,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids.",
+        ),
+    ] = None,
+    tool_config: ToolConfig = None,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = None,
+) -> int:
+    """Write trajectories: those worth imitating, pairs, or columns. Exit status 1 where there is none."""
+    if sft + preferences + parquet != 1:
+        remedy = "add --sft, --preferences or --parquet, one of them"
+        raise ConfigError("say what to export as", key="--sft", remedy=remedy)
+    with Traces(directory) as traces:
+        chosen = traces.traces(where=where)
+        if parquet:
+            rows = _as_columns(output, chosen)
+            print_result({"path": str(output), "rows": rows}, f"{output}: {rows} trajectories", as_json=as_json)
+            return int(rows == 0)
+        tools = recorded_schemas(traces, tool_config, environments_dir)
+        if sft:
+            check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer)}
+            exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, **check)
+        else:
+            exported = export_preferences(chosen, output, tools=tools, min_margin=min_margin)
+    kind = "conversations" if sft else "pairs"
+    as_ids = f"; {ids_path(output)}: {exported.as_ids} trajectories as ids" if exported.as_ids else ""
+    text = f"{output}: {exported.rows} {kind}{as_ids}; {exported.left_out} trajectories left out"
+    print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)
+    return int(exported.rows + exported.as_ids == 0)
+
+
+def _as_columns(output: Path, traces: Iterable[Trace]) -> int:
+    try:
+        return write_archive(output, traces)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or error}", file=output, key="-o") from error
+
+
+def _template_check(model: str) -> Reproduces:
+    try:
+        from rollout.tokens.sft import template_check
+
+        return template_check(model)
+    except (ImportError, OSError, ValueError) as error:
+        problem = f"cannot be checked with: {str(error).splitlines()[0]}"
+        remedy = "name a model directory with its tokenizer, and install verl"
+        raise ConfigError(problem, file=model, key="--tokenizer", remedy=remedy) from error

@@ -1,0 +1,136 @@
+"""`trace stats`: lengths, endings and rewards of recorded trajectories, in all or by a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gateway.errors import ConfigError
+from rollout.cli.options import (
+    AsJson,
+    EnvironmentsDir,
+    ToolConfig,
+    TraceDirectory,
+    Where,
+    plain_table,
+    print_json,
+)
+from rollout.cli.trace_schemas import Schemas, recorded_schemas
+from rollout.trace.breakdown import break_down, check_keys
+from rollout.trace.drift import Drift, calls_seen, drifts, siblings
+from rollout.trace.entries import Entry
+from rollout.trace.export import offered_schemas
+from rollout.trace.reader import Traces
+from rollout.trace.stats import Stats, measured, statistics_of
+
+
+def stats(
+    directory: TraceDirectory,
+    where: Where = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="COLUMN,...", help="A line for each value: environment, task, tool, step, ...")
+    ] = None,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="Compare the results of equal calls of siblings; reads all records.")
+    ] = False,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Count as this model would (an expert's traces hold bytes).")
+    ] = None,
+    tool_config: ToolConfig = None,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = None,
+) -> int:
+    """How long trajectories are, how they end, and which lengths a training run should allow for.
+
+    Exit status 1 where no trajectory was played to an end.
+    """
+    with Traces(directory) as traces:
+        if by is not None:
+            return _print_breakdown(traces, [key.strip() for key in by.split(",")], where, as_json=as_json)
+        if tokenizer is None:
+            entries = traces.entries(where=where)
+        else:
+            entries = _counted_as(tokenizer, traces, where, recorded_schemas(traces, tool_config, environments_dir))
+        found = statistics_of(entries)
+        drifted: list[Drift] = []
+        if drift:
+            played = (trace for trace in traces.traces(where=where) if not trace.is_withdrawn)
+            drifted = drifts((siblings(trace), calls_seen(trace)) for trace in played)
+    if as_json:
+        shown = {"drifted_calls": len(drifted), "drift_example": str(drifted[0]) if drifted else None} if drift else {}
+        print_json(asdict(found) | shown)
+    else:
+        _print_stats(found, drifted, tokenizer)
+    return int(found.trajectories == 0)
+
+
+def _print_breakdown(traces: Traces, keys: Sequence[str], where: str | None, *, as_json: bool) -> int:
+    rows = break_down(traces.entries(where=where, columns=check_keys(keys)), keys)
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return int(not rows)
+    table = plain_table()
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "), justify="left" if name in keys else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(80, console.measure(table, options=console.options.update(width=100_000)).maximum)
+    console.print(table)
+    return int(not rows)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _counted_as(tokenizer: str, traces: Traces, where: str | None, tools: Schemas) -> Iterator[Entry]:
+    """Entries with lengths in tokens of another model; reads the records."""
+    try:
+        from rollout.tokens.counting import trajectory_lengths
+        from rollout.tokens.verl_builder import load_tokens
+    except ImportError as error:
+        problem = f"counting as a model does needs {error.name}, which is not installed"
+        raise ConfigError(problem, key="--tokenizer", remedy="pip install 'mcp-rollout[verl]'") from error
+    tokens = load_tokens(tokenizer, key="--tokenizer")
+    for entry in traces.entries(where=where):
+        if not entry["withdrawn"]:
+            trace = traces.read(entry)
+            entry = measured(entry, trajectory_lengths(tokens, trace, offered_schemas(trace, tools)))
+        yield entry
+
+
+def _print_stats(found: Stats, drifted: Sequence[Drift], tokenizer: str | None) -> None:
+    console = Console()
+    table = Table("", "mean", "median", "95%", "longest", title=f"{found.trajectories} trajectories")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, distribution in found.distributions.items():
+        table.add_row(name.replace("_", " "), *(f"{number:.4g}" for number in asdict(distribution).values()))
+    console.print(table)
+    reward = "none" if found.reward is None else f"{found.reward:.3f}"
+    endings = ", ".join(f"{reason} {count}" for reason, count in found.stop_reasons.items())
+    console.print(f"reward {reward}, tool errors {found.tool_error_rate:.1%}, ended by {endings}")
+    if found.marked_turns:
+        console.print("marked turns: " + ", ".join(f"{kind} {count}" for kind, count in found.marked_turns.items()))
+    if drifted:
+        problem = f"environment drift: {len(drifted)} calls got different results in sibling trajectories"
+        console.print(f"{problem}; for one, {drifted[0]}", highlight=False, markup=False)
+    if found.withdrawn:
+        console.print(f"{found.withdrawn} withdrawn trajectories are left out")
+    if found.recommended is None:
+        return
+    counted = "as recorded" if tokenizer is None else f"under {tokenizer}"
+    console.print(f"\nTo allow for such trajectories, in tokens {counted}:")
+    console.print(f"  data.max_prompt_length={found.recommended.max_prompt_length}")
+    console.print(f"  data.max_response_length={found.recommended.max_response_length}")
+    console.print(f"  actor_rollout_ref.rollout.custom.mcp.tokens_per_turn={found.recommended.tokens_per_turn}")

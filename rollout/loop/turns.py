@@ -1,0 +1,265 @@
+"""What an agent takes its turns with: the policy, the tools, the user and the context, all recorded by the library."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import anyio.lowlevel
+
+from gateway.leases.session import Session
+from rollout.environment.task import Task
+from rollout.errors import AgentError
+from rollout.loop.calls import call_tools
+from rollout.loop.context import Context, with_line
+from rollout.loop.filters import Filters
+from rollout.loop.generation import sample
+from rollout.loop.limits import Limits
+from rollout.loop.seal import Seal
+from rollout.loop.user import User
+from rollout.trace.events import ToolEvent
+from rollout.trace.record import StopReason, Trace
+from rollout.types import Message, Parsed, Policy
+
+T = TypeVar("T")
+
+
+class TrajectoryOver(BaseException):
+    """The trajectory has ended: a limit, a filter, the user, or the agent itself. Let it pass; it is no failure.
+
+    Not an `Exception`, so that an agent's own `except Exception` does not catch it.
+    """
+
+
+class Turns:
+    """The turns of one trajectory, for its agent.
+
+    An agent chooses what happens next, and the library does it: it samples, renders, masks, applies limits and filters,
+    and records. No method takes token ids, and everything that is returned is a copy.
+
+    Every method raises the following. After all but the first the trajectory is over, and withdrawn even if the agent
+    catches them:
+        TrajectoryOver: the trajectory has ended.
+        AgentError: the call has no meaning at this point, for example two generations without a message in between.
+        GatewayError: the world broke.
+        RolloutError: the engine failed.
+
+    Args:
+        sealed: whether to give copies, and to detect changes of the trace by the agent, at the cost of a pass over it
+            for each method. Not for the library's own agent.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        session: Session,
+        policy: Policy,
+        user: User | None,
+        context: Context,
+        filters: Filters,
+        *,
+        sealed: bool,
+    ) -> None:
+        self._trace, self._session, self._policy, self._user = trace, session, policy, user
+        self._context, self._filters, self._seal = context, filters, Seal() if sealed else None
+        self._parsed: Parsed | None = None
+        """The last completion; None before the first one."""
+        self._unanswered = False
+        """Whether the last completion was neither sent to tools nor to the user, and the agent said nothing to it."""
+        self._pending: list[Message] = []
+        """Messages that the next generation reads; not rendered yet."""
+        self._can_generate = True
+        """Whether the context, with what is pending, ends where the policy continues."""
+        self.is_busy = False
+        self.is_over = False
+        self.failure: Exception | None = None
+        """What broke in a method. It withdraws the trajectory whatever the agent makes of it."""
+
+    @property
+    def task(self) -> Task:
+        return self._trace.task
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds that the library keeps; an agent needs them only to plan ahead."""
+        return self._context.limits
+
+    @property
+    def taken(self) -> int:
+        """Number of turns so far."""
+        return len(self._trace.turns)
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that fit before the response or the engine's context is full."""
+        return self.limits.tokens_left(self._trace)
+
+    @property
+    def has_user(self) -> bool:
+        return self._user is not None
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far, a copy."""
+        return deepcopy([*self._trace.messages, *self._pending])
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """OpenAI-style schemas of the policy's tools, a copy."""
+        return deepcopy([dict(schema) for schema in self._context.schemas])
+
+    async def generate(self, *, max_tokens: int | None = None) -> Parsed:
+        """Let the policy take a turn, and return what it wrote.
+
+        Args:
+            max_tokens: a bound on this turn; those of the library apply as well.
+        """
+        await self._admit()
+        with self._operation():
+            _require(self._can_generate, "generate() needs a message after the last turn")
+            _require(max_tokens is None or max_tokens >= 1, "generate() needs at least one token")
+            if self._trace.prompt_ids:
+                self._append_pending()
+            else:
+                self._open_context()
+            parsed = await sample(self._trace, self._policy, self._context, self._filters, max_tokens=max_tokens)
+            self._parsed, self._unanswered, self._can_generate = parsed, True, False
+            if self._trace.stop_reason is not None:
+                raise TrajectoryOver
+            return self._given(parsed)
+
+    async def call_tools(self) -> list[ToolEvent]:
+        """Send the calls of the last turn, and return their results in order; `text` is the whole result."""
+        await self._admit()
+        with self._operation():
+            parsed = self._parsed
+            _require(self._unanswered and self._calls, "call_tools() needs unanswered calls")
+            assert parsed is not None
+            self._unanswered, self._can_generate = False, True
+            try:
+                await call_tools(self._trace, self._session, parsed.calls, self._context, into=self._pending)
+            finally:
+                self._trace.turns[-1].server_events.add(self._session.drain_server_events())
+            return self._given(self._trace.turns[-1].tools)
+
+    async def ask_user(self) -> str:
+        """Send the last turn's text to the user, and return the user's reply."""
+        await self._admit()
+        with self._operation():
+            _require(self._user is not None, "ask_user() needs an environment with a user")
+            _require(self._unanswered and not self._calls, "ask_user() needs an unanswered turn without calls")
+            assert self._user is not None and self._parsed is not None
+            self._unanswered = False
+            try:
+                reply = await self._user.answer(self._trace, self._parsed.content)
+            except BaseException:
+                self.is_over = True  # whether the user has read the message is unknown
+                raise
+            finally:
+                self._trace.turns[-1].server_events.add(self._session.drain_server_events())
+            self._pending.append(reply)
+            self._can_generate = True
+            if self._trace.stop_reason is not None:
+                raise TrajectoryOver
+            return str(reply["content"])
+
+    async def say(self, text: str) -> None:
+        """Add a user message to the context. It joins one that is there already: the prompt's, or the user's reply."""
+        await self._admit()
+        with self._operation():
+            _require(text, "say() needs a text")
+            _require(not (self._unanswered and self._calls), "say() would leave calls unanswered")
+            if self._parsed is not None:
+                turn = self._trace.turns[-1]
+                turn.agent_message = f"{turn.agent_message}\n\n{text}" if turn.agent_message else text
+            self._unanswered, self._can_generate = False, True
+            before = self._pending if self._trace.prompt_ids else self._trace.messages
+            if before and before[-1]["role"] == "user":
+                before[-1] = with_line(before[-1], f"\n{text}")
+            else:
+                before.append({"role": "user", "content": text})
+
+    async def begin(self) -> None:
+        """Start the user. The library calls it before the agent plays."""
+        if self._user is not None:
+            await self._user.open(self._trace)
+        self._trace.server_events.add(self._session.drain_server_events())
+        self._hand_over()
+
+    def check(self) -> None:
+        """Raises AgentTampered where the trace has changed since the last method returned."""
+        if self._seal is not None:
+            self._seal.check(self._trace)
+
+    def close(self) -> None:
+        """Refuse every later call, and record the messages that no generation reads."""
+        self.is_over = True
+        self._trace.messages += self._pending
+        self._pending = []
+
+    @property
+    def ending(self) -> StopReason:
+        """The stop reason if the agent returns now."""
+        is_answer = self._unanswered and not self._calls and self._user is None
+        return StopReason.ANSWERED if is_answer else StopReason.AGENT_ENDED
+
+    @property
+    def _calls(self) -> Sequence[Any]:
+        return self._parsed.calls if self._parsed is not None else ()
+
+    async def _admit(self) -> None:
+        """Let the agent's call in: one at a time, until the end, with the trace as it was left."""
+        if self.is_over or self._trace.stop_reason is not None or self.failure is not None:
+            self.is_over = True
+            # An agent that catches this and calls again must not keep other trajectories from running.
+            await anyio.lowlevel.checkpoint()
+            raise TrajectoryOver
+        try:
+            _require(not self.is_busy, "two methods of its turns were called at a time")
+            self.check()
+        except AgentError as error:
+            self.failure = error
+            raise
+
+    @contextmanager
+    def _operation(self) -> Generator[None]:
+        """The boundary between the agent and the library; there is no `await` between `_admit` and this."""
+        self.is_busy = True
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            # Also where a cancellation, of the trajectory or by a timeout of the agent's own, has cut the method short.
+            self.is_busy, self.is_over = False, self.is_over or self._trace.stop_reason is not None
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._seal is not None:
+            self._seal.take(self._trace)
+
+    def _given(self, value: T) -> T:
+        """What an agent is given: a copy, which costs a tenth of a millisecond, but for the library's own agent."""
+        return value if self._seal is None else deepcopy(value)
+
+    def _open_context(self) -> None:
+        context = self._context
+        self._trace.open(context.tokens.prompt(self._trace.messages, context.schemas))
+        context.limits.check_prompt(self._trace)
+
+    def _append_pending(self) -> None:
+        """Render what is pending. Raises TrajectoryOver where a limit is reached or it does not fit."""
+        messages, self._pending = self._pending, []
+        if messages:  # none where a generation is tried again that a timeout of the agent's own had cancelled
+            self._context.add(self._trace, messages)
+        if self._trace.stop_reason is not None:
+            raise TrajectoryOver
+
+
+def _require(holds: object, otherwise: str) -> None:
+    """Raises AgentError where the agent's call has no meaning now."""
+    if not holds:
+        raise AgentError(otherwise)

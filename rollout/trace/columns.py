@@ -1,0 +1,206 @@
+# pyright: basic
+# pyarrow ships no types.
+"""Column layout of archived traces: one row per trajectory, plain Arrow types, each text once.
+
+`docs/schemas/archive.txt` lists the columns; a test compares it with this module. The lists of what happened in a turn
+(`generations`, `calls`, `user_replies`, `marks`, `server_requests`, `notifications`) have the turn's number in each
+element, counted from 0; -1 is before the first turn or after the last. `message` is an index into `messages`, counted
+from 0, where the element's text is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+FORMAT_VERSION = 2
+"""Version of the layout, in the file's metadata. Files of version 1 hold each record as JSON in `record`."""
+VERSION_KEY = b"mcp-rollout.traces"
+
+_TEXT, _FLAG, _SMALL, _INT, _REAL = pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64()
+_JSON = pa.string()
+"""A JSON text, for values without a fixed type."""
+
+
+def _structs(**fields: pa.DataType) -> pa.ListType:
+    return pa.list_(pa.struct(list(fields.items())))
+
+
+_SELECTABLE: dict[str, pa.DataType] = {
+    # Identity.
+    "id": _TEXT,
+    "environment": _TEXT,
+    "task": _TEXT,
+    "seed": _INT,
+    "row": _INT,
+    "sample": _INT,
+    "step": _INT,  # null outside training
+    "split": _TEXT,
+    "validate": _FLAG,
+    "attempt": _SMALL,
+    "parent": _TEXT,
+    "branched_at": _INT,
+    "uid": _TEXT,
+    "engine": _TEXT,
+    "run": _TEXT,  # names the run record beside the file
+    # Outcome.
+    "reward": _REAL,
+    "penalty": _REAL,
+    "stop_reason": _TEXT,
+    "failure": _TEXT,  # its code
+    "error": _TEXT,  # its message
+    "withdrawn": _FLAG,
+    # Counts, and times: seconds, `began_at` since 1970.
+    "turns": _SMALL,
+    "tool_calls": _SMALL,
+    "tool_errors": _SMALL,
+    "prompt_tokens": _INT,  # of the opening prompt
+    "response_tokens": _INT,  # after it, in the longest context
+    "tokens": _INT,  # of all segments: prompt and response
+    "sampled_tokens": _INT,
+    "loss_tokens": _INT,
+    "began_at": _REAL,
+    "elapsed_s": _REAL,
+    "lease_wait_s": _REAL,
+}
+_CONTENT: dict[str, pa.DataType] = {
+    "reward_parts": _structs(name=_TEXT, value=_REAL),
+    "reward_turns": pa.list_(_REAL),
+    "tools": pa.list_(_TEXT),  # that the row selects; null for all
+    "later_tools": pa.list_(_TEXT),  # that the row refuses until a reply of the user names them
+    "answer": _TEXT,
+    "agent": _JSON,  # the environment's agent and its arguments; null for the built-in one
+    "prompt_messages": _SMALL,  # number of the first messages that are the row's prompt; null where `prompt` has it
+    "prompt": _JSON,
+    "messages": _structs(
+        role=_TEXT,
+        content=_TEXT,
+        blocks=_JSON,  # blocks before the text, such as images; null where the content is plain text
+        turn=_SMALL,  # of an assistant's message: its tool calls are the `calls` of this turn
+        call=_SMALL,  # of a tool's message: index into `calls`, which have its name and id
+        more=_JSON,  # the message's other keys
+    ),
+    "generations": _structs(
+        turn=_SMALL,
+        message=_SMALL,
+        content=_TEXT,  # null where the message has it
+        thinking=_TEXT,
+        finish_reason=_TEXT,
+        sampled=_SMALL,
+        generations=_SMALL,
+        request_ids=pa.list_(_TEXT),
+        seeds=pa.list_(_INT),
+        trimmed=pa.list_(_SMALL),
+        weights_first=_INT,
+        weights_last=_INT,
+        began_at=_REAL,
+        generate_s=_REAL,
+        agent_message=_TEXT,  # what the environment's agent said to the policy after the turn
+        more_requests=_SMALL,
+        more_notifications=_SMALL,
+    ),
+    "calls": _structs(
+        turn=_SMALL,
+        name=_TEXT,
+        arguments=_JSON,
+        server=_TEXT,
+        id=_TEXT,
+        is_error=_FLAG,
+        fault=_TEXT,
+        reward=_REAL,
+        began_at=_REAL,
+        elapsed_s=_REAL,
+        wait_s=_REAL,
+        resends=_SMALL,
+        sent_bytes=_INT,
+        received_bytes=_INT,
+        message=_SMALL,
+        text=_TEXT,  # the whole result; null where the message has exactly this
+        shown=_TEXT,  # what the policy read, where no message has it
+        is_cut=_FLAG,  # whether the policy read another text than the result
+        cut_tokens=_INT,
+        coerced=_JSON,
+        structured=_JSON,
+        blocks=_structs(kind=_TEXT, mime_type=_TEXT, uri=_TEXT, size=_INT, sha256=_TEXT),
+    ),
+    "user_replies": _structs(
+        turn=_SMALL,
+        seq=_SMALL,
+        message=_SMALL,
+        text=_TEXT,  # null where the message has it
+        done=_FLAG,
+        reward=_REAL,
+        elapsed_s=_REAL,
+    ),
+    "marks": _structs(turn=_SMALL, kind=_TEXT, detail=_TEXT, action=_TEXT),
+    "server_requests": _structs(
+        turn=_SMALL,
+        server=_TEXT,
+        tool=_TEXT,
+        kind=_TEXT,
+        asked=_JSON,
+        answer=_JSON,
+        refused=_TEXT,
+        elapsed_s=_REAL,
+    ),
+    "notifications": _structs(
+        turn=_SMALL, server=_TEXT, tool=_TEXT, kind=_TEXT, text=_TEXT, level=_TEXT, progress=_REAL, total=_REAL
+    ),
+    "more_requests": _SMALL,
+    "more_notifications": _SMALL,
+    "has_logprobs": _FLAG,
+    "segments": _structs(  # in order; one training sample each, if anything in it was sampled
+        prompt_ids=pa.list_(_SMALL),
+        response_ids=pa.list_(_SMALL),
+        loss_mask=pa.list_(pa.int8()),  # [len(response_ids)]
+        logprobs=pa.list_(pa.float32()),  # of the sampled tokens, which are those of spans `thinking` and `completion`
+        images=_SMALL,
+        spans=_structs(kind=_TEXT, turn=_SMALL, start=_SMALL, end=_SMALL),  # [start, end) in response_ids
+    ),
+}
+
+SCHEMA = pa.schema([*_SELECTABLE.items(), *_CONTENT.items()], metadata={VERSION_KEY: str(FORMAT_VERSION).encode()})
+SELECTABLE = list(_SELECTABLE)
+"""Columns without lists, which the index has as well."""
+LISTS_OF_NUMBERS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
+"""The long lists of a segment."""
+
+
+def encodings() -> dict[str, Any]:
+    """Arguments for `pyarrow.parquet.ParquetWriter`.
+
+    Ids are stored as plain integers: zstd finds repeated prompts and results in them, which dictionary codes of 11 or
+    17 bits hide. The bytes of log-probabilities are split by significance, since only sign and exponent repeat.
+    """
+    ids = {f"segments.list.element.{name}.list.element": "PLAIN" for name in LISTS_OF_NUMBERS[:3]}
+    logprobs = {"segments.list.element.logprobs.list.element": "BYTE_STREAM_SPLIT"}
+    return {
+        "compression": "zstd",
+        "compression_level": 9,
+        "use_dictionary": [path for path in _leaves() if path not in ids and path not in logprobs],
+        "column_encoding": ids | logprobs,
+        "data_page_size": 8 * 2**20,  # zstd finds repetitions within a page
+    }
+
+
+def layout() -> str:
+    """The columns with their types, a line each."""
+    return "".join(f"{name}: {kind}\n" for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True))
+
+
+def _leaves() -> list[str]:
+    found: list[str] = []
+
+    def add(path: str, kind: pa.DataType) -> None:
+        if pa.types.is_list(kind):
+            add(f"{path}.list.element", kind.value_type)
+        elif pa.types.is_struct(kind):
+            for each in kind.fields:
+                add(f"{path}.{each.name}", each.type)
+        else:
+            found.append(path)
+
+    for each in SCHEMA:
+        add(each.name, each.type)
+    return found

@@ -1,0 +1,124 @@
+"""Entries of the index: what is found and sorted by, for each trajectory."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rollout.trace.archive import is_first_version, opened, read_archive
+from rollout.trace.archive_rows import selectable
+from rollout.trace.columns import SELECTABLE
+from rollout.trace.record import Trace
+
+Entry = dict[str, Any]
+"""A value for each of `COLUMNS`. Objects and lists are JSON texts."""
+
+COLUMNS = {
+    **dict.fromkeys(SELECTABLE, ""),
+    "user_turns": "messages of the user simulator",
+    "generate_s": "seconds of all generations",
+    "completions": "sampled tokens of each turn, a list",
+    "reward_parts": "reward by part, an object",
+    "marks": "marked turns by kind, an object",
+    "calls": "calls by tool, an object",
+    "errors": "calls with an error by tool, an object",
+    "call_s": "seconds by tool, an object",
+    "text": "the first 200 characters of the first user message",
+}
+"""Columns of the index, those of the archive first."""
+JSON_COLUMNS = ("completions", "reward_parts", "marks", "calls", "errors", "call_s")
+"""Columns with JSON texts, which `rollout.trace.reader` parses."""
+TEXT_LENGTH = 200
+_ERROR_LENGTH = 200
+_ARCHIVED = [
+    *SELECTABLE,
+    "reward_parts",
+    *(f"marks.list.element.{name}" for name in ("turn", "kind")),
+    *(f"calls.list.element.{name}" for name in ("name", "is_error", "elapsed_s")),
+    *(f"generations.list.element.{name}" for name in ("sampled", "generate_s")),
+    "user_replies.list.element.turn",
+    *(f"messages.list.element.{name}" for name in ("role", "content")),
+]
+
+
+def entry_of(trace: Trace) -> Entry:
+    """The entry of a trace."""
+    events = [event for turn in trace.turns for event in turn.tools]
+    return _entry(
+        selectable(trace),
+        completions=[turn.sampled for turn in trace.turns],
+        generate_s=sum(turn.generate_s for turn in trace.turns),
+        user_turns=trace.user_turns,
+        parts=trace.reward.parts if trace.reward else {},
+        marks=((number, str(mark.kind)) for number, turn in enumerate(trace.turns) for mark in turn.marks),
+        calls=[(event.name, event.is_error, event.elapsed_s) for event in events],
+        messages=((message.get("role"), message.get("content")) for message in trace.messages),
+    )
+
+
+def archived_entries(path: Path) -> Iterator[Entry]:
+    """The entries of an archive's rows, in order; reads neither ids nor results.
+
+    Raises:
+        TornArchive: the file is not a whole archive.
+        OSError: the file cannot be read.
+    """
+    file: Any = opened(path)  # pyarrow has no types
+    with file:
+        if is_first_version(file):
+            yield from map(entry_of, read_archive(path))
+            return
+        for batch in file.iter_batches(batch_size=512, columns=_ARCHIVED):
+            yield from map(_entry_of_row, batch.to_pylist())
+
+
+def _entry_of_row(row: dict[str, Any]) -> Entry:
+    return _entry(
+        {name: row[name] for name in SELECTABLE},
+        completions=[generation["sampled"] for generation in row["generations"]],
+        generate_s=sum(generation["generate_s"] for generation in row["generations"]),
+        user_turns=len(row["user_replies"]),
+        parts={part["name"]: part["value"] for part in row["reward_parts"] or ()},
+        marks=((mark["turn"], mark["kind"]) for mark in row["marks"]),
+        calls=[(call["name"], call["is_error"], call["elapsed_s"]) for call in row["calls"]],
+        messages=((message["role"], message["content"]) for message in row["messages"]),
+    )
+
+
+def _entry(
+    selected: dict[str, Any],
+    *,
+    completions: list[int],
+    generate_s: float,
+    user_turns: int,
+    parts: dict[str, float],
+    marks: Iterable[tuple[int, str]],
+    calls: list[tuple[str, bool, float]],
+    messages: Iterable[tuple[Any, Any]],
+) -> Entry:
+    seconds: Counter[str] = Counter()
+    for name, _, elapsed_s in calls:
+        seconds[name] += elapsed_s  # pyright: ignore[reportArgumentType]  # a sum of seconds
+    said = next((content for role, content in messages if role == "user" and isinstance(content, str)), "")
+    error: str | None = selected["error"]
+    return selected | {
+        "seed": selected["seed"] if abs(selected["seed"]) < 2**63 else str(selected["seed"]),
+        "stop_reason": str(selected["stop_reason"]),
+        "error": error and error[:_ERROR_LENGTH],
+        "user_turns": user_turns,
+        "generate_s": generate_s,
+        "completions": json.dumps(completions),
+        "reward_parts": _json(parts),
+        "marks": _json(Counter(kind for _, kind in set(marks))),
+        "calls": _json(Counter(name for name, _, _ in calls)),
+        "errors": _json(Counter(name for name, is_error, _ in calls if is_error)),
+        "call_s": _json(seconds),
+        "text": " ".join(said.split())[:TEXT_LENGTH],
+    }
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(dict(values), ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,219 @@
+"""The index of a trace directory: an SQLite file beside the traces, with an entry for each trajectory.
+
+Readers bring it up to date before they use it, and read only what was written since; writers of traces do not know it.
+It is a cache: one that is missing, torn or of another version is made again from the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from rollout.trace.archive import SUFFIX, TornArchive
+from rollout.trace.entries import COLUMNS, Entry, archived_entries, entry_of
+from rollout.trace.files import sources
+from rollout.trace.journal import NotARecord, from_json, lines_of
+
+log = structlog.get_logger(__name__)
+
+FILE = "traces.index.sqlite"
+BUSY_TIMEOUT_S = 30.0
+"""Seconds to wait for another reader that brings the same index up to date."""
+_VERSION = 2
+_COMMIT_ROWS = 2000
+_TABLES = f"""
+CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER, indexed INTEGER);
+CREATE TABLE trajectories (file INTEGER, place INTEGER, {", ".join(f'"{name}"' for name in COLUMNS)});
+CREATE INDEX trajectories_by_file ON trajectories (file);
+CREATE INDEX trajectories_by_id ON trajectories (id);
+"""
+_INSERT = f"INSERT INTO trajectories VALUES ({', '.join('?' * (len(COLUMNS) + 2))})"
+
+
+class Index:
+    """The entries of a directory and its sub-directories, up to date after `refresh`.
+
+    Args:
+        directory: of the traces. Where it cannot be written, the index is made in a temporary directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._path = directory / FILE
+        try:
+            self._database = self._opened()
+        except sqlite3.OperationalError:
+            self._move()
+            self._database = self._opened()
+
+    def close(self) -> None:
+        self._database.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def refresh(self) -> None:
+        """Add what was written since the last time, and drop what is gone.
+
+        Raises:
+            ConfigError: a record is of a later version than this program.
+        """
+        try:
+            self._refresh()
+        except sqlite3.DatabaseError as error:
+            if self._temporary is not None:
+                raise
+            log.info("index made again", index=str(self._path), problem=str(error))
+            self._database.close()
+            if not (_is_torn(error) and self._discard()):
+                # A directory that only others may write, or a file system without locks.
+                self._move()
+            self._database = self._opened()
+            self._refresh()
+
+    def query(self, statement: str, values: Iterable[Any] = ()) -> Iterator[sqlite3.Row]:
+        """Run one SQL query, which cannot change the index; the rows stream.
+
+        Raises:
+            sqlite3.Error: the statement is wrong.
+        """
+        self._database.execute("PRAGMA query_only = ON")
+        try:
+            yield from self._database.execute(statement, tuple(values))
+        finally:
+            self._database.execute("PRAGMA query_only = OFF")
+
+    def path_of(self, file: int) -> Path:
+        """The journal or archive with this number."""
+        (found,) = self._database.execute("SELECT path FROM files WHERE id = ?", [file]).fetchone()
+        return self._directory / found
+
+    def _opened(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        database.row_factory = sqlite3.Row
+        return database
+
+    def _move(self) -> None:
+        self._temporary = tempfile.TemporaryDirectory()
+        self._path = Path(self._temporary.name) / FILE
+
+    def _discard(self) -> bool:
+        try:
+            for path in (self._path, self._path.with_name(FILE + "-journal")):
+                path.unlink(missing_ok=True)
+        except OSError:
+            return False
+        return True
+
+    def _refresh(self) -> None:
+        with self._changing():
+            self._check()
+        paths = [source.path for source in sources(self._directory, recursive=True)]
+        present = {path.relative_to(self._directory).as_posix(): path for path in paths if path is not None}
+        known = {row["path"]: row["id"] for row in self._database.execute("SELECT path, id FROM files").fetchall()}
+        for name in known.keys() - present.keys():
+            with self._changing():
+                self._forget(known[name])
+        for name, path in present.items():
+            with contextlib.suppress(FileNotFoundError):  # archived since it was listed; the next refresh adds it
+                while not self._update(name, path):
+                    pass
+
+    def _check(self) -> None:
+        """Make the tables of a new index. Raises DatabaseError where the file is torn or of another version.
+
+        Within a transaction, in which no other process changes the file.
+        """
+        length = self._path.stat().st_size
+        if length == 0:
+            for statement in filter(str.strip, _TABLES.split(";")):
+                self._database.execute(statement)
+            self._database.execute(f"PRAGMA user_version = {_VERSION}")
+            return
+        version, pages, size = (
+            self._database.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("user_version", "page_count", "page_size")
+        )
+        if length < pages * size or version != _VERSION:
+            raise sqlite3.DatabaseError(f"version {version}, {length} bytes of {pages * size}")
+
+    def _update(self, name: str, path: Path) -> bool:
+        """Add the entries of a file that are not there yet; False where another process did so at the same time."""
+        status = path.stat()
+        is_archive = path.name.endswith(SUFFIX)
+        with self._changing():
+            known = self._database.execute("SELECT * FROM files WHERE path = ?", [name]).fetchone()
+            if known is not None and (known["size"], known["changed"]) == (status.st_size, status.st_mtime_ns):
+                return True
+            if known is None or is_archive or known["size"] > status.st_size:
+                self._forget(known["id"] if known is not None else None)
+                self._database.execute("INSERT INTO files VALUES (NULL, ?, -1, -1, 0)", [name])
+            file, begin = self._database.execute("SELECT id, indexed FROM files WHERE path = ?", [name]).fetchone()
+        rows: list[tuple[Any, ...]] = []
+        end = begin
+        for place, end, entry in _archived(path) if is_archive else _written(path, begin):
+            rows += [(file, place, *(entry[column] for column in COLUMNS))] if entry is not None else []
+            if len(rows) >= _COMMIT_ROWS:
+                if not self._add(file, rows, begin, end, (-1, -1)):
+                    return False
+                rows, begin = [], end
+        return self._add(file, rows, begin, end, (status.st_size, status.st_mtime_ns))
+
+    def _add(self, file: int, rows: list[tuple[Any, ...]], begin: int, end: int, seen: tuple[int, int]) -> bool:
+        with self._changing():
+            changed = self._database.execute(
+                "UPDATE files SET size = ?, changed = ?, indexed = ? WHERE id = ? AND indexed = ?",
+                [*seen, end, file, begin],
+            )
+            if changed.rowcount:
+                self._database.executemany(_INSERT, rows)
+            return bool(changed.rowcount)
+
+    def _forget(self, file: int | None) -> None:
+        self._database.execute("DELETE FROM trajectories WHERE file = ?", [file])
+        self._database.execute("DELETE FROM files WHERE id = ?", [file])
+
+    @contextlib.contextmanager
+    def _changing(self) -> Generator[None]:
+        """A transaction that no other process changes the index in."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+
+def _is_torn(error: sqlite3.DatabaseError) -> bool:
+    name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
+    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR"))
+
+
+def _archived(path: Path) -> Iterator[tuple[int, int, Entry | None]]:
+    """Each row's number, the next one's, and the entry."""
+    try:
+        for number, entry in enumerate(archived_entries(path)):
+            yield number, number + 1, entry
+    except TornArchive as error:
+        log.warning("archive skipped", problem=str(error))
+
+
+def _written(path: Path, begin: int) -> Iterator[tuple[int, int, Entry | None]]:
+    """The place of each complete line, the next one's, and the entry; None where the line is not a record."""
+    for place, line in lines_of(path, begin):
+        if not line.endswith(b"\n"):
+            return  # being written; the next refresh adds it
+        try:
+            entry = entry_of(from_json(line, where=f"{path}:{place}"))
+        except NotARecord as error:
+            log.warning("not a record, skipped", problem=str(error))
+            entry = None
+        yield place, place + len(line), entry

@@ -1,0 +1,66 @@
+"""How a trajectory ended: its stop reason, its reward, or why it was withdrawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+ROUNDING = 1e-9
+"""Tolerance for comparing scores, which are sums of floats."""
+
+
+class StopReason(StrEnum):
+    """How a trajectory ended."""
+
+    ANSWERED = "answered"
+    """The policy answered without calling a tool, and the environment has no user."""
+    USER_DONE = "user_done"
+    TURN_LIMIT = "turn_limit"
+    USER_TURN_LIMIT = "user_turn_limit"
+    TOOL_CALL_LIMIT = "tool_call_limit"
+    TOKEN_LIMIT = "token_limit"
+    TIME_LIMIT = "time_limit"
+    FILTERED = "filtered"
+    """A filter with the action `end` matched the last turn."""
+    AGENT_ENDED = "agent_ended"
+    """The environment's agent returned before the policy's last message was answered."""
+    ABORTED = "aborted"
+    """The engine aborted a generation. The trajectory is withdrawn; the trace keeps the partial completion."""
+    FAILED = "failed"
+    """The world broke. The trajectory is withdrawn, since it says nothing about the policy."""
+
+    @property
+    def is_truncated(self) -> bool:
+        return not self.is_withdrawn and self not in _COMPLETE
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return self in (StopReason.ABORTED, StopReason.FAILED)
+
+
+_COMPLETE = frozenset({StopReason.ANSWERED, StopReason.USER_DONE, StopReason.AGENT_ENDED})
+
+
+@dataclass(kw_only=True, slots=True)
+class Reward:
+    """The trajectory's reward and its components."""
+
+    score: float
+    """The weighted sum, with the penalty subtracted."""
+    parts: dict[str, float] = field(default_factory=dict[str, float])
+    turns: list[float] = field(default_factory=list[float])
+    """The weighted reward of each turn, contained in `score`; empty where no turn has one."""
+    penalty: float = 0.0
+    """What the filters subtracted, as a positive number."""
+
+    def reaches(self, threshold: float) -> bool:
+        """Whether the score is at least `threshold`, up to rounding."""
+        return self.score >= threshold - ROUNDING
+
+
+@dataclass(kw_only=True, slots=True)
+class Failure:
+    """Why a trajectory was withdrawn."""
+
+    kind: str
+    message: str

@@ -1,0 +1,158 @@
+"""Reading a directory of traces: entries by filter and order from the index, records one at a time."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from gateway.errors import ConfigError
+from rollout.trace.archive import SUFFIX, ArchiveReader, TornArchive
+from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
+from rollout.trace.index import Index
+from rollout.trace.journal import from_json
+from rollout.trace.record import Trace
+
+_FLAGS = ("validate", "withdrawn")
+_PLACE = ("file", "place")
+
+
+class Traces:
+    """The traces of a directory and its sub-directories. Use as a context manager.
+
+    Example:
+        with Traces("outputs/eval") as traces:
+            for entry in traces.entries(where="reward < 0.5 and environment = 'retail'", sort=["-turns"]):
+                trace = traces.read(entry)
+
+    Args:
+        directory: of the traces; a run may be writing there.
+
+    Raises:
+        ConfigError: there is no such directory.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        if not self.directory.is_dir():
+            raise ConfigError("no such directory", file=self.directory, remedy="name the directory of the traces")
+        self._index = Index(self.directory)
+        self._archive: ArchiveReader | None = None
+
+    def __enter__(self) -> Self:
+        self.refresh()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._index.close()
+
+    def refresh(self) -> None:
+        """Add what was written since the directory was opened.
+
+        Raises:
+            ConfigError: a record is of a later version than this program.
+        """
+        self._index.refresh()
+
+    def entries(
+        self,
+        *,
+        where: str | None = None,
+        sort: Sequence[str] = (),
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Entry]:
+        """The entries of trajectories, as dictionaries; they stream.
+
+        Args:
+            where: an SQL expression over the columns of `rollout.trace.entries.COLUMNS`.
+            sort: columns to sort by, a leading `-` for descending; entries without a value come last. In the order of
+                files and of writing by default.
+            columns: all by default.
+            limit: the most entries.
+
+        Raises:
+            ConfigError: `where` is not such an expression, or there is no such column.
+        """
+        order = [f"{_column(name.lstrip('-'))}{' DESC' if name.startswith('-') else ''} NULLS LAST" for name in sort]
+        shown = [_column(name) for name in columns or COLUMNS]
+        selected = ", ".join([*_PLACE, *shown])
+        statement = f"SELECT {selected} FROM trajectories {_where(where)} ORDER BY {', '.join([*order, *_PLACE])}"
+        for row in self._query(statement + (f" LIMIT {int(limit)}" if limit is not None else "")):
+            yield _entry(row)
+
+    def count(self, where: str | None = None) -> int:
+        """The number of trajectories; raises as `entries`."""
+        (row,) = self._query(f"SELECT count(*) FROM trajectories {_where(where)}")
+        return int(row[0])
+
+    def widths(self, columns: Sequence[str], where: str | None = None) -> list[int]:
+        """The length of the longest text of each column; raises as `entries`."""
+        longest = ", ".join(f"max(length({_column(name)}))" for name in columns)
+        (row,) = self._query(f"SELECT {longest} FROM trajectories {_where(where)}")
+        return [width or 0 for width in row]
+
+    def read(self, entry: Entry) -> Trace:
+        """Read the record of an entry.
+
+        Raises:
+            ConfigError: the file is gone or damaged.
+        """
+        try:
+            return self._record(entry)
+        except (FileNotFoundError, TornArchive):
+            self.refresh()  # archived since the entry was read
+        statement = "SELECT file, place, id FROM trajectories WHERE id = ? AND run = ? AND began_at = ?"
+        again = next(self._query(statement, [entry["id"], entry["run"], entry["began_at"]]), None)
+        if again is None:
+            raise ConfigError("its file is gone", file=self.directory, key=entry["id"])
+        return self._record(_entry(again))
+
+    def home_of(self, entry: Entry) -> Path:
+        """The directory that the entry's file is in, which has what a trainer computed on it."""
+        return self._index.path_of(entry["file"]).parent
+
+    def traces(
+        self, *, where: str | None = None, sort: Sequence[str] = (), limit: int | None = None
+    ) -> Iterator[Trace]:
+        """The records of trajectories, one at a time; as `entries`."""
+        for entry in self.entries(where=where, sort=sort, columns=["id", "run", "began_at"], limit=limit):
+            yield self.read(entry)
+
+    def _record(self, entry: Entry) -> Trace:
+        path, place = self._index.path_of(entry["file"]), entry["place"]
+        if path.name.endswith(SUFFIX):
+            if self._archive is None or self._archive.path != path:
+                self._archive = ArchiveReader(path)
+            return self._archive.read(place)
+        with path.open("rb") as file:
+            file.seek(place)
+            return from_json(file.readline(), where=f"{path}:{place}")
+
+    def _query(self, statement: str, values: Sequence[Any] = ()) -> Iterator[sqlite3.Row]:
+        try:
+            yield from self._index.query(statement, values)
+        except sqlite3.Error as error:
+            remedy = f"an SQL expression over {', '.join(COLUMNS)}"
+            raise ConfigError(f"cannot be asked for: {error}", key="where", remedy=remedy) from error
+
+
+def _column(name: str) -> str:
+    if name not in COLUMNS:
+        raise ConfigError(f"there is no column {name!r}", key="columns", remedy=f"one of {', '.join(COLUMNS)}")
+    return f'"{name}"'
+
+
+def _where(expression: str | None) -> str:
+    return f"WHERE ({expression}\n)" if expression else ""
+
+
+def _entry(row: sqlite3.Row) -> Entry:
+    entry = dict(row)
+    for name in entry.keys() & set(JSON_COLUMNS):
+        entry[name] = json.loads(entry[name])
+    for name in entry.keys() & set(_FLAGS):
+        entry[name] = bool(entry[name])
+    return entry

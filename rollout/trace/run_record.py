@@ -1,0 +1,143 @@
+"""Run records: what all trajectories of an environment in a run share, once per run, in a file beside the traces.
+
+A trace names its run record in `run`; the file is `{run}.run.json`. The name ends with a digest of the content, so that
+the processes of a run write the same file, and a run that is resumed with other settings writes another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.types import ToolDefinition, canonical_json
+from rollout.environment.config import Environment
+
+log = structlog.get_logger(__name__)
+
+SUFFIX = ".run.json"
+GIT_TIMEOUT_S = 5.0
+_PACKAGES = ("mcp-rollout", "mcp", "verl", "torch", "transformers", "sglang", "vllm", "ray")
+_MODEL_FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """The setting of trajectories: equal for all that name it."""
+
+    kind: str
+    """`evaluation` or `training`."""
+    environment: dict[str, Any]
+    """`name`, `file`, its `sha256`, and `reward`, `limits`, `thinking` and `filters` as they applied."""
+    tools: list[dict[str, Any]]
+    """OpenAI-style schemas of the policy's tools."""
+    tool_digests: dict[str, str]
+    """Digest of each tool's definition, by exposed name; the lock has the same."""
+    engine: str
+    sampling: dict[str, Any]
+    model: dict[str, Any] = field(default_factory=dict[str, Any])
+    """`path`, and the SHA-256 of the files that identify model, tokenizer and template, where it is a directory."""
+    lock: dict[str, Any] | None = None
+    """`file` and `sha256`."""
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further settings of the run."""
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    commit: str | None = None
+    """Of this package's source; ends with `-dirty` where files differ from it."""
+
+    @property
+    def name(self) -> str:
+        """The environment's name and a digest of the record."""
+        digest = hashlib.sha256(canonical_json(asdict(self)).encode()).hexdigest()
+        return f"{self.environment['name']}-{digest[:16]}"
+
+
+_RECORD = TypeAdapter(RunRecord)
+
+
+def environment_identity(environment: Environment) -> dict[str, Any]:
+    """The environment's name, file and what of it shapes trajectories."""
+    shaping = environment.model_dump(mode="json", include={"reward", "limits", "thinking", "filters", "results"})
+    return {"name": environment.name, "file": environment.file, "sha256": file_digest(environment.file)} | shaping
+
+
+def model_identity(path: str) -> dict[str, Any]:
+    """The path of a model or tokenizer, and digests of its files where it is a directory."""
+    found = {name: file_digest(Path(path) / name) for name in _MODEL_FILES}
+    return {"path": path, "sha256": {name: digest for name, digest in found.items() if digest is not None}}
+
+
+def tool_digests(catalogue: Mapping[str, Sequence[ToolDefinition]]) -> dict[str, str]:
+    """The digest of each tool by exposed name, harness tools included."""
+    return {tool.exposed_name: tool.digest for tools in catalogue.values() for tool in tools}
+
+
+def file_digest(path: str | Path) -> str | None:
+    """SHA-256 of a file; None where there is none."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that trajectories depend on, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def source_commit() -> str | None:
+    """The commit of this package's source; None outside a git checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def write_run_record(directory: Path, record: RunRecord) -> str:
+    """Write the record, unless it is there, and return its name; the file appears whole or not at all.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{record.name}{SUFFIX}"
+    if not path.exists():
+        partial = path.with_name(f"{path.name}.{platform.node()}-{os.getpid()}.partial")
+        partial.write_bytes(_RECORD.dump_json(record, indent=2) + b"\n")
+        partial.replace(path)
+    return record.name
+
+
+def read_run_records(directory: Path) -> dict[str, RunRecord]:
+    """The run records of a directory and its sub-directories by name; an unreadable one is logged and skipped."""
+    found: dict[str, RunRecord] = {}
+    for path in sorted(directory.rglob(f"*{SUFFIX}")):
+        try:
+            found[path.name.removesuffix(SUFFIX)] = _RECORD.validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            log.warning("run record skipped", file=str(path), problem=str(error).splitlines()[0])
+    return found

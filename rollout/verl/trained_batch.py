@@ -1,0 +1,106 @@
+"""What verl's trainer has computed on a batch, read from TransferQueue before verl clears it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import transfer_queue as tq
+
+from rollout.trace.trained import TrainedSegment, digest
+from rollout.verl.output import SEGMENT_KEY, TRACE_KEY
+
+_PARTITION = "train"
+_COLUMNS = (
+    "prompts",
+    "responses",
+    "response_mask",
+    "rollout_log_probs",
+    "old_log_probs",
+    "advantages",
+    "entropy",
+    "extra_fields",
+)
+
+
+def real_keys(batch: tq.KVBatchMeta) -> list[str]:
+    """Keys of a batch's samples, without those that verl added to fill it up."""
+    return [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+
+
+def trajectories(keys: Sequence[str]) -> dict[str, list[str]]:
+    """Keys by trajectory (`{uid}_{session}`), those of its samples in order: the last key is the last sample's."""
+    found: dict[str, list[str]] = {}
+    for key in sorted(keys, key=lambda key: int(key.rpartition("_")[2])):
+        found.setdefault(key.rpartition("_")[0], []).append(key)
+    return found
+
+
+def trajectory_metrics(batch: tq.KVBatchMeta) -> dict[str, float]:
+    """verl's metrics of scores and rewards with each trajectory counted once, by its last sample.
+
+    verl counts a trajectory once per sample. Every sample of a trajectory has the same score, and GRPO compares the
+    last ones.
+    """
+    samples = trajectories(real_keys(batch))
+    last = [keys[-1] for keys in samples.values()]
+    data = tq.kv_batch_get(last, _PARTITION, select_fields=["rm_scores", "token_level_rewards"])
+    scores = torch.stack([row.sum() for row in data["rm_scores"]])
+    rewards = scores
+    if "token_level_rewards" in data:  # score less the KL penalty, where there is one
+        rewards = torch.stack([row.sum() for row in data["token_level_rewards"]])
+    metrics = {"mcp/samples_per_trajectory": sum(map(len, samples.values())) / len(samples)}
+    for name, values in (("score", scores), ("rewards", rewards)):
+        found = {"mean": values.mean(), "max": values.max(), "min": values.min()}
+        metrics |= {f"critic/{name}/{statistic}": value.item() for statistic, value in found.items()}
+    return metrics
+
+
+def trained_segments(batch: tq.KVBatchMeta, step: int) -> Iterator[TrainedSegment]:
+    """What was computed on each sample of our agent loop; samples of other agents have no trace."""
+    keys = real_keys(batch)
+    data = tq.kv_batch_get(keys, _PARTITION, select_fields=list(_COLUMNS))
+    columns: dict[str, Any] = {name: list(data[name]) for name in _COLUMNS if name in data}
+    for row, key in enumerate(keys):
+        own = {name: column[row] for name, column in columns.items()}
+        extra = _extra(own.pop("extra_fields"))
+        if TRACE_KEY not in extra:
+            continue
+        numbers = {name: tensor.cpu().numpy() for name, tensor in own.items()}
+        yield TrainedSegment(
+            **_identity(key, extra, step),
+            ids_digest=digest(numbers["prompts"], numbers["responses"]),
+            mask=numbers["response_mask"].astype(bool),
+            sampled_logprobs=numbers.get("rollout_log_probs"),
+            trainer_logprobs=numbers["old_log_probs"],
+            advantages=numbers["advantages"],
+            entropy=numbers.get("entropy"),
+        )
+
+
+def dropped_segments(reasons: Mapping[str, str], step: int) -> list[TrainedSegment]:
+    """The samples with these keys, which are still in TransferQueue, as dropped for these reasons."""
+    data = tq.kv_batch_get(list(reasons), _PARTITION, select_fields=["extra_fields"])
+    extras = map(_extra, data["extra_fields"])
+    return [
+        TrainedSegment(**_identity(key, extra, step), dropped=reason)
+        for (key, reason), extra in zip(reasons.items(), extras, strict=True)
+        if TRACE_KEY in extra
+    ]
+
+
+def _extra(value: Any) -> dict[str, Any]:
+    return getattr(value, "data", value)
+
+
+def _identity(key: str, extra: Mapping[str, Any], step: int) -> dict[str, Any]:
+    uid, sample, output = key.rsplit("_", 2)
+    return {
+        "trace": extra[TRACE_KEY],
+        "segment": extra[SEGMENT_KEY],
+        "step": step,
+        "uid": uid,
+        "sample": int(sample),
+        "output": int(output),
+    }

@@ -1,0 +1,268 @@
+"""Forks in place of spawned processes: what they share, what they must not, and how each part of them may break."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from gateway import Gateway, GatewayConfig, GatewayError, Session
+from gateway.config.models import ServerConfig
+from gateway.transport.python_program import PythonProgram, python_program
+
+pytestmark = pytest.mark.anyio
+SERVER = Path(__file__).with_name("forking_server.py")
+
+
+def config(start: str = "fork", **entry: Any) -> GatewayConfig:
+    whole = {"command": sys.executable, "args": [str(SERVER), "--flag"], "scope": "process", "start": start, **entry}
+    return GatewayConfig.model_validate({"servers": {"world": {"required": True, **whole}}})
+
+
+@asynccontextmanager
+async def leases(gateway: Gateway, count: int) -> AsyncGenerator[list[Session]]:
+    """So many sessions at a time. The first process of a gateway is always spawned, and is not among them."""
+    async with AsyncExitStack() as stack:
+        sessions = [
+            await stack.enter_async_context(gateway.lease(trajectory=f"t{number}", task=None, seed=number))
+            for number in range(count + 1)
+        ]
+        yield sessions[1:]
+
+
+async def ask(session: Session, tool: str, **arguments: Any) -> Any:
+    return json.loads((await session.call(tool, arguments)).text)
+
+
+async def test_forks_have_state_and_random_numbers_of_their_own_and_one_parent() -> None:
+    async with Gateway(config()) as gateway, leases(gateway, 3) as sessions:
+        for number, session in enumerate(sessions):
+            assert await ask(session, "put", text=str(number)) == [str(number)]
+        drawn = [await ask(session, "draw") for session in sessions]
+        assert len({number for number, _, _ in drawn}) == len({pid for _, pid, _ in drawn}) == 3
+        parents = {parent for _, _, parent in drawn}
+        assert len(parents) == 1 and parents != {os.getpid()} and not gateway.spawned
+
+
+@pytest.mark.parametrize("varying", [False, True])
+async def test_a_fork_is_what_a_spawned_process_is(varying: bool, tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+    for start in ("spawn", "fork"):
+        entry: dict[str, Any] = {"env": {"WORD": "x"}, "max_memory_mb": 500, "max_cpu_s": 50, "cwd": str(tmp_path)}
+        if varying:
+            entry |= {"args": [str(SERVER), "${lease.dir}"], "cwd": "${lease.dir}", "env": {"WORD": "${lease.dir}"}}
+        async with Gateway(config(start, **entry)) as gateway, leases(gateway, 1) as (session,):
+            assert not gateway.spawned
+            found[start] = await ask(session, "facts")
+            if varying:
+                place = found[start]["cwd"]
+                assert found[start]["argv"] == [place] and found[start]["env"]["WORD"] == place
+                found[start] |= {"argv": [], "cwd": "", "env": {**found[start]["env"], "WORD": ""}}
+    assert found["fork"] == found["spawn"]
+
+
+async def test_each_fork_bears_the_mark_of_its_own_lease_where_the_sweeper_reads_it() -> None:
+    async with Gateway(config()) as gateway, leases(gateway, 2) as sessions:
+        marks = [await ask(session, "owner") for session in sessions]
+        assert len(set(marks)) == 2 and len({mark.partition(".")[0] for mark in marks}) == 1
+
+
+async def test_what_a_fork_started_ends_with_its_lease() -> None:
+    async with Gateway(config()) as gateway:
+        async with leases(gateway, 1) as (session,):
+            child = await ask(session, "child")
+            pid = (await ask(session, "draw"))[1]
+        await gone(child, pid)
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"), [("exit", "exited with status 3; stderr ends: last words"), ("kill", "killed by SIGKILL")]
+)
+async def test_a_fork_that_dies_takes_no_other_with_it(tool: str, words: str) -> None:
+    async with Gateway(config()) as gateway, leases(gateway, 2) as (one, other):
+        with pytest.raises(GatewayError, match=words):
+            await one.call(tool, {})
+        assert await ask(other, "put", text="x") == ["x"]
+        async with leases(gateway, 1) as (further,):
+            assert (await ask(further, "draw"))[2] == (await ask(other, "draw"))[2]
+
+
+async def test_the_death_of_the_fork_server_ends_no_fork_and_later_processes_are_spawned() -> None:
+    async with Gateway(config()) as gateway, leases(gateway, 2) as (one, other):
+        _, pid, server = await ask(one, "draw")
+        os.kill(server, signal.SIGKILL)
+        await gone(server)
+        assert await ask(one, "put", text="x") == ["x"] and await ask(other, "put", text="y") == ["y"]
+        async with leases(gateway, 1) as (further,):
+            assert (await ask(further, "draw"))[2] == os.getpid()
+        with pytest.raises(GatewayError, match="the server"):
+            await one.call("kill", {})
+        await gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("thread", "it starts 1 threads"),
+        ("draws", "it draws random numbers"),
+        ("writes", "it (writes|calls os.mkdir)"),
+        ("open", "it keeps .*forking_server.py open"),
+        ("child", "it calls subprocess.Popen"),
+    ],
+)
+async def test_a_program_that_does_what_forks_must_not_share_is_spawned(before: str, why: str, tmp_path: Path) -> None:
+    shutil.copy(SERVER, tmp_path)
+    (tmp_path / "begin.py").write_text(BEGIN)
+    entry: dict[str, Any] = {"args": [str(tmp_path / "begin.py")], "env": {"BEFORE": before}}
+    async with Gateway(config(**entry)) as gateway, leases(gateway, 1) as (session,):
+        assert (await ask(session, "draw"))[2] == os.getpid()
+        assert re.search(why, gateway.spawned["world"])
+
+
+async def test_a_module_that_reads_what_differs_between_leases_is_spawned(tmp_path: Path) -> None:
+    shutil.copy(SERVER, tmp_path)
+    (tmp_path / "begin.py").write_text(BEGIN)
+    entry: dict[str, Any] = {"args": [str(tmp_path / "begin.py")], "env": {"BEFORE": "${lease.dir}"}}
+    async with Gateway(config(**entry)) as gateway, leases(gateway, 1) as (session,):
+        assert (await ask(session, "draw"))[2] == os.getpid()
+        assert gateway.spawned["world"] == "it reads BEFORE before it serves, which differs between leases"
+
+
+async def test_what_a_main_module_does_before_it_serves_is_done_by_each_fork(tmp_path: Path) -> None:
+    """Where its modules may be imported once, and it may not be run once."""
+    shutil.copy(SERVER, tmp_path)
+    (tmp_path / "begin.py").write_text("import random, forking_server\nforking_server.MADE = random.random()\n" + BEGIN)
+    async with Gateway(config(args=[str(tmp_path / "begin.py")])) as gateway, leases(gateway, 2) as sessions:
+        assert not gateway.spawned
+        assert len({await ask(session, "made") for session in sessions}) == 2
+
+
+async def test_a_server_without_an_event_loop_is_forked_before_it_runs(mini: Any) -> None:
+    async with Gateway(config(**mini("pid"))) as gateway, leases(gateway, 2) as sessions:
+        assert not gateway.spawned
+        assert len({(await session.call("pid", {})).text for session in sessions}) == 2
+
+
+@pytest.mark.parametrize("first", ["nothing", "fork server"])
+async def test_no_fork_outlives_a_worker_that_is_killed_with_its_sweeper(first: str) -> None:
+    """The forks leave neither a sweeper that finds them nor, in the second case, a parent: the kernel ends them."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    async with await anyio.open_process([sys.executable, "-c", WORKER], env=env, stderr=None) as worker:
+        assert worker.stdout is not None
+        try:
+            fork, server = json.loads(await worker.stdout.receive())
+            sweepers = [pid for pid in children_of(worker.pid) if "sweeper.py" in command_of(pid)]
+            assert sweepers and fork not in children_of(worker.pid)
+            for pid in [*sweepers, *([server] if first == "fork server" else [])]:
+                os.kill(pid, signal.SIGKILL)
+        finally:
+            worker.kill()
+        await gone(fork, server)
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["-m", "shop", "--flag"], (["-m", "shop"], 2)),
+        (["-I", "-X", "utf8", "-m", "shop"], (["-m", "shop"], 5)),
+        (["server.py", "-m", "x"], (["server.py"], 1)),
+        (["-c", "print()"], None),
+        (["-Im", "shop"], None),
+        (["-m"], None),
+        ([], None),
+    ],
+)
+async def test_the_main_module_of_an_interpreter(args: list[str], expected: tuple[list[str], int] | None) -> None:
+    found = python_program(ServerConfig(command=sys.executable, args=tuple(args)), os.environ)
+    assert (found and (list(found.main), found.skipped)) == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "options"),
+    [
+        (f"#!{sys.executable}\n", ()),
+        (f"#!{sys.executable} -I\n", ("-I",)),
+        (f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n", ()),
+        ("#!/usr/bin/env python3\n", ()),
+        ("#!/bin/sh\nexec python -m shop\n", None),
+        ("\x7fELF", None),
+    ],
+)
+async def test_the_interpreter_of_a_console_script(head: str, options: tuple[str, ...] | None, tmp_path: Path) -> None:
+    script = tmp_path / "shop"
+    script.write_text(head + "import shop\n")
+    script.chmod(0o755)
+    found = python_program(ServerConfig(command=str(script), args=("--flag",)), os.environ)
+    if options is None:
+        assert found is None
+    else:
+        assert isinstance(found, PythonProgram) and found.main == (str(script),) and found.skipped == 0
+        assert found.interpreter[1:] == options and Path(found.interpreter[0]).name.startswith("python")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"scope": "shared"}, "start needs scope: process"),
+        ({"command": None, "factory": "a:b"}, "start: fork needs a command"),
+    ],
+)
+async def test_only_processes_of_a_command_are_forked(entry: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ServerConfig.model_validate({"command": "x", "scope": "process", "start": "fork", **entry})
+
+
+async def gone(*pids: int) -> None:
+    with anyio.fail_after(20):
+        while any(_runs(pid) for pid in pids):
+            await anyio.lowlevel.checkpoint()
+
+
+def children_of(pid: int) -> list[int]:
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for children in lists for child in children.read_text().split()]
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+BEGIN = """
+import asyncio
+from forking_server import serve
+
+if __name__ == "__main__":
+    asyncio.run(serve())
+"""
+WORKER = f"""
+import json, sys
+sys.path.insert(0, {str(SERVER.parent)!r})
+import anyio
+from test_forks import Gateway, ask, config, leases
+
+async def main():
+    async with Gateway(config()) as gateway, leases(gateway, 1) as (session,):
+        _, pid, parent = await ask(session, "draw")
+        print(json.dumps([pid, parent]), flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(main)
+"""

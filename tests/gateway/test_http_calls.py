@@ -1,0 +1,108 @@
+"""Calls over streamable HTTP travel on connections of the gateway's own, with what its HTTP client would have sent."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from mcp.server.mcpserver import MCPServer
+from serving import listening
+
+from gateway import Gateway, GatewayConfig, Session
+
+pytestmark = pytest.mark.anyio
+Message = MutableMapping[str, Any]
+
+
+class Front:
+    """An ASGI layer that notes the calls, and may redirect them or set a cookie."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], *, redirect: bytes = b"", cookie: bytes = b"") -> None:
+        self._app, self._redirect, self._cookie = app, redirect, cookie
+        self.calls: list[dict[str, str]] = []
+        """The headers of each; `from` is the client's port, `path` the URL's path and query."""
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        if headers.get("mcp-method") == "tools/call":
+            path = f"{scope['path']}?{scope['query_string'].decode()}"
+            self.calls.append({**headers, "from": str(scope["client"][1]), "path": path})
+            if self._redirect and scope["path"] == "/mcp":
+                await send({"type": "http.response.start", "status": 307, "headers": [(b"location", self._redirect)]})
+                return await send({"type": "http.response.body", "body": b""})
+
+        async def with_cookie(message: Message) -> None:
+            if self._cookie and message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"set-cookie", self._cookie)]
+            await send(message)
+
+        await self._app({**scope, "path": "/mcp"}, receive, with_cookie)
+
+
+@asynccontextmanager
+async def fronted(*, json: bool = True, **wrong: bytes) -> AsyncIterator[tuple[Session, Front, list[str]]]:
+    server, ran = MCPServer("world", log_level="ERROR"), list[str]()
+
+    @server.tool()
+    async def put(text: str) -> str:
+        """Put."""
+        ran.append(text)
+        return f"{text} is stored"
+
+    front = Front(server.streamable_http_app(json_response=json), **wrong)
+    async with listening(front) as address:
+        entry = {"url": f"{address}/mcp?key=k", "required": True, "headers": {"X-Team": "blue"}}
+        config = GatewayConfig.model_validate({"servers": {"world": entry}})
+        async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            yield session, front, ran
+
+
+@pytest.mark.parametrize("json", [True, False], ids=["documents", "event streams"])
+async def test_calls_one_after_the_other_use_one_connection(json: bool) -> None:
+    async with fronted(json=json) as (session, front, ran):
+        for number in range(20):
+            assert (await session.call("put", {"text": f"{number}"})).text == f"{number} is stored"
+    assert len(ran) == 20 and len({call["from"] for call in front.calls}) == 1
+    assert {(call["x-team"], call["path"], call["mcp-name"]) for call in front.calls} == {("blue", "/mcp?key=k", "put")}
+
+
+async def test_calls_at_a_time_use_one_connection_each_and_the_next_ones_use_them_again() -> None:
+    async with fronted() as (session, front, ran):
+        for _ in range(3):
+            async with anyio.create_task_group() as tasks:
+                for number in range(8):
+                    tasks.start_soon(session.call, "put", {"text": f"{number}"})
+    assert len(ran) == 24 and len({call["from"] for call in front.calls}) <= 8
+
+
+async def test_a_redirect_on_the_origin_is_followed_and_the_call_runs_once() -> None:
+    async with fronted(redirect=b"/elsewhere") as (session, front, ran):
+        assert (await session.call("put", {"text": "x"})).text == "x is stored"
+    assert [call["path"] for call in front.calls] == ["/mcp?key=k", "/elsewhere?"] and ran == ["x"]
+
+
+async def test_a_cookie_that_an_answer_sets_goes_with_the_next_call() -> None:
+    async with fronted(cookie=b"node=7; Path=/") as (session, front, _):
+        await session.call("put", {"text": "x"})
+        await session.call("put", {"text": "y"})
+    assert front.calls[1]["cookie"] == "node=7"
+
+
+async def test_where_calls_are_traced_mcps_session_sends_them_and_makes_a_span_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    provider, spans = sdk.TracerProvider(), memory.InMemorySpanExporter()
+    provider.add_span_processor(export.SimpleSpanProcessor(spans))
+    async with fronted() as (session, front, _):
+        await session.call("put", {"text": "before"})
+        monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+        await session.call("put", {"text": "x"})
+        monkeypatch.undo()
+    assert [span.name for span in spans.get_finished_spans()].count("MCP send tools/call put") == 1
+    assert len(front.calls) == 2

@@ -1,0 +1,374 @@
+"""A kit server answers tool calls as the SDK does, byte for byte, on the direct path and off it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import ElicitResult
+from raw_clients import (
+    ENVELOPE,
+    LEGACY,
+    MODERN,
+    Answer,
+    RawHttp,
+    RawStdio,
+    call,
+    raw_http,
+    raw_server,
+    raw_stdio,
+    request,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+SERVER = str(Path(__file__).parents[1] / "support" / "both_paths_server.py")
+FIXED: list[tuple[str, dict[str, Any]]] = [
+    ("add", {"a": 1}),
+    ("add", {"a": "x"}),
+    ("add", {"a": "5", "more": 1}),
+    ("nope", {}),
+    ("point", {"at": {"x": 1e-7, "the-label": "q"}}),
+    ("point", {"at": '{"x": 2}'}),
+    ("point", {"at": {"x": 1}, "kind": "z"}),
+    ("anything", {"value": {"a": [1, None, 2.5, 1e16, True, "é\u2028\U0001f600"], "": {}}}),
+    ("anything", {"value": 1 << 80}),
+    ("listing", {"texts": ["a", "b"]}),
+    ("listing", {"texts": '["a"]'}),
+    ("unstructured", {"text": "é"}),
+    ("image", {}),
+    ("own_result", {}),
+    ("own_result", {"reward": 1.0}),
+    ("own_result", {"error": True}),
+    *(("fails", {"how": how}) for how in ("tool", "protocol", "params", "otherwise")),
+    ("mismatch", {}),
+    ("reports", {"steps": 2}),
+    ("mine", {}),
+    ("reset", {"task": "t", "seed": 1}),
+    ("mine", {}),
+    ("release", {}),
+    ("mine", {}),
+]
+METAS: list[dict[str, Any]] = [
+    {},
+    {"progressToken": 7},
+    {"progressToken": "p"},
+    {"progressToken": True},
+    {"progressToken": None},
+    {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+    {"io.modelcontextprotocol/logLevel": "info"},
+    {"io.modelcontextprotocol/logLevel": "loud"},
+    {"io.modelcontextprotocol/other": 1},
+    {"mcp-rollout/trajectory": 5},
+    {"any": {"thing": [1]}},
+]
+ODD_PARAMS: list[dict[str, Any]] = [
+    {},
+    {"name": 5},
+    {"name": "add", "arguments": None},
+    {"name": "add", "arguments": [1]},
+    {"name": "add", "arguments": {"a": 1}, "requestState": "forged"},
+    {"name": "add", "arguments": {"a": 1}, "inputResponses": {}},
+    {"name": "add", "arguments": {"a": 1}, "other": 1},
+]
+
+
+def values(rng: random.Random, depth: int = 3) -> Any:
+    """Any JSON value."""
+    kinds = [
+        None,
+        True,
+        rng.randint(-9, 1 << 70),
+        rng.uniform(-1e20, 1e20),
+        rng.random() / 1e9,
+        "".join(rng.sample('aé"\\\n\u2028😀', 3)),
+    ]
+    if depth and rng.random() < 0.5:
+        if rng.random() < 0.5:
+            return [values(rng, depth - 1) for _ in range(rng.randint(0, 4))]
+        return {str(rng.random()): values(rng, depth - 1) for _ in range(rng.randint(0, 4))}
+    return rng.choice(kinds)
+
+
+def plays(era: str, seed: int) -> list[dict[str, Any]]:
+    """Seeded requests, ordinary and odd, with ids 0, 1, 2, ..."""
+    rng = random.Random(seed)
+    drawn = [("anything", {"value": values(rng)}) for _ in range(20)]
+    drawn += [("add", {"a": values(rng), "b": values(rng)}) for _ in range(20)]
+    drawn += [("point", {"at": {"x": values(rng, 1), "the-label": values(rng, 1)}}) for _ in range(10)]
+    rng.shuffle(drawn)
+    messages = [call(0, name, arguments, era) for name, arguments in [*FIXED, *drawn]]
+    messages += [call(0, "add", {"a": 1}, era, **meta) for meta in METAS]
+    levels = ({}, {"io.modelcontextprotocol/logLevel": "info"}, {"io.modelcontextprotocol/logLevel": "error"})
+    messages += [call(0, "logs", {}, era, **level) for level in levels]
+    for params in ODD_PARAMS:
+        meta = {"_meta": ENVELOPE} if era == MODERN else {}
+        messages.append(request(0, "tools/call", {**meta, **params}))
+    if era == MODERN:
+        messages.append(request(0, "tools/call", {"name": "add", "arguments": {"a": 1}}))
+        for key in ENVELOPE:
+            for value in ("missing", "2026-01-01", 5, None, {"name": 5}):
+                meta = {**ENVELOPE, key: value}
+                if value == "missing":
+                    del meta[key]
+                messages.append(request(0, "tools/call", {"name": "add", "arguments": {"a": 1}, "_meta": meta}))
+    else:
+        messages.append(call(0, "add", {"a": 1}, MODERN))
+    return [{**message, "id": number} for number, message in enumerate(messages)]
+
+
+async def answered(client: RawStdio, message: dict[str, Any]) -> list[bytes]:
+    await client.send(message)
+    return await client.until(message["id"])
+
+
+async def direct_calls(client: RawStdio) -> int:
+    """How many calls were direct, this one included."""
+    (answer,) = await answered(client, call("count", "how_many_were_direct", {}, client.era))
+    return said(answer)
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_answers_over_stdio_are_the_sdks_byte_for_byte(era: str) -> None:
+    messages = plays(era, seed=20)
+    async with raw_stdio([SERVER, "sdk"], era) as theirs, raw_stdio([SERVER, "kit"], era) as ours:
+        for message in messages:
+            with anyio.fail_after(30):
+                assert await answered(ours, message) == await answered(theirs, message), message
+        assert await direct_calls(ours) > 0.7 * len(messages)
+        assert await direct_calls(theirs) == 0
+
+
+@asynccontextmanager
+async def both_http() -> AsyncIterator[tuple[RawHttp, RawHttp]]:
+    async with (
+        raw_server([SERVER, "kit"]) as kit,
+        raw_server([SERVER, "sdk"]) as sdk,
+        raw_http(kit) as ours,
+        raw_http(sdk) as theirs,
+    ):
+        with anyio.fail_after(60):
+            for client in (ours, theirs):
+                await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+        yield ours, theirs
+
+
+async def direct_posts(client: RawHttp) -> int:
+    return said((await client.ask(call("count", "how_many_were_direct", {}, MODERN))).body)
+
+
+async def test_answers_over_http_are_the_sdks_byte_for_byte() -> None:
+    """Requests that the SDK answers and direct ones alternate on one connection."""
+    messages = plays(MODERN, seed=21)
+    async with both_http() as (ours, theirs):
+        for message in messages:
+            with anyio.fail_after(30):
+                name = message["params"].get("name")
+                headers = {"mcp_name": name if isinstance(name, str) else None}
+                assert await ours.ask(message, **headers) == await theirs.ask(message, **headers), message
+        assert await direct_posts(ours) > 0.6 * len(messages)
+        assert await direct_posts(theirs) == 0
+
+
+async def test_headers_are_checked_as_by_the_sdk() -> None:
+    odd: list[dict[str, str | None]] = [
+        {"host": "evil.example"},
+        {"origin": "http://evil.example"},
+        {"origin": "http://localhost:3000"},
+        {"content_type": "text/plain"},
+        {"content_type": None},
+        {"accept": "application/json"},
+        {"accept": "*/*"},
+        {"accept": None},
+        {"mcp_name": "other"},
+        {"mcp_name": None},
+        {"mcp_name": "=?base64?YWRk?="},
+        {"mcp_method": "tools/list"},
+        {"mcp_method": None},
+        {"mcp_protocol_version": "2027-01-01"},
+        {"mcp_name": "add\r\nmcp-name: add"},
+        {"accept": "text/event-stream\r\naccept: application/json"},
+        {"mcp_param_a": "1"},
+        {"connection": "keep-alive"},
+        {"Mcp_Name": "add", "mcp_name": None},
+    ]
+    async with both_http() as (ours, theirs):
+        for number, headers in enumerate(odd):
+            message = call(number, "add", {"a": 1}, MODERN)
+            with anyio.fail_after(30):
+                assert await ours.ask(message, **headers) == await theirs.ask(message, **headers), headers
+        before = await direct_posts(ours)
+        for _ in range(2):  # a refused combination stays refused
+            assert (await ours.ask(call(1, "add", {"a": 1}, MODERN), host="evil.example")).status == 421
+        assert await direct_posts(ours) == before + 1
+
+
+async def test_a_request_may_arrive_in_any_parts_and_ahead_of_its_turn() -> None:
+    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
+        with anyio.fail_after(60):
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+            listing = request("l", "tools/list", {"_meta": ENVELOPE})
+            posts = [client.post(call(number, "add", {"a": number}, MODERN)) for number in range(3)]
+            whole = b"".join([posts[0], client.post(listing), posts[1], posts[2]])
+            expected: list[Answer] = []
+            for size in (len(whole), 1, 7, 100):
+                for start in range(0, len(whole), size):
+                    await client.stream.send(whole[start : start + size])
+                answers = [await client.answer() for _ in range(4)]
+                assert [json.loads(answer.body)["id"] for answer in answers] == [0, "l", 1, 2]
+                assert answers == (expected or answers)
+                expected = answers
+
+
+async def test_what_is_not_plain_http_is_the_sdks() -> None:
+    async with raw_server([SERVER, "kit"]) as port:
+        body = json.dumps(call(1, "add", {"a": 1}, MODERN)).encode()
+        chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        async with raw_http(port) as client:
+            with anyio.fail_after(30):
+                await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+                head = client.post(call(1, "add", {"a": 1}, MODERN), content_length=None, transfer_encoding="chunked")
+                await client.stream.send(head.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" + chunked)
+                assert json.loads((await client.answer()).body)["result"]["structuredContent"] == {"result": 2}
+                await client.stream.send(client.post(call(2, "add", {"a": 2}, MODERN), connection="close"))
+                assert json.loads((await client.answer()).body)["result"]["structuredContent"] == {"result": 3}
+                with pytest.raises(anyio.EndOfStream):
+                    await client.stream.receive()
+        for broken in (
+            b"GARBAGE\r\n\r\n",
+            b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        ):
+            async with raw_http(port) as client:
+                with anyio.fail_after(30):
+                    await client.stream.send(broken)
+                    assert (await client.received.receive_until(b"\r\n", 1000)).startswith(b"HTTP/1.1 400")
+
+
+def said(answer: bytes) -> Any:
+    return json.loads(answer)["result"]["structuredContent"]["result"]
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_a_cancelled_call_ends_and_is_not_answered(era: str) -> None:
+    async with raw_stdio([SERVER, "kit"], era) as client:
+        asked = call("a", "is_waiting", {"key": "k"}, era)
+        with anyio.fail_after(30):
+            await client.send(call("w", "waits", {"key": "k"}, era))
+            while not said((await answered(client, asked))[0]):
+                pass
+            await client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "w"}})
+            # Each line answers the request before it: nothing is said about the cancelled one.
+            while True:
+                (line,) = await answered(client, asked)
+                if not said(line):
+                    break
+            assert len(await answered(client, call(3, "add", {"a": 1}, era))) == 1
+            assert await direct_calls(client) >= 5
+
+
+async def test_leaving_cancels_a_call_over_http() -> None:
+    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
+        asked = call("a", "is_waiting", {"key": "k"}, MODERN)
+        with anyio.fail_after(30):
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+            async with raw_http(port) as leaving:
+                await leaving.stream.send(leaving.post(call(1, "waits", {"key": "k"}, MODERN)))
+                while not said((await client.ask(asked)).body):
+                    pass
+            while said((await client.ask(asked)).body):
+                pass
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+@pytest.mark.parametrize("side", ["kit", "sdk"])
+async def test_the_end_of_input_ends_calls_with_an_error(era: str, side: str) -> None:
+    async with raw_stdio([SERVER, side], era) as client:
+        with anyio.fail_after(60):
+            await client.send(call("w", "waits", {"key": "k"}, era))
+            await answered(client, call(1, "add", {"a": 1}, era))
+            assert client.process.stdin is not None
+            await client.process.stdin.aclose()
+            assert json.loads(await client.line()) == {
+                "jsonrpc": "2.0",
+                "id": "w",
+                "error": {"code": -32000, "message": "Connection closed"},
+            }
+            assert await client.process.wait() == 0
+
+
+async def test_prints_do_not_reach_the_client() -> None:
+    async with raw_stdio([SERVER, "kit"], MODERN) as client:
+        with anyio.fail_after(30):
+            (answer,) = await answered(client, call(1, "prints", {"text": "{not json"}, MODERN))
+            assert json.loads(answer)["result"]["structuredContent"] == {"result": ""}
+
+
+async def test_long_lines_and_results_pass() -> None:
+    text = "é" * 300_000
+    async with raw_stdio([SERVER, "kit"], MODERN) as client:
+        with anyio.fail_after(60):
+            for number in range(3):
+                (answer,) = await answered(client, call(number, "unstructured", {"text": text}, MODERN))
+                assert json.loads(answer)["result"]["content"][0]["text"] == text
+
+
+PINGING = f"""
+import sys
+sys.path[:0] = [{str(Path(SERVER).parent)!r}]
+import both_paths_server
+import mcp_servers.kit.direct.http as http
+http.PING_S, http._SWEEP_S = 0.0, 0.01
+both_paths_server.main(both_paths_server.create_server(), arguments=["--http", sys.argv[1]])
+"""
+
+
+async def test_a_silent_call_becomes_a_stream_with_pings() -> None:
+    async with raw_server(["-c", PINGING]) as port, raw_http(port) as client:
+        with anyio.fail_after(60):
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+            await client.stream.send(client.post(call(1, "waits", {"key": "k"}, MODERN)))
+            head = await client.received.receive_until(b"\r\n\r\n", 1 << 16)
+            assert b"text/event-stream" in head and b"chunked" in head
+            for _ in range(2):
+                assert await client.received.receive_exactly(15) == b"a\r\n: ping\r\n\r\n\r\n"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_tool_may_ask_the_client(mode: Any) -> None:
+    """By a request within the call (handshake era), and by a round (2026-07-28), over stdio and HTTP."""
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        assert params.message == "Who?"
+        return ElicitResult(action="accept", content={"name": "Ann"})
+
+    async def use(target: Any) -> None:
+        with anyio.fail_after(60):
+            async with Client(target, mode=mode, elicitation_callback=answer) as client:
+                await client.list_tools()
+                tool = "asks" if mode == "legacy" else "rounds"
+                result = await client.call_tool(tool, {})
+                assert not result.is_error, result.content
+                assert result.structured_content == {"result": EXPECTED[tool]}
+
+    await use(StdioServerParameters(command=sys.executable, args=[SERVER, "kit"], env=dict(os.environ)))
+    async with raw_server([SERVER, "kit"]) as port:
+        await use(f"http://127.0.0.1:{port}/mcp")
+
+
+EXPECTED = {"asks": "accept name='Ann'", "rounds": "s ['q']"}
+
+
+async def test_the_request_of_a_call_has_its_headers() -> None:
+    async with both_http() as (ours, theirs):
+        for name in ("x-note", "mcp-method", "none"):
+            message = call(1, "headers", {"name": name}, MODERN)
+            assert await ours.ask(message, x_note="é") == await theirs.ask(message, x_note="é")

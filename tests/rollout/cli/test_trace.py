@@ -1,0 +1,127 @@
+"""The `trace` commands on recorded trajectories of several directories."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trace_samples import recorded_trace
+from typer.testing import CliRunner
+
+from gateway.errors import ConfigError
+from rollout.cli.trace import app
+from rollout.environment.task import Origin
+from rollout.trace.reader import Traces
+from rollout.trace.record import Reward
+from rollout.trace.store import TraceStore
+from rollout.trace.trained import TrainedSegment, write_trained
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("traces")
+    for number in range(6):
+        trace = recorded_trace(f"{number}{'ab' * 15}")
+        trace.origin = Origin(row=number // 2, sample=number % 2, step=number if number > 2 else -1)
+        trace.reward = Reward(score=number / 10)
+        trace.turns[0].thinking = f"first line {number}\nsecond line"
+        trace.turns[0].tools[0].is_error = number == 4
+        if number == 5:
+            trace.fail("server_unavailable", "gone")
+        TraceStore(directory / f"run{number % 2}").append(trace)
+    return directory
+
+
+def trace(*arguments: object, status: int = 0) -> str:
+    done = CliRunner().invoke(app, list(map(str, arguments)), standalone_mode=False)
+    if isinstance(done.exception, ConfigError):
+        raise done.exception
+    assert done.exception is None and done.return_value == status, done.output
+    return done.stdout
+
+
+def test_ls_shows_whole_ids_of_sub_directories_in_a_pipe(directory: Path) -> None:
+    lines = trace("ls", directory, "--sort", "-reward").splitlines()
+    assert lines[0].split() == ["id", "environment", "task", "row", "sample", "step", "turns", "reward", "stop_reason"]
+    assert [line.split()[0] for line in lines[1:]] == [f"{number}{'ab' * 15}" for number in (5, 4, 3, 2, 1, 0)]
+    assert lines[2].split()[3:6] == ["2", "0", "4"] and lines[-1].split()[3:6] == ["0", "0", "-"]
+
+
+def test_ls_filters_and_chooses_columns(directory: Path) -> None:
+    out = trace(
+        "ls", directory, "--where", "step >= 3 and not withdrawn", "--sort", "step", "--columns", "row,calls", "-n", "1"
+    )
+    assert out.splitlines()[1].split(maxsplit=1) == ["1", '{"x": 1}']
+    (line,) = trace("ls", directory, "--where", "failure is not null", "--json").splitlines()
+    assert json.loads(line)["failure"] == "server_unavailable"
+
+
+def test_show_finds_by_id_row_worst_and_failure_and_keeps_lines(directory: Path) -> None:
+    assert "first line 3\n" in trace("show", directory, "3a").replace("│", "\n").replace("  ", "\n")
+    assert trace("show", directory, "--row", "1").count("row 1, sample") == 2
+    assert "0abab" in trace("show", directory, "--worst")
+    assert "server_unavailable: gone" in trace("show", directory, "--failed")
+    with pytest.raises(ConfigError, match="no such trajectory"):
+        trace("show", directory, "nothing")
+    with pytest.raises(ConfigError, match="which trajectory"):
+        trace("show", directory)
+
+
+def test_show_lists_what_the_trainer_computed_on_each_token(directory: Path) -> None:
+    with Traces(directory) as traces:
+        entry = next(traces.entries(where="id LIKE '1a%'"))
+        home = traces.home_of(entry)
+    numbers = {"sampled_logprobs": [-0.5, -1.5], "advantages": [0.5, 0.0]}
+    trained = TrainedSegment(
+        trace=entry["id"], segment=0, step=4, uid="u", sample=0, output=0, mask=[True, False],
+        trainer_logprobs=[-0.25, 0.0], **numbers,
+    )  # fmt: skip
+    write_trained(home, 4, [trained, replace(trained, trace="another", advantages=[9.0, 0.0])])
+    header, columns, first, second = trace("show", directory, "1a", "--tokens").splitlines()
+    assert header.endswith(" step 4") and columns.split()[-4:] == ["trainer", "ratio", "advantage", "entropy"]
+    assert first.split()[-4:] == ["-0.50000", "-0.25000", "1.28403", "0.50000"]  # no entropy was computed
+    assert second.split()[-1] == "-1.50000"
+
+
+def test_show_lists_tokens(directory: Path) -> None:
+    lines = trace("show", directory, "3a", "--tokens").splitlines()
+    assert [line.split() for line in lines[2:]] == [
+        ["0", "0", "0", "thinking", "1", "3", "-0.50000"],
+        ["0", "1", "0", "completion", "1", "4", "-1.50000"],
+    ]
+
+
+def test_diff_shows_outcomes_and_the_first_difference(directory: Path) -> None:
+    out = trace("diff", directory, "3a", "4a", status=1)
+    assert "reward 0.300" in out and "reward 0.400" in out and "the first 4 of 4 and 4 ids are the same" in out
+    assert "-thinking: first line 3\n+thinking: first line 4\n" in out and " thinking: second line\n" in out
+    assert "@@" not in trace("diff", directory, "3a", "3a")
+
+
+def test_grep_names_trajectory_turn_and_kind(directory: Path) -> None:
+    assert trace("grep", directory, "LINE 2", "-i").splitlines() == [f"2{'ab' * 15}:0:thinking: first line 2"]
+    assert len(trace("grep", directory, "second", "-l", "--where", "row = 1").splitlines()) == 2
+    assert trace("grep", directory, "nowhere", status=1) == ""
+    with pytest.raises(ConfigError, match="regular expression"):
+        trace("grep", directory, "(")
+
+
+def test_stats_by_columns_and_tool(directory: Path) -> None:
+    rows = [json.loads(line) for line in trace("stats", directory, "--by", "row,tool", "--json").splitlines()]
+    assert [(row["row"], row["tool"], row["trajectories"], row["withdrawn"]) for row in rows] == [
+        (0, "x", 2, 0),
+        (1, "x", 2, 0),
+        (2, "x", 2, 1),
+    ]
+    assert rows[2]["error_rate"] == 1.0 and rows[0]["reward"] == 0.05
+    with pytest.raises(ConfigError, match="no column 'colour'"):
+        trace("stats", directory, "--by", "colour")
+
+
+def test_export_to_columns(directory: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    trace("export", directory, "--parquet", "-o", tmp_path / "all.parquet", "--where", "row < 2")
+    assert pq.read_table(tmp_path / "all.parquet").num_rows == 4

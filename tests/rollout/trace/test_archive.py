@@ -1,0 +1,195 @@
+"""What goes into an archive comes out of it, position by position; and other programs read its columns."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from random_traces import traces
+from structlog.testing import capture_logs
+from trace_samples import recorded_trace
+
+from gateway.types import Content, ContentKind, ToolResult
+from mcp_servers.user_simulator.recordings import load_recordings
+from rollout.trace.archive import SUFFIX, ArchiveReader, archive, archive_of, read_archive, write_archive
+from rollout.trace.columns import SCHEMA
+from rollout.trace.events import UserEvent
+from rollout.trace.files import read_traces
+from rollout.trace.journal import from_json, pieces, to_json
+from rollout.trace.record import Reward, Trace
+from rollout.trace.store import TraceStore
+from rollout.types import Call, Completion, Edit, FinishReason, Parsed
+
+EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("archives")
+
+
+@EXAMPLES
+@given(traces())
+def test_every_record_comes_out_of_an_archive_as_it_went_in(directory: Path, trace: Trace) -> None:
+    path = directory / f"one{SUFFIX}"
+    as_recorded = from_json(to_json(trace))
+    write_archive(path, [trace, trace])
+    assert list(read_archive(path)) == [as_recorded, as_recorded]
+    assert ArchiveReader(path).read(1) == as_recorded
+
+
+@EXAMPLES
+@given(traces())
+def test_a_large_record_is_written_in_pieces_and_is_the_same(trace: Trace) -> None:
+    assert from_json(b"".join(pieces(trace))) == from_json(to_json(trace))
+
+
+def test_log_probabilities_are_kept_as_float32_and_only_where_a_token_was_sampled(tmp_path: Path) -> None:
+    trace = recorded_trace()
+    trace.logprobs[0] = -0.1  # no float32 has this value
+    trace.add_context(Edit(appended=[9, 9, 9]))
+    write_archive(tmp_path / f"a{SUFFIX}", [trace])
+    (read,) = read_archive(tmp_path / f"a{SUFFIX}")
+    assert read.logprobs == array("f", trace.logprobs).tolist()
+    (segment,) = pq.read_table(tmp_path / f"a{SUFFIX}").column("segments")[0].as_py()
+    assert len(segment["logprobs"]) == 2 and len(segment["response_ids"]) == 5
+
+
+def test_no_text_is_stored_twice(tmp_path: Path) -> None:
+    names = ("said", "thought", "result", "user", "argument")
+    texts = {name: f"{name} " + random.Random(name).randbytes(200).hex() for name in names}
+    trace = recorded_trace()
+    call = Call(name="x", arguments={"a": texts["argument"]})
+    completion = Completion(ids=[3, 4], logprobs=[-0.5, -1.5], finish_reason=FinishReason.STOP)
+    parsed = Parsed(content=texts["said"], thinking=texts["thought"], calls=(call,))
+    trace.add_completion(completion, parsed, Edit(appended=[3, 4]), mask_thinking=False)
+    trace.messages += trace.add_calls(
+        [call], [ToolResult(content=(Content(kind=ContentKind.TEXT, text=texts["result"]),))]
+    )
+    trace.add_completion(completion, Parsed(content="Ok."), Edit(appended=[3]), mask_thinking=False)
+    trace.add_user(UserEvent(seq=1, message=texts["user"], done=True))
+    trace.messages.append({"role": "user", "content": texts["user"]})
+    write_archive(tmp_path / f"a{SUFFIX}", [trace])
+    row = str(pq.read_table(tmp_path / f"a{SUFFIX}").to_pylist())
+    assert {name: row.count(text) for name, text in texts.items()} == dict.fromkeys(texts, 1)
+    assert list(read_archive(tmp_path / f"a{SUFFIX}")) == [trace]
+
+
+def test_an_archive_of_the_first_version_is_read(tmp_path: Path) -> None:
+    lines = [to_json(recorded_trace(name)).decode() for name in "ab"]
+    columns = {"id": ["a", "b"], "score": [0.75, 0.75], "record": pa.array(lines, pa.large_string())}
+    pq.write_table(pa.table(columns), tmp_path / f"old{SUFFIX}")
+    assert [trace.id for trace in read_traces(tmp_path)] == ["a", "b"]
+    assert ArchiveReader(tmp_path / f"old{SUFFIX}").read(1) == recorded_trace("b")
+
+
+def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> None:
+    for environment in ("retail", "calculator", "research"):
+        trace = recorded_trace(environment)
+        trace.task = trace.task.model_copy(update={"environment": environment})
+        trace.reward = Reward(score=1.0, parts={environment: 1.0})
+        write_archive(tmp_path / f"{environment}{SUFFIX}", [trace])
+    assert all(pq.read_schema(path).equals(SCHEMA) for path in tmp_path.iterdir())
+
+
+def test_a_torn_archive_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
+    """Cut at seeded places, the last and the first bytes included; with its journal beside it nothing is lost."""
+    store = TraceStore(tmp_path)
+    for name in "abc":
+        store.append(recorded_trace(name))
+    store.close()
+    (journal,) = tmp_path.iterdir()
+    line = journal.read_bytes()
+    whole = archive(journal).read_bytes()
+    TraceStore(tmp_path).append(recorded_trace("d"))
+    draw = random.Random(0)
+    edges = [0, 1, 4, 5, len(whole) - 1, len(whole) - 4, len(whole) - 8]
+    for cut in [*edges, *(draw.randrange(len(whole)) for _ in range(20))]:
+        archive_of(journal).write_bytes(whole[:cut])
+        with capture_logs() as logs:
+            assert [trace.id for trace in read_traces(tmp_path)] == ["d"], cut
+        assert [entry["event"] for entry in logs] == ["archive skipped"] and journal.stem in logs[0]["archive"]
+        journal.write_bytes(line)
+        with capture_logs():
+            assert [trace.id for trace in read_traces(tmp_path)] == list("abcd"), cut
+        journal.unlink()
+
+
+def test_a_journal_cut_anywhere_loses_the_record_at_the_cut_only(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path)
+    for name in "abc":
+        store.append(recorded_trace(name))
+    (journal,) = tmp_path.iterdir()
+    whole = journal.read_bytes()
+    ends = [index for index, byte in enumerate(whole) if byte == 10]
+    draw = random.Random(1)
+    for cut in [0, 1, *ends, *(end + 1 for end in ends), *(draw.randrange(len(whole)) for _ in range(60))]:
+        journal.write_bytes(whole[:cut])
+        complete = [name for name, end in zip("abc", ends, strict=True) if cut >= end]  # a newline may be missing
+        with capture_logs():
+            assert [trace.id for trace in read_traces(tmp_path)] == complete, cut
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rollout.trace.archive import archive
+
+def killed_at(step, journal):
+    taken = 0
+    def counted(call):
+        def counting(*arguments, **named):
+            nonlocal taken
+            taken += 1
+            if taken > step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **named)
+        return counting
+    for name in ("open", "fsync", "replace", "rename", "unlink"):
+        setattr(os, name, counted(getattr(os, name)))
+    archive(journal)
+
+for step, journal in enumerate(map(Path, sys.argv[1:])):
+    child = os.fork()
+    if not child:
+        killed_at(step, journal)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_archiving_that_is_killed_at_any_step_loses_nothing(tmp_path: Path) -> None:
+    journals: list[Path] = []
+    for step in range(9):
+        store = TraceStore(tmp_path / str(step))
+        for name in "abc":
+            store.append(recorded_trace(name))
+        journals += (tmp_path / str(step)).iterdir()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", KILLED, *journals]
+    done = subprocess.run(command, env=environment, timeout=100, capture_output=True, check=True)
+    statuses = list(map(int, done.stdout.split()))
+    assert statuses[:4] == [signal.SIGKILL] * 4 and statuses[-1] == 0
+    for journal in journals:
+        assert [trace.id for trace in read_traces(journal.parent)] == list("abc"), journal
+    assert not journals[-1].exists()
+
+
+def test_a_replayed_user_says_the_same_from_an_archive(tmp_path: Path) -> None:
+    trace = recorded_trace()
+    trace.messages += [{"role": "tool", "name": "x", "content": "ok"}, {"role": "user", "content": "bye"}]
+    TraceStore(tmp_path).append(trace)
+    (journal,) = tmp_path.iterdir()
+    said = load_recordings(str(tmp_path))("t", 3)
+    archive(journal)
+    assert load_recordings(str(tmp_path))("t", 3) == said
+    assert said.opening == "hé" and [reply.message for reply in said.replies] == ["bye"]

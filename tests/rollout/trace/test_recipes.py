@@ -1,0 +1,95 @@
+"""The recipes of docs/traces.md run as they stand, on archives of several environments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_samples import recorded_trace
+
+from rollout.trace.archive import SUFFIX, write_archive
+from rollout.trace.record import Reward, Trace
+from rollout.trace.schemas import schemas
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "traces.md").read_text()
+RECIPES = PAGE[PAGE.index("## Recipes") : PAGE.index("## Commands")]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", RECIPES, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("recipes")
+    for number, environment in enumerate(("retail", "calculator", "research")):
+        write_archive(directory / f"{environment}{SUFFIX}", [trace_of(environment, number, row) for row in range(4)])
+    return directory
+
+
+def trace_of(environment: str, number: int, row: int) -> Trace:
+    trace = recorded_trace(f"{environment}-{row}")
+    trace.task = trace.task.model_copy(update={"environment": environment})
+    trace.origin = trace.origin.model_copy(update={"row": row // 2, "step": number})
+    trace.reward = Reward(score=row / 4, parts={f"{environment}_part": row / 4})
+    trace.turns[0].tools[0].is_error = row == 3
+    return trace
+
+
+def asked(directory: Path, number: int) -> list[tuple[Any, ...]]:
+    duckdb = pytest.importorskip("duckdb")
+    return duckdb.sql(blocks("sql")[number].replace("DIR", str(directory))).fetchall()
+
+
+def run(directory: Path, number: int) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    code = blocks("python")[number].replace("DIR", str(directory)).replace("CACHE", str(directory / "cache"))
+    exec(code, names)
+    return names
+
+
+def test_duckdb_has_rewards_and_errors_by_step(directory: Path) -> None:
+    assert asked(directory, 0) == [
+        ("calculator", 1, 4, 0.375, 0.25),
+        ("research", 2, 4, 0.375, 0.25),
+        ("retail", 0, 4, 0.375, 0.25),
+    ]
+
+
+def test_duckdb_has_each_call_with_its_result(directory: Path) -> None:
+    rows = asked(directory, 1)
+    assert len(rows) == 12 and [row[4] for row in rows] == [True] * 3 + [False] * 9
+    assert rows[0] == ("calculator-3", 0, "x", '{"k":[1,null]}', True, "ok")
+
+
+def test_duckdb_has_reward_parts_in_long_form(directory: Path) -> None:
+    assert [row[1:] for row in asked(directory, 2)] == [
+        (f"{name}_part", 0.375, 4) for name in ("calculator", "research", "retail")
+    ]
+
+
+def test_pandas_has_the_spread_of_siblings(directory: Path) -> None:
+    spread = run(directory, 0)["spread"]
+    assert len(spread) == 6 and set(spread["count"]) == {2}
+
+
+def test_pandas_has_log_probabilities(directory: Path) -> None:
+    summary = run(directory, 1)["summary"]
+    assert len(summary) == 12 and set(summary.sampled) == {2} and set(summary.logprob) == {-1.0}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_polars_and_datasets_read_several_environments(directory: Path) -> None:
+    pytest.importorskip("polars")
+    names = run(directory, 2)
+    assert names["shortest"].shape == (3, 3)
+    assert {row["environment"] for row in names["rows"]} == {"retail", "calculator", "research"}
+
+
+def test_the_published_schemas_are_those_of_the_code() -> None:
+    """Made by `python -m rollout.trace.schemas docs/schemas`."""
+    for name, text in schemas().items():
+        assert (ROOT / "docs" / "schemas" / name).read_text() == text, name

@@ -1,0 +1,183 @@
+"""examples/long_workflow.py: a subclass of verl's own loop on our lock and worlds, built from its YAML as verl does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import hydra
+import psutil
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from transformers import AutoTokenizer
+
+from mcp_servers.gsm8k_tools.problems import TASKS, problem
+from rollout.formats import hermes
+from rollout.types import Call
+from rollout.verl_cpu.tiny_model import make_tiny_model
+
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = yaml.safe_load((ROOT / "configs" / "environments" / "gsm8k_tools.yaml").read_text())
+LISTED = next(iter(TASKS.items("test", problem)))
+PROBLEM = problem(LISTED.task, LISTED.seed)
+RIGHT, WRONG = f"Answer: {PROBLEM.answer}", f"Answer: {PROBLEM.answer + 1}"
+COUNT = hermes.write(thinking="So.", calls=[Call(name="calculate", arguments={"expression": "20 + 3"})])
+
+
+def locked(home: Path, **changed: Any) -> Path:
+    """The lock of the environment's tools."""
+    (home / "gsm8k.yaml").write_text(yaml.safe_dump(ENVIRONMENT | changed))
+    command = [Path(sys.executable).with_name("mcp-rollout"), "tool-config", home / "gsm8k.yaml"]
+    subprocess.run([*command, "-o", home / "tools.yaml"], check=True, cwd=ROOT)
+    return home / "tools.yaml"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"), hidden=32, layers=1)
+
+
+@pytest.fixture(scope="module")
+def lock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return locked(tmp_path_factory.mktemp("lock"))
+
+
+@pytest.fixture(scope="module")
+def paying(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lock of an environment whose user pays for single replies."""
+    home = tmp_path_factory.mktemp("paying")
+    steps = {
+        "a": {"cues": [{"when": ["plum"], "says": "Say pear.", "to": "b", "reward": 0.25}], "otherwise": ["?"]},
+        "b": {"cues": [{"when": ["pear"], "says": "Goodbye.", "to": "end", "reward": 0.5}], "otherwise": ["?"]},
+    }
+    (home / "scenarios.json").write_text(json.dumps({"*": {"opening": "Say plum.", "first": "a", "steps": steps}}))
+    simulator = ["-m", "mcp_servers.user_simulator", "scripted", "--scenarios", "${here}/scenarios.json"]
+    customer = {"command": "${python}", "args": simulator, "trusted": True}
+    return locked(home, servers=ENVIRONMENT["servers"] | {"customer": customer}, user={"server": "customer"})
+
+
+@pytest.fixture
+def config(tmp_path: Path, model: Path) -> DictConfig:
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        return compose(
+            "mcp_grpo",
+            overrides=[
+                "hydra.searchpath=[pkg://verl.trainer.config]",
+                "engine=cpu",
+                "data.train_files=none",
+                f"actor_rollout_ref.model.path={model}",
+                f"trainer.default_local_dir={tmp_path}",
+            ],
+        )
+
+
+@pytest.fixture(autouse=True)
+async def worker(anyio_backend: str) -> AsyncIterator[None]:
+    from rollout.verl.runtime import WORKER
+
+    yield
+    await WORKER.close()
+
+
+class Client:
+    """verl's `LLMServerClient` where the model says what it was given."""
+
+    def __init__(self, tokenizer: Any, texts: list[str]) -> None:
+        self._tokenizer, self._texts = tokenizer, iter(texts)
+        self.sampled: list[int] = []
+        self.contexts: list[list[int]] = []
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], **_: Any) -> Any:
+        from verl.workers.rollout.replica import TokenOutput
+
+        text = next(self._texts)
+        if text == "kill":
+            for child in psutil.Process().children(recursive=True):
+                if "mcp_servers.gsm8k_tools" in child.cmdline():
+                    child.kill()
+            text = RIGHT
+        ids = self._tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
+        self.contexts.append(list(prompt_ids))
+        self.sampled += ids
+        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed")
+
+
+async def run(config: DictConfig, model: Path, lock: Path, texts: list[str], **arguments: Any) -> tuple[Any, Client]:
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+    from verl.tools.tool_registry import initialize_tools_from_config
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    loops = {each["name"]: each for each in yaml.safe_load((ROOT / "examples" / "long_workflow.yaml").read_text())}
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    client = Client(tokenizer, texts)
+    loop = hydra.utils.instantiate(
+        config=OmegaConf.create(loops["long_workflow"] | arguments),
+        trainer_config=DictConfigWrap(config),
+        server_manager=client,
+        tokenizer=tokenizer,
+        processor=None,
+        dataset_cls=RLHFDataset,
+        data_config=DictConfigWrap(config.data),
+        hf_model_type="qwen3",
+        tools=ToolListWrap(initialize_tools_from_config(str(lock))),
+    )
+    row = {
+        "raw_prompt": [{"role": "user", "content": PROBLEM.prompt}],
+        "extra_info": {"index": 0},
+        "tools_kwargs": {"mcp": {"task": PROBLEM.task, "seed": PROBLEM.seed}},
+    }
+    return await loop.run({"temperature": 1.0, "logprobs": True}, **row), client
+
+
+async def test_a_live_user_answers_until_it_is_satisfied_and_the_server_scores(
+    config: DictConfig, model: Path, lock: Path
+) -> None:
+    output, client = await run(config, model, lock, [COUNT, f"<think>\nHm.\n</think>\n\n{WRONG}", RIGHT, "never said"])
+    read = AutoTokenizer.from_pretrained(model).decode(client.contexts[2])
+    assert "23" in read and "That is not right. You have 3 more tries" in read
+    assert "<think>\nHm.\n</think>" in read  # the thinking stays in the context
+    assert 0.9 * 0.8 <= output.reward_score < 0.9 * 0.8 + 0.1  # right at the second attempt, in the one world
+    kept = [token for token, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
+    assert kept == client.sampled
+    for earlier, later in pairwise([*client.contexts, output.prompt_ids + output.response_ids]):
+        assert later[: len(earlier)] == earlier
+    assert output.extra_fields["turn_scores"] == [0.0, 0.0]
+
+
+async def test_a_scripted_user_says_its_turns_in_order_and_no_more(config: DictConfig, model: Path, lock: Path) -> None:
+    turns = ["Are you sure?", "And now?"]
+    output, client = await run(config, model, lock, [COUNT, WRONG, COUNT, RIGHT, RIGHT, "never said"], user_turns=turns)
+    read = AutoTokenizer.from_pretrained(model).decode(output.prompt_ids + output.response_ids)
+    assert len(client.contexts) == 5
+    assert read.index("Are you sure?") < read.index("And now?")
+    assert output.reward_score < 0.1  # the environment's user was told nothing: only calculations count
+
+
+async def test_fifteen_turns_are_the_most(config: DictConfig, model: Path, lock: Path) -> None:
+    output, client = await run(config, model, lock, [COUNT] * 40)
+    assert len(client.contexts) == 15
+    assert len(output.response_ids) == len(output.response_mask) <= config.data.max_response_length
+
+
+async def test_a_reply_is_paid_at_the_turn_that_earned_it(config: DictConfig, model: Path, paying: Path) -> None:
+    output, client = await run(config, model, paying, ["plum", "pear", "never said"], reward="per_turn")
+    rewards = output.as_dict()["rm_scores"].tolist()
+    second = len(client.contexts[1]) - len(output.prompt_ids)
+    assert output.reward_score == pytest.approx(0.75)
+    assert sorted(reward for reward in rewards if reward) == [0.25, 0.5]
+    first = rewards.index(0.25)
+    assert output.response_mask[first] == 1 and first < second <= rewards.index(0.5)
+
+
+async def test_a_world_that_breaks_withdraws_the_trajectory(config: DictConfig, model: Path, lock: Path) -> None:
+    output, _ = await run(config, model, lock, ["kill"])
+    assert output == []

@@ -1,0 +1,219 @@
+"""The trainer `mcp_sync` beside verl's `sync`: batches, refill and resume are equal; padding has no weight."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from rollout.verl_cpu.tiny_model import make_tiny_model
+
+pytestmark = [
+    pytest.mark.verl,
+    pytest.mark.usefixtures("imported_verl"),
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning"),  # of verl and torch about themselves
+]
+
+ROOT = Path(__file__).parents[3]
+ROWS, BATCH = 10, 4
+FILTER = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
+Compose = Callable[..., DictConfig]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"), hidden=64, layers=1)
+
+
+@pytest.fixture
+def composed(tmp_path: Path, model: Path) -> Compose:
+    row = {"data_source": "echo", "agent_name": "mcp_agent", "prompt": [{"role": "user", "content": "Shout plum."}]}
+    mcp = {"environment": "echo", "task": "t", "seed": 1, "tools": None}
+    rows = [{**row, "extra_info": {"index": index, "mcp": mcp}} for index in range(ROWS)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+
+    def config(mode: str, *overrides: str) -> DictConfig:
+        given = {
+            "engine": "cpu",
+            "data.train_files": tmp_path / "rows.parquet",
+            "data.train_batch_size": BATCH,
+            "data.seed": 7,
+            "actor_rollout_ref.model.path": model,
+            "actor_rollout_ref.rollout.n": 3,
+            "actor_rollout_ref.rollout.custom.mcp.environments_dir": ROOT / "configs" / "environments",
+            "trainer.default_local_dir": tmp_path / mode,
+            "trainer.v1.trainer_mode": mode,
+        }
+        with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+            found = compose(
+                "mcp_grpo",
+                overrides=[
+                    "hydra.searchpath=[pkg://verl.trainer.config]",
+                    *(f"{key}={value}" for key, value in given.items()),
+                    *overrides,
+                ],
+            )
+        OmegaConf.resolve(found)
+        return OmegaConf.create(OmegaConf.to_container(found))
+
+    return config
+
+
+def trainer(config: DictConfig) -> Any:
+    """The trainer that verl makes of a configuration, with its data, but without models."""
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    import rollout.verl.trainer  # noqa: F401
+
+    made: Any = get_trainer_cls(config.trainer.v1.trainer_mode)(config)
+    made._init_tokenizer()
+    made._init_dataloader()
+    made.global_steps = 0
+    return made
+
+
+@pytest.fixture
+def both(composed: Compose) -> Callable[..., list[Any]]:
+    return lambda *overrides: [trainer(composed(mode, *overrides)) for mode in ("sync", "mcp_sync")]
+
+
+def indices(batch: Any) -> list[int]:
+    return [info["index"] for info in batch["extra_info"]]
+
+
+@pytest.mark.parametrize("overrides", [(), FILTER])
+def test_batches_and_refills_are_those_of_sync(both: Callable[..., list[Any]], overrides: tuple[str, ...]) -> None:
+    sync, ours = both(*overrides)
+    assert type(sync.replay_buffer) is type(ours.replay_buffer)
+    assert (
+        ours.config.data.get("gen_batch_size") == sync.config.data.get("gen_batch_size") == (1 if overrides else None)
+    )
+    sizes = [None, 1, 2, None] if overrides else [None] * 4  # verl's batches, and the refills of filtered groups
+    for size in sizes:
+        drawn = indices(sync._next_train_batch(size))
+        assert indices(ours._next_train_batch(size)) == drawn and len(drawn) == (size or BATCH)
+
+
+class Prompts:
+    """In place of verl's agent loop manager: the prompts that it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def generate_sequences(self, batch: Any) -> None:
+        self.given += indices(batch)
+
+
+@pytest.mark.usefixtures("transfer_queue")
+def test_prompts_are_submitted_as_by_sync(both: Callable[..., list[Any]]) -> None:
+    import transfer_queue as tq
+
+    kept: list[Any] = []
+    for made in both(*FILTER):
+        made.agent_loop_manager = Prompts()
+        made.prepare_step()
+        made.replay_buffer.refill_fn(2)
+        prompts = tq.kv_list("train")["train"]
+        kept.append((made.agent_loop_manager.given, list(prompts.values())))
+        tq.kv_clear(partition_id="train", keys=list(prompts))
+    assert kept[0] == kept[1] and len(kept[0][0]) == BATCH + 2
+
+
+class Weights:
+    """In place of verl's worker group: what it was asked to save and load."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def save_checkpoint(self, path: str, *_: Any, **__: Any) -> None:
+        self.asked.append(f"save {Path(path).parent.name}")
+
+    def load_checkpoint(self, local_path: str, **_: Any) -> None:
+        self.asked.append(f"load {Path(local_path).parent.name}")
+
+
+def test_a_checkpoint_of_sync_is_resumed_with_the_rows_that_come_next(both: Callable[..., list[Any]]) -> None:
+    sync, ours = both()
+    for made in (sync, ours):
+        made.actor_rollout_wg, made.global_steps = Weights(), 1
+        made._next_train_batch()
+        made._save_checkpoint()
+    files = [
+        sorted(str(path.relative_to(made.config.trainer.default_local_dir)) for path in _under(made))
+        for made in (sync, ours)
+    ]
+    assert files[0] == files[1]  # nothing of TransferQueue, which the asynchronous modes save
+    expected = indices(sync._next_train_batch())
+    for own, other in ((sync, ours), (ours, sync)):
+        resumed = trainer(copy.deepcopy(own.config))
+        resumed.config.trainer.default_local_dir = other.config.trainer.default_local_dir
+        resumed.actor_rollout_wg = Weights()
+        resumed._load_checkpoint()
+        assert (resumed.global_steps, resumed.actor_rollout_wg.asked) == (1, ["load global_step_1"])
+        assert resumed._reissue_inflight_prompts() == 0
+        assert indices(resumed._next_train_batch()) == expected
+
+
+def _under(made: Any) -> list[Path]:
+    return [path for path in Path(made.config.trainer.default_local_dir).rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("mode", "overrides", "multiple"),
+    [
+        ("sync", [], BATCH * 3),
+        ("mcp_sync", [], 2 * 4),
+        ("mcp_sync", ["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=6"], 2 * 12),
+        ("mcp_sync", ["actor_rollout_ref.actor.ppo_mini_batch_size=2"], 2 * 3),
+        (
+            "mcp_sync",
+            ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True"],
+            2,
+        ),
+    ],
+)
+def test_a_batch_is_filled_up_to_whole_micro_batches(
+    composed: Compose, mode: str, overrides: list[str], multiple: int
+) -> None:
+    assert trainer(composed(mode, *overrides))._get_required_batch_multiple(2) == multiple
+
+
+LOSSES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+@pytest.mark.parametrize("mode", LOSSES)
+def test_padding_has_no_weight_in_any_loss(composed: Compose, mode: str) -> None:
+    """With what our trainer hands to verl's loss: one mini-batch of all samples, and the number of real ones."""
+    import torch
+    from transfer_queue import KVBatchMeta
+    from verl.trainer.ppo.core_algos import agg_loss
+
+    made = trainer(composed("mcp_sync"))
+    handed: list[dict[str, Any]] = []
+
+    class Actor:
+        def update_actor(self, batch: KVBatchMeta) -> dict[str, Any]:
+            handed.append(dict(KVBatchMeta(batch.keys, batch.tags, extra_info=batch.extra_info).extra_info or {}))
+            return {"metrics": {"mfu": [0.0]}}
+
+    made.actor_rollout_wg = Actor()
+    keys = [f"a_{sample}_0" for sample in range(5)] + [f"pad_{sample}_0" for sample in range(3)]
+    tags = [{"is_padding": key.startswith("pad")} for key in keys]
+    made._update_actor(KVBatchMeta(keys, tags, extra_info={"temperature": 1.0}), {})
+    (info,) = handed
+    assert (info["mini_batch_size"], info["global_batch_size"], info["temperature"]) == (8, 5, 1.0)
+
+    losses = torch.rand(8, 6, generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(6) < torch.tensor([[3], [6], [1], [4], [2], [0], [0], [0]])).float()
+    tokens = int(mask.sum())
+    padded = agg_loss(losses, mask, mode, batch_num_tokens=tokens, global_batch_size=info["global_batch_size"])
+    alone = agg_loss(losses[:5], mask[:5], mode, batch_num_tokens=tokens, global_batch_size=5)
+    assert padded.item() == pytest.approx(alone.item())
+    assert alone.item() == pytest.approx(agg_loss(losses[:5], mask[:5], mode).item())
