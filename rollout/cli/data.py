@@ -89,6 +89,9 @@ async def _tasks(environment: Environment, split: str, rows: int | None, tools: 
     async with opened_environment(environment) as gateway:
         tasks = await environment_tasks(environment, gateway, split, rows)
         if tools is not None:
+            if any(task.tools is not None or task.later_tools for task in tasks):
+                problem = f"the tasks of {environment.name} choose their tools themselves"
+                raise ConfigError(problem, key="--tools", remedy="leave it out")
             # The lease refuses unknown names.
             async with gateway.lease(trajectory=uuid4().hex, task=None, seed=0, tools=tools):
                 tasks = [task.model_copy(update={"tools": tools}) for task in tasks]

@@ -87,7 +87,9 @@ class Index:
         try:
             yield from self._database.execute(statement, tuple(values))
         finally:
-            self._database.execute("PRAGMA query_only = OFF")
+            # A reader may end before its rows do, and close the database first: a pipe into `head` does.
+            with contextlib.suppress(sqlite3.ProgrammingError):
+                self._database.execute("PRAGMA query_only = OFF")
 
     def path_of(self, file: int) -> Path:
         """The journal or archive with this number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -55,14 +56,15 @@ async def chosen(stages: Stages, count: int, seed: str) -> list[tuple[Stage, Tas
     return [every[at % len(every)] for at in range(count)]
 
 
-def read_by_policy(trace: Trace) -> list[str]:
-    """The results of all calls. A refused call has the gateway's words, and here the package's."""
+def ordered(text: str) -> str:
+    """A result with the sets that it quotes in order: their order differs between two processes."""
+    return re.sub(r"\{('[^{}]*')\}", lambda quoted: "{" + ", ".join(sorted(quoted[1].split(", "))) + "}", text)
+
+
+def read_by_policy(trace: Trace) -> list[str | None]:
+    """The results of all calls; None for a refused one, which has the gateway's words."""
     return [
-        f"Error during execution: name 'refused_{event.name}' is not defined"
-        if event.fault is CallFault.UNKNOWN_TOOL
-        else event.text
-        for turn in trace.turns
-        for event in turn.tools
+        None if event.fault is CallFault.UNKNOWN_TOOL else event.text for turn in trace.turns for event in turn.tools
     ]
 
 
@@ -87,7 +89,10 @@ async def test_a_perturbed_trajectory_gets_the_verdict_of_the_package(stages: St
     for (trace, done), verdict in zip(played, said, strict=True):
         assert score_of(trace) == float(verdict["valid"]), (trace.task.task, done, verdict)
         # The package stops at the first user turn that fails.
-        assert read_by_policy(trace)[: len(verdict["results"])] == verdict["results"], (trace.task.task, done)
+        read = read_by_policy(trace)
+        assert len(read) >= len(verdict["results"])
+        for mine, theirs in zip(read, verdict["results"], strict=False):
+            assert mine is None or ordered(mine) == ordered(theirs), (trace.task.task, done)
     # Every verdict and every change occurs, so agreement means something.
     assert {verdict["error"] for verdict in said} >= REASONS
     assert len(changes) == 8
