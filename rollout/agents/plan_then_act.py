@@ -18,7 +18,7 @@ class PlanThenAct:
 
     Args:
         plan: What the policy is asked in addition to the task.
-        act: What it is told once there is a plan.
+        act: The message to the policy once there is a plan.
         plan_tokens: A bound on the plan's generation; a longer one ends the trajectory as `token_limit`.
     """
 

@@ -20,7 +20,7 @@ class RetryWithFeedback:
 
     Args:
         attempts: Answers that the agent gives at most. The user may take fewer.
-        feedback: What the policy is told after each reply, beside what the user said.
+        feedback: The message to the policy after each reply, appended to the user's.
     """
 
     attempts: int = 4

@@ -29,7 +29,7 @@ class Program:
 
     Args:
         words: `-m` and a module, or the path of a script.
-        watch: Is told which modules are the program's own.
+        watch: Receives the names of the program's own modules.
     """
 
     def __init__(self, words: list[str], watch: Watch) -> None:

@@ -146,7 +146,7 @@ class Input(_Closing):
     """Lines from the client to `receive`, and messages for the SDK from `put`.
 
     Args:
-        end: Awaited at the end of input, before the SDK is told of it.
+        end: Awaited at the end of input, before the SDK receives it.
     """
 
     def __init__(
