@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import anyio
 import structlog
+from anyio.lowlevel import checkpoint
 
 from gateway.catalogue.hidden_text import Budget, HiddenText, find_hidden, find_hidden_in_tool, plain
 from gateway.catalogue.names import expose, policy_tools
@@ -101,10 +102,10 @@ class Gateway:
                 error = unavailable
             failures[server] = error
         opened = {server: opened[server] for server in self.config.servers if server in opened}
-        self._publish(opened, failures)
+        await self._publish(opened, failures)
         self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=self._log)
 
-    def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
+    async def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
         self.instructions = MappingProxyType({server: found.instructions for server, found in opened.items()})
         self.malformed = MappingProxyType({server: found.malformed for server, found in opened.items()})
@@ -115,16 +116,23 @@ class Gateway:
                 self._log.warning(
                     "server.secret_in_tools", server=server, tools=[*map(plain, connection.tools_with_secrets)]
                 )
-        self.hidden_text = MappingProxyType({server: _hidden_text(found) for server, found in opened.items()})
+        found_text: dict[str, tuple[HiddenText, ...]] = {}
+        for server, connection in opened.items():
+            await checkpoint()  # a server with thousands of tools would hold the event loop in each of these steps
+            found_text[server] = _hidden_text(connection)
+        self.hidden_text = MappingProxyType(found_text)
         for server, findings in self.hidden_text.items():
             if findings:
                 self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
+        await checkpoint()
         chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
+        await checkpoint()
         check_elicitation(self.config, chosen)
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         for server, connection in opened.items():
+            await checkpoint()
             names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
             self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
 

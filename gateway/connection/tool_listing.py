@@ -81,6 +81,7 @@ async def list_tools(session: ClientSession, most_bytes: int) -> tuple[list[mcp.
         params = mcp.PaginatedRequestParams(cursor=cursor) if cursor else None
         try:
             page = await session.list_tools(params=params)
+            await anyio.lowlevel.checkpoint()  # mcp has just read thousands of tools at once; so does what follows
             size += len(page.model_dump_json(by_alias=True, exclude_unset=True))
             found, more, cursor = page.tools, list[str](), page.next_cursor
         except MCPError as error:
@@ -88,9 +89,12 @@ async def list_tools(session: ClientSession, most_bytes: int) -> tuple[list[mcp.
                 break  # a server without tools need not implement the method
             raise
         except ValueError:  # does not fit the protocol, or is nested deeper than mcp's models allow
+            await anyio.lowlevel.checkpoint()
             raw = await _raw_page(session, cursor)
             size += len(json.dumps(raw, ensure_ascii=False))
+            await anyio.lowlevel.checkpoint()
             found, more, cursor = _read_leniently(session, raw)
+        await anyio.lowlevel.checkpoint()
         if size > most_bytes:
             faults.append(
                 f"its definitions have more than max_message_bytes ({most_bytes}); {len(tools)} tools are used"
