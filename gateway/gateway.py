@@ -12,7 +12,7 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
-from gateway.catalogue.hidden_text import Budget, HiddenText, find_hidden, find_hidden_in_tool, plain
+from gateway.catalogue.hidden_text import Budget, HiddenText, find_hidden, plain, texts_of
 from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.overrides import select_tools
 from gateway.catalogue.resource_tools import made_tool, resource_tools
@@ -27,6 +27,9 @@ from gateway.transport.target import Connect
 from gateway.types import ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
+
+_TEXTS_AT_ONCE = 2000
+"""Texts of tool definitions that are looked through before other tasks get their turn."""
 
 
 class Gateway:
@@ -116,15 +119,11 @@ class Gateway:
                 self._log.warning(
                     "server.secret_in_tools", server=server, tools=[*map(plain, connection.tools_with_secrets)]
                 )
-        found_text: dict[str, tuple[HiddenText, ...]] = {}
-        for server, connection in opened.items():
-            await checkpoint()  # a server with thousands of tools would hold the event loop in each of these steps
-            found_text[server] = _hidden_text(connection)
-        self.hidden_text = MappingProxyType(found_text)
+        self.hidden_text = MappingProxyType({server: await _hidden_text(found) for server, found in opened.items()})
         for server, findings in self.hidden_text.items():
             if findings:
                 self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
-        await checkpoint()
+        await checkpoint()  # with thousands of tools, all of this at once would hold the event loop
         chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
         await checkpoint()
         check_elicitation(self.config, chosen)
@@ -132,9 +131,8 @@ class Gateway:
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         for server, connection in opened.items():
-            await checkpoint()
             names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
-            self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
+            await self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
 
     def _chosen(self, server: str, connection: Connection) -> tuple[ToolDefinition, ...]:
         config, own = self.config.servers[server], {tool.name for tool in connection.tools}
@@ -203,7 +201,13 @@ class Gateway:
         return {name: tool for name, tool in self._policy_tools.items() if name in names}
 
 
-def _hidden_text(connection: Connection) -> tuple[HiddenText, ...]:
-    budget = Budget()
-    findings = [found for tool in connection.tools for found in find_hidden_in_tool(tool, budget)]
+async def _hidden_text(connection: Connection) -> tuple[HiddenText, ...]:
+    budget, examined = Budget(), 0
+    findings = list[HiddenText]()
+    for tool in connection.tools:
+        for where, text in texts_of(tool):
+            findings += find_hidden(text, where, budget, of=tool.name)
+            examined += 1
+            if examined % _TEXTS_AT_ONCE == 0:
+                await checkpoint()
     return (*findings, *find_hidden(connection.instructions, "instructions", budget))
