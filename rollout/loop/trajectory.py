@@ -121,7 +121,7 @@ async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
     except (ConfigError, GatewayError, RolloutError) as error:
         log.warning("trajectory failed", trajectory=trace.id, code=error.code, error=str(error))
         trace.fail(error.code, str(error))
-    except Exception as error:
+    except Exception as error:  # boundary: a defect of this program
         trace.fail("internal_error", f"{type(error).__name__}: {error}")
         raise
     except BaseException:

@@ -229,7 +229,7 @@ class Turns:
         self.is_busy = True
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # boundary: an agent may catch it, and the trajectory fails with it all the same
             self.failure = error
             raise
         finally:

@@ -38,6 +38,7 @@ from rollout.environment.startup import opened, opened_environment
 from rollout.environment.validation import LOCK_KEY, refuse_differences, selected
 from rollout.loop.agent import build_agent
 from rollout.trace.store import TraceStore
+from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.settings import (
     Settings,
     check_model_length,
@@ -105,7 +106,9 @@ async def preflight(config: DictConfig) -> None:
     check_groups(config, reward_parts(settings))
     TraceStore(settings.trace_dir).check()
     rows: list[Row] = []
+    agents = registered_agents(config)
     for path in _files(config):
+        _raise_first(unknown_agents(config, path, agents))
         rows += _rows(config, path)
     lock = _lock(config)
     names = sorted({row.task.environment for row in rows})
@@ -179,7 +182,11 @@ def _rows(config: DictConfig, path: Path) -> list[Row]:
 
 def _raise_first(problems: Sequence[ConfigError]) -> None:
     """Raises the first of the problems, which may be as many as there are rows."""
-    raise_all(problems[:_MOST_SHOWN])
+    more = len(problems) - _MOST_SHOWN
+    rest = (
+        [ConfigError(f"and {more} more problems", remedy="`mcp-rollout data --check` lists them")] if more > 0 else []
+    )
+    raise_all([*problems[:_MOST_SHOWN], *rest])
 
 
 def _has_stock_rows(config: DictConfig, path: Path) -> bool:
