@@ -4,6 +4,7 @@ mcp parses a page as a whole, so one malformed tool would hide all others on it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -47,7 +48,7 @@ async def list_definitions(
     """
     pages, faults = await _raw_pages(session, most_bytes)
     version = session.protocol_version or LATEST_HANDSHAKE_VERSION
-    if last.pages == pages and last.version == version:
+    if last.version == version and _is_same(last.pages, pages):
         _tell_session(session, last.listed)
         return list(last.tools), faults + list(last.faults)
     listed, tools, of_tools, seen = list[mcp.Tool](), list[ToolDefinition](), list[str](), set[str]()
@@ -85,7 +86,7 @@ async def _raw_pages(session: ClientSession, most_bytes: int) -> tuple[list[dict
                 break  # a server without tools need not implement the method
             raise
         await anyio.lowlevel.checkpoint()  # the page was parsed in this step
-        size, more = size + len(to_json(page)), len(_tools_of(page))
+        size, more = size + _size(page), len(_tools_of(page))
         if size > most_bytes or count + more > MOST_TOOLS:
             bound = f"max_message_bytes ({most_bytes})" if size > most_bytes else f"{MOST_TOOLS} tools"
             return pages, [f"its definitions have more than {bound}; {count} tools are used"]
@@ -96,6 +97,21 @@ async def _raw_pages(session: ClientSession, most_bytes: int) -> tuple[list[dict
             break
         seen.add(cursor)
     return pages, []
+
+
+def _size(page: Mapping[str, Any]) -> int:
+    """Of a page in bytes."""
+    try:
+        return len(to_json(page))
+    except ValueError:  # nested deeper than pydantic writes
+        return len(json.dumps(page, ensure_ascii=False))
+
+
+def _is_same(page: object, other: object) -> bool:
+    try:
+        return page == other
+    except RecursionError:
+        return False
 
 
 def _tools_of(page: Mapping[str, Any]) -> list[Any]:

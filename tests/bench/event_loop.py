@@ -151,7 +151,7 @@ ATTACKS: list[tuple[str, Any, Attack]] = [
     ("a result of 10,000 blocks, secrets", stdio("10,000 blocks", env=SECRETS), harm()),
     ("a result of 7 MB, secrets", stdio("7 MB of text", env=SECRETS), harm()),
     ("a result to repair", stdio("repaired"), harm()),
-    ("a result of 200,000 blocks", stdio("many blocks"), harm()),
+    ("a result of 20,000 blocks", stdio("many blocks"), harm()),
     ("20,000 notifications", stdio("20,000 notifications"), harm()),
     ("2,000 requests", stdio("requests"), harm()),
     ("arguments of 7 MB", stdio("none"), harm({"x": "y" * (7 << 20)})),
