@@ -57,6 +57,8 @@ class Leases:
         self._pools: dict[str, BundlePool] = {}
         """By server; servers that share a directory share a pool."""
         self._warned: set[str] = set()
+        self._named: set[str] = set()
+        """Slots that a session had to wait for."""
         self._sampling = sampling_answerer(config)
         self._pool(opened, directory)
 
@@ -116,6 +118,7 @@ class Leases:
         deadline = asked + self._config.lease_timeout_s
         pools = {self._pools[server].name: self._pools[server] for server in needed if server in self._pools}
         slots = frozenset({_SESSIONS, *pools})
+        self._name_limits(slots)
         with anyio.CancelScope(deadline=deadline) as waiting:
             await self._slots.acquire(slots)
         if waiting.cancelled_caught:
@@ -140,6 +143,15 @@ class Leases:
             for name, bundle in bundles.items():
                 pools[name].give_back(bundle, healthy=session is not None and session.healthy(bundle.connections))
             self._slots.release(slots)
+
+    def _name_limits(self, slots: frozenset[str]) -> None:
+        """Log each limit the first time that a session waits for it: a default may be what makes a run slow."""
+        for name in self._slots.full(slots):
+            if name not in self._named:
+                self._named.add(name)
+                limit = "max_sessions" if name == _SESSIONS else f"servers.{name}.max_processes"
+                most, remedy = self._slots.limits[name], "raise it if the machine has room for more"
+                self._log.warning("lease.waiting", limit=limit, most=most, remedy=remedy)
 
     def _in_use(self, slots: frozenset[str]) -> str:
         full = self._slots.full(slots)
