@@ -16,9 +16,11 @@ from rollout.cli.options import AsJson, Where, print_json
 from rollout.evaluation.comparison import COLUMNS, Comparison, Difference, Flip, RowKey, compare, rows_of
 from rollout.evaluation.comparison import Row as RunRow
 from rollout.trace.reader import Traces
-from rollout.trace.run_record import RunRecord, read_run_records
+from rollout.trace.run_record import RunRecord, TokenIds, read_run_records
 
 SHOWN_FLIPS = 10
+Runs = dict[str, set[str]]
+"""Names of run records by environment."""
 app = typer.Typer(add_completion=False)
 
 
@@ -47,6 +49,7 @@ def compare_runs(
         remedy = "play both with the same environment, or compare them with --anyway"
         raise ConfigError(f"is not comparable with {a}: {'; '.join(differing)}", file=b, remedy=remedy)
     found = compare(rows_a, rows_b, success_at=success_at)
+    notes = differing + list(_without_tokens(a, runs_a, b, runs_b))
     if not found:
         problem = (
             f"has no row (environment, task and seed) in common with {a}: {_summary(rows_a)} and {_summary(rows_b)}"
@@ -54,20 +57,19 @@ def compare_runs(
         raise ConfigError(problem, file=b, remedy="compare runs of the same environment, split and -n")
     if as_json:
         compared = {comparison.environment: asdict(comparison) for comparison in found}
-        print_json({"a": str(a), "b": str(b), "differences": differing, "environments": compared})
+        print_json({"a": str(a), "b": str(b), "notes": notes, "environments": compared})
         return 0
     console = Console()
-    for problem in differing:
-        console.print(f"note: {problem}", highlight=False, markup=False)
+    for note in notes:
+        console.print(f"note: {note}", highlight=False, markup=False)
     for comparison in found:
         _print(comparison, console)
     return 0
 
 
-def _read(traces: Traces, *expressions: str | None) -> tuple[dict[RowKey, RunRow], dict[str, set[str]]]:
-    """Rows, and the names of the run records by environment."""
+def _read(traces: Traces, *expressions: str | None) -> tuple[dict[RowKey, RunRow], Runs]:
     where = " AND ".join(f"({expression}\n)" for expression in expressions if expression)
-    runs: dict[str, set[str]] = {}
+    runs: Runs = {}
 
     def seen() -> Iterator[dict[str, Any]]:
         for entry in traces.entries(where=where or None, columns=COLUMNS):
@@ -77,15 +79,25 @@ def _read(traces: Traces, *expressions: str | None) -> tuple[dict[RowKey, RunRow
     return rows_of(seen()), runs
 
 
-def _differences(a: Path, runs_a: dict[str, set[str]], b: Path, runs_b: dict[str, set[str]]) -> Iterator[str]:
+def _differences(a: Path, runs_a: Runs, b: Path, runs_b: Runs) -> Iterator[str]:
     """What makes rewards of the two incomparable, for each environment of both."""
     records_a, records_b = read_run_records(a), read_run_records(b)
     for environment in runs_a.keys() & runs_b.keys():
         of_a = [records_a[name] for name in sorted(runs_a[environment]) if name in records_a]
         of_b = [records_b[name] for name in sorted(runs_b[environment]) if name in records_b]
-        for what, wanted in (("reward", _reward), ("tools", _tools)):
+        for what, wanted in (("another reward", _reward), ("other tools", _tools)):
             if of_a and of_b and {wanted(record) for record in of_a} != {wanted(record) for record in of_b}:
-                yield f"{environment} had other {what}" if what == "tools" else f"{environment} had another {what}"
+                yield f"{environment} had {what}"
+
+
+def _without_tokens(a: Path, runs_a: Runs, b: Path, runs_b: Runs) -> Iterator[str]:
+    """Says where one run counts tokens and the other bytes."""
+    kinds: list[set[TokenIds]] = []
+    for path, runs in ((a, runs_a), (b, runs_b)):
+        played = set[str]().union(*runs.values())
+        kinds.append({record.token_ids for name, record in read_run_records(path).items() if name in played})
+    if all(kinds) and kinds[0] != kinds[1]:
+        yield "one run counts tokens and the other bytes of text: their sampled tokens cannot be compared"
 
 
 def _reward(record: RunRecord) -> str:

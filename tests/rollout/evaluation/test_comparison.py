@@ -77,7 +77,9 @@ def test_two_runs_are_compared_over_the_rows_of_both(tmp_path: Path) -> None:
 def test_runs_with_another_reward_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "guess.yaml"
     text = (ROOT / GUESS).read_text()
-    other.write_text(text.replace("{server: guess, parts: [found]}", "{server: guess, parts: [found], weights: {score: 0.5}}"))
+    other.write_text(
+        text.replace("{server: guess, parts: [found]}", "{server: guess, parts: [found], weights: {score: 0.5}}")
+    )
     call("run", GUESS, "--engine", "none", "-n", "2", "--out", tmp_path / "a")
     call("run", str(other), "--engine", "none", "-n", "2", "--out", tmp_path / "b")
     message = call("compare", tmp_path / "a", tmp_path / "b", status=2)
