@@ -34,6 +34,7 @@ from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
 from rollout.evaluation.resume import RunKey, Settings, compare_settings, engine_settings, is_done, keep_settings
 from rollout.evaluation.run_record import evaluation_record
 from rollout.loop.agent import build_agent
+from rollout.loop.reward import check_reward
 from rollout.loop.thinking import check_thoughts
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord
@@ -96,6 +97,7 @@ def run(
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
     for environment in loaded:
         build_agent(environment)
+        check_reward(environment)
         if engine not in WITHOUT_MODEL:
             check_thoughts(environment, tool_format)
         if concurrency > environment.max_sessions:

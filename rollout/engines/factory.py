@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib import import_module
 from typing import Any, cast
 
 from gateway.errors import ConfigError
 from rollout.engines.engine import Engine, EngineOptions
+from rollout.environment.user_code import import_function
 
 _NEEDED = ("name", "context_tokens", "notes", "token_ids", "tokens", "policy")
 
@@ -22,15 +22,12 @@ async def opened_factory(options: EngineOptions) -> AsyncGenerator[Engine]:
     Raises:
         ConfigError: there is no such factory, it raises, or what it returns is no engine.
     """
-    module, name = options.engine.split(":")
+    factory: Any = import_function(options.engine, key="--engine")
     try:
-        factory = getattr(import_module(module), name)
         made = factory(options)
-    except Exception as error:  # the boundary of a user's module, which can raise anything
-        missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        remedy = "add the directory of the module to PYTHONPATH" if missing else "correct the module"
-        problem = f"{options.engine}: {type(error).__name__}: {error}"
-        raise ConfigError(problem, key="--engine", remedy=remedy) from error
+    except Exception as error:  # the boundary of a user's function, which can raise anything
+        problem = f"{options.engine} raised {type(error).__name__}: {error}"
+        raise ConfigError(problem, key="--engine", remedy="correct it") from error
     if isinstance(made, AbstractAsyncContextManager):
         async with cast("AbstractAsyncContextManager[Any]", made) as engine:
             yield _checked(engine, options.engine)

@@ -154,7 +154,7 @@ async def test_an_engine_of_ones_own_plays(tmp_path: Path) -> None:
     ("engine", "message"),
     [
         ("examples.nothing:engine", "ModuleNotFoundError"),
-        ("examples.bisecting_policy:nothing", "has no attribute 'nothing'"),
+        ("examples.bisecting_policy:nothing", "has no function 'nothing'"),
         ("builtins:repr", "returned str, which has no name, context_tokens"),
         ("chat:api.example.com", "'api.example.com' is no address"),
         ("anthropic:http://127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tool_formats import DIALECTS, tokenizer_for
 
 from gateway.errors import ConfigError
 from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
 from rollout.tokens.chat_template import ChatTemplate
 from rollout.tokens.counting import ToolTokenCounter, trajectory_lengths
-from rollout.tokens.verl_builder import load_tokens
 from rollout.trace.record import Trace
 from rollout.types import Call, Completion, Edit, Parsed
-from rollout.verl_cpu.tiny_model import make_tiny_model
 
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+NAMES = ["gemma4", "glm", "gpt-oss", "hermes", "kimi", "minimax", "qwen3_coder", "seed"]
+"""verl's tool formats but deepseek_v4, which verl renders in Python, without a template."""
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -39,9 +39,10 @@ CONVERSATION = [
 ]
 
 
-# deepseek_v4 has no template: verl renders it in Python.
-@pytest.mark.parametrize("name", sorted(DIALECTS.keys() - {"deepseek_v4"}))
+@pytest.mark.parametrize("name", NAMES)
 def test_texts_and_counts_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    from tool_formats import tokenizer_for
+
     tokenizer = tokenizer_for(name)
     tokenizer.save_pretrained(tmp_path)
     template = ChatTemplate(tmp_path)
@@ -56,12 +57,16 @@ def test_texts_and_counts_are_those_of_transformers(name: str, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory: pytest.TempPathFactory, imported_verl: None) -> Path:
+    from rollout.verl_cpu.tiny_model import make_tiny_model
+
     corpus = ["Look at the tea. It is green. Thanks. " * 20]
     return make_tiny_model(tmp_path_factory.mktemp("model"), corpus=corpus, hidden=32, layers=1)
 
 
 def test_a_trajectory_has_the_lengths_of_a_rollout(model: Path) -> None:
+    from rollout.tokens.verl_builder import load_tokens
+
     tokens = load_tokens(str(model))
     trace = Trace.begin("t", Task(environment="shop", task="a", seed=3, prompt=tuple(OPENING)), Origin())
     context = tokens.prompt(OPENING, TOOLS)
