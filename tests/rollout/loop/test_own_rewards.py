@@ -73,7 +73,7 @@ async def test_functions_read_trace_and_score(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("breaks", "raised LookupError: 'no such key'"), ("infinite", "returned inf")]
+    ("name", "message"), [("breaks", "raised LookupError: no such key"), ("infinite", "returned inf")]
 )
 async def test_a_function_without_a_number_withdraws_the_trajectory(name: str, message: str, tmp_path: Path) -> None:
     trace = await reward_of(tmp_path, functions={"mine": own(name)})
@@ -154,4 +154,3 @@ async def test_a_long_conversation_is_cut_in_its_middle(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RewardConfig.model_validate(keys)
-

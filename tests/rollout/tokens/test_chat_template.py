@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
+from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
 from rollout.tokens.chat_template import ChatTemplate
 from rollout.tokens.counting import ToolTokenCounter, trajectory_lengths
-from rollout.trace.record import Trace
+from rollout.trace.record import Trace, UserEvent
 from rollout.types import Call, Completion, Edit, Parsed
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
@@ -70,30 +71,28 @@ def test_a_trajectory_has_the_lengths_of_a_rollout(model: Path) -> None:
     tokens = load_tokens(str(model))
     trace = Trace.begin("t", Task(environment="shop", task="a", seed=3, prompt=tuple(OPENING)), Origin())
     context = tokens.prompt(OPENING, TOOLS)
-    prompt, completions, messages = len(context), list[int](), list(OPENING)
+    prompt, completions = len(context), list[int]()
     turns = [
         ("I look.", "", [Call(name="look", arguments={"what": "tea"})]),
         ("", "It is green.", []),
         ("Hm.", "Bye.", []),
     ]
-    answers = [{"role": "tool", "content": "green"}, {"role": "user", "content": "Thanks."}]
-    for (thinking, content, calls), answer in zip(turns, [*answers, None], strict=True):
+    for thinking, content, calls in turns:
         sampled = tokens.encode_completion(hermes.write(thinking=thinking, content=content, calls=calls))
         completions.append(len(sampled))
-        trace.add_completion(
-            Completion(ids=[1]),
-            Parsed(content=content, thinking=thinking, calls=tuple(calls)),
-            Edit(appended=[1]),
-            mask_thinking=False,
-        )
+        parsed = Parsed(content=content, thinking=thinking, calls=tuple(calls))
+        trace.add_completion(Completion(ids=[1]), parsed, Edit(appended=[1]), mask_thinking=False)
         context = tokens.completion(context, sampled).applied_to(context)
-        messages.append(trace.messages[-1])
-        if answer is not None:
-            context = tokens.messages(context, messages, [answer], TOOLS).applied_to(context)
-            trace.messages.append(answer)
-            messages.append(answer)
-    for turn, (_, _, calls) in zip(trace.turns, turns, strict=True):
-        assert len(turn.tools) in (0, len(calls))
+        if calls:
+            green = ToolResult(content=(Content(kind=ContentKind.TEXT, text="green"),))
+            trace.messages += trace.add_calls(calls, [green])
+        elif len(completions) < len(turns):
+            trace.turns[-1].user = UserEvent(seq=1, message="Thanks.", done=False)
+            trace.messages.append({"role": "user", "content": "Thanks."})
+        else:
+            break
+        messages, new = trace.messages[:-1], trace.messages[-1:]
+        context = tokens.messages(context, messages, new, TOOLS).applied_to(context)
     found = trajectory_lengths(ChatTemplate(model), trace, TOOLS)
     assert found.prompt == prompt and found.response == len(context) - prompt
     assert list(found.completions) == completions
