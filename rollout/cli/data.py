@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -40,6 +39,7 @@ from rollout.environment.row_validation import (
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Task
+from rollout.tokens.chat_template import ChatTemplate
 
 MOST_SHOWN = 20
 
@@ -116,13 +116,11 @@ def _measure(tokenizer: str | None, max_prompt_length: int | None) -> Measure | 
         raise ConfigError("lengths need both", key=key, remedy="give --tokenizer MODEL and --max-prompt-length N")
     if tokenizer is None or max_prompt_length is None:
         return None
-    try:
-        from rollout.tokens.counting import prompt_length
-        from rollout.tokens.verl_builder import load_tokens
-    except ImportError as error:
-        remedy = "pip install -c constraints/cpu.txt '.[verl]'"
-        raise ConfigError("needs verl and transformers", key="--tokenizer", remedy=remedy) from error
-    length = partial(prompt_length, load_tokens(tokenizer, key="--tokenizer"))
+    template = ChatTemplate(tokenizer)
+
+    def length(task: Task, tools: Sequence[Mapping[str, Any]]) -> int:
+        return template.count_prompt(task.prompt, tools)
+
     return lambda rows, schemas: prompt_lengths(rows, schemas, length, limit=max_prompt_length)[1]
 
 

@@ -6,13 +6,13 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 import typer
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
@@ -30,16 +30,15 @@ from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
-from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
+from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
 from rollout.evaluation.resume import RunKey, Settings, compare_settings, engine_settings, is_done, keep_settings
 from rollout.evaluation.run_record import evaluation_record
 from rollout.loop.agent import build_agent
+from rollout.loop.reward import check_reward
 from rollout.loop.thinking import check_thoughts
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore, read_traces
-
-DEFAULT_RESPONSE_TOKENS = 65536
 
 app = typer.Typer(add_completion=False)
 
@@ -48,7 +47,11 @@ app = typer.Typer(add_completion=False)
 def run(
     environments: Annotated[list[str], typer.Argument(metavar="ENV...", help="Environments: YAML files or names.")],
     engine: Annotated[
-        str, typer.Option(help="expert, random, none, a model's directory, or the URL of an SGLang or vLLM server.")
+        str,
+        typer.Option(
+            help="expert, random, none, a model's directory, the URL of an SGLang or vLLM server, chat:URL or "
+            "anthropic:URL of a chat API, or MODULE:FACTORY."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],
     rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
@@ -57,7 +60,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
     response_tokens: Annotated[
-        int | None, typer.Option(min=1, help=f"Token budget after the prompt; {DEFAULT_RESPONSE_TOKENS} by default.")
+        int | None, typer.Option(min=1, help="Token budget after the prompt; by default what the engine has room for.")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of one turn.")] = None,
     temperature: Annotated[float, typer.Option(min=0, help="For models; 0 takes the likeliest token.")] = 1.0,
@@ -73,6 +76,10 @@ def run(
     generate_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one turn's generation.")] = 1800.0,
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The environment variable that holds the server's key.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Of a chat API: the model's name.")] = None,
+    body: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Of a chat API: further keys of its requests; null removes one.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Of a model in process: cpu, cuda, cuda:1.")] = None,
     dtype: Annotated[
@@ -90,6 +97,7 @@ def run(
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
     for environment in loaded:
         build_agent(environment)
+        check_reward(environment)
         if engine not in WITHOUT_MODEL:
             check_thoughts(environment, tool_format)
         if concurrency > environment.max_sessions:
@@ -108,6 +116,9 @@ def run(
         device=device,
         dtype=dtype,
         max_sequences=concurrency,
+        model=model,
+        max_tokens=max_tokens,
+        body=_json_object(body),
     )
     settings: Settings = {"split": split, "response-tokens": response_tokens, "max-tokens": max_tokens}
     settings |= engine_settings(options)
@@ -115,7 +126,7 @@ def run(
         _play,
         loaded,
         options,
-        Lengths(response_tokens=response_tokens or DEFAULT_RESPONSE_TOKENS, tokens_per_turn=max_tokens),
+        response_tokens=response_tokens,
         out=out,
         recorded=_recorded(out, resume=resume),
         settings=settings,
@@ -130,6 +141,15 @@ def run(
         return INTERRUPTED
     total = print_report(played, loaded, out=out, split=split, samples=samples, success_at=success_at, as_json=as_json)
     return int(total.failed > 0)
+
+
+def _json_object(text: str | None) -> dict[str, Any]:
+    """Raises ConfigError: the text is not a JSON object."""
+    try:
+        return TypeAdapter(dict[str, Any]).validate_json(text or "{}")
+    except ValidationError as error:
+        remedy = """write it as in --body '{"max_completion_tokens": 2000}'"""
+        raise ConfigError("is no JSON object", key="--body", remedy=remedy) from error
 
 
 def _api_key(variable: str | None) -> str | None:
@@ -159,8 +179,8 @@ def _interrupted(out: Path) -> str:
 async def _play(
     environments: Sequence[Environment],
     options: EngineOptions,
-    lengths: Lengths,
     *,
+    response_tokens: int | None,
     out: Path,
     recorded: Sequence[Trace],
     settings: Settings,
@@ -187,7 +207,7 @@ async def _play(
                 engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)
             jobs += jobs_of(environment, tasks, samples, engine.name, split)
             runs[environment.name] = await anyio.to_thread.run_sync(
-                evaluation_record, environment, gateway, options, engine.name, settings
+                evaluation_record, environment, gateway, options, engine, settings
             )
         tune_collector()
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
@@ -211,7 +231,7 @@ async def _play(
                 todo,
                 gateways=gateways,
                 engine=engine,
-                lengths=replace(lengths, context_tokens=engine.context_tokens),
+                lengths=lengths_for(engine, response_tokens=response_tokens, tokens_per_turn=options.max_tokens),
                 store=store,
                 runs={name: store.describe(record) for name, record in runs.items()},
                 concurrency=min(options.max_sequences, len(todo)),

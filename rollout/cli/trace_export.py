@@ -23,6 +23,7 @@ from rollout.trace.archive import write_archive
 from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
+from rollout.trace.run_record import TokenIds, read_run_records
 
 
 def export(
@@ -64,12 +65,16 @@ def export(
         tools = recorded_schemas(traces, tool_config, environments_dir)
         if sft:
             check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer)}
-            exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, **check)
+            records = read_run_records(directory)
+            text_only = {name for name, record in records.items() if record.token_ids is TokenIds.BYTES}
+            exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, text_only=text_only, **check)
         else:
             exported = export_preferences(chosen, output, tools=tools, min_margin=min_margin)
     kind = "conversations" if sft else "pairs"
     as_ids = f"; {ids_path(output)}: {exported.as_ids} trajectories as ids" if exported.as_ids else ""
     text = f"{output}: {exported.rows} {kind}{as_ids}; {exported.left_out} trajectories left out"
+    if exported.without_ids:
+        text += f", {exported.without_ids} of them because they are no plain conversation and have no model's token ids"
     print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)
     return int(exported.rows + exported.as_ids == 0)
 

@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gateway.errors import ConfigError
 from rollout.cli.options import (
     AsJson,
     EnvironmentsDir,
@@ -21,6 +20,8 @@ from rollout.cli.options import (
     print_json,
 )
 from rollout.cli.trace_schemas import Schemas, recorded_schemas
+from rollout.tokens.chat_template import ChatTemplate
+from rollout.tokens.counting import trajectory_lengths
 from rollout.trace.breakdown import break_down, check_keys
 from rollout.trace.drift import Drift, calls_seen, drifts, siblings
 from rollout.trace.entries import Entry
@@ -95,17 +96,11 @@ def _cell(value: Any) -> str:
 
 def _counted_as(tokenizer: str, traces: Traces, where: str | None, tools: Schemas) -> Iterator[Entry]:
     """Entries with lengths in tokens of another model; reads the records."""
-    try:
-        from rollout.tokens.counting import trajectory_lengths
-        from rollout.tokens.verl_builder import load_tokens
-    except ImportError as error:
-        problem = f"counting as a model does needs {error.name}, which is not installed"
-        raise ConfigError(problem, key="--tokenizer", remedy="pip install 'mcp-rollout[verl]'") from error
-    tokens = load_tokens(tokenizer, key="--tokenizer")
+    template = ChatTemplate(tokenizer)
     for entry in traces.entries(where=where):
         if not entry["withdrawn"]:
             trace = traces.read(entry)
-            entry = measured(entry, trajectory_lengths(tokens, trace, offered_schemas(trace, tools)))
+            entry = measured(entry, trajectory_lengths(template, trace, offered_schemas(trace, tools)))
         yield entry
 
 

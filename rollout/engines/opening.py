@@ -1,7 +1,8 @@
-"""Open the engine that `--engine` names: without a model, in process, or over HTTP."""
+"""Open the engine that `--engine` names: without a model, in process, over HTTP, or a user's own."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from gateway.errors import ConfigError
+from rollout.engines.chat_endpoints import CHAT_APIS, opened_endpoint
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
+from rollout.engines.factory import opened_factory
 from rollout.engines.http import EngineHttp
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 PROBE_TEXT = "Once upon a time there was"
 """Its first token ids are the one-token prompts with which a server's behaviour is probed."""
 PROBES = 3
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @asynccontextmanager
@@ -32,6 +36,12 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     name = options.engine
     if name in WITHOUT_MODEL:
         yield WithoutModel(name, seed=options.sampling.seed)
+    elif name.startswith(CHAT_APIS):
+        async with opened_endpoint(options) as engine:
+            yield engine
+    elif _FACTORY.fullmatch(name):
+        async with opened_factory(options) as engine:
+            yield engine
     elif name.startswith(("http://", "https://")):
         async with _over_http(options) as engine:
             yield engine
@@ -39,7 +49,10 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
         async with _in_process(options) as engine:
             yield engine
     else:
-        remedy = f"one of {', '.join(WITHOUT_MODEL)}, a model's directory, or the http:// address of a server"
+        remedy = (
+            f"one of {', '.join(WITHOUT_MODEL)}, a model's directory, the http:// address of a server, "
+            "chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY"
+        )
         problem = f"no such directory: {name}" if "/" in name else f"unknown engine {name!r}"
         raise ConfigError(problem, key="--engine", remedy=remedy)
 

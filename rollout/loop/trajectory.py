@@ -19,6 +19,7 @@ from rollout.loop.context import Context
 from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits
 from rollout.loop.reward import score
+from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
 from rollout.loop.supervision import supervise
 from rollout.loop.turns import Turns
 from rollout.loop.user import User
@@ -80,7 +81,8 @@ async def roll_out(
                 await supervise(agent, turns, trace)
                 if not trace.is_withdrawn:
                     penalty = filters.settle(trace)
-                    trace.reward = await score(environment.reward, environment.thinking.reward, trace, session, penalty)
+                    kept = store.directory / JUDGEMENTS
+                    trace.reward = await score(environment, trace, session, penalty, judgements=kept)
                     # The last call may have changed the server's tools; the notification can arrive after the result.
                     await session.wait_for_tool_changes()
             finally:

@@ -12,6 +12,7 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,15 @@ _MODEL_FILES = (
 )
 
 
+class TokenIds(StrEnum):
+    """What the token ids of a trace are."""
+
+    MODEL = "model"
+    """The ids that a model sampled and read."""
+    BYTES = "bytes"
+    """UTF-8 bytes and markers of `rollout.tokens.chatml`: the policy gave text only. They cannot be trained on."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
     """The setting of trajectories: equal for all that name it."""
@@ -49,6 +59,7 @@ class RunRecord:
     tool_digests: dict[str, str]
     """Digest of each tool's definition, by exposed name; the lock has the same."""
     engine: str
+    token_ids: TokenIds = TokenIds.MODEL
     sampling: dict[str, Any]
     model: dict[str, Any] = field(default_factory=dict[str, Any])
     """`path`, and the SHA-256 of the files that identify model, tokenizer and template, where it is a directory."""

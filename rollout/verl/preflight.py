@@ -37,6 +37,7 @@ from rollout.environment.row_validation import (
 from rollout.environment.startup import opened, opened_environment
 from rollout.environment.validation import LOCK_KEY, refuse_differences, selected
 from rollout.loop.agent import build_agent
+from rollout.loop.reward import check_reward
 from rollout.trace.store import TraceStore
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.settings import (
@@ -50,6 +51,7 @@ from rollout.verl.settings import (
 )
 from rollout.verl.tool_agent_sessions import gateway_config
 from rollout.verl.trainer_checks import check_groups, check_trainer, warn_of_several_updates
+from rollout.verl.world_check import check_world
 
 if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens
@@ -227,6 +229,7 @@ async def _check_environment(
             load_environment(name, settings.environments_dir), workers_per_node=workers_per_node(config)
         )
         build_agent(environment)
+        check_reward(environment)
     except ConfigError as error:
         raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
@@ -234,8 +237,7 @@ async def _check_environment(
     async with opened_environment(environment) as gateway:
         problems, schemas = await environment_problems(environment, gateway, own, lock.entries, lock_path=lock.path)
         _raise_first(problems)
-        async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
-            pass  # the servers can be reset to the first row's task
+        await check_world(environment, gateway, own[0])
     return Shown(schemas, environment.has_user_messages)
 
 
