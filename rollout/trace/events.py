@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import orjson
+
 from gateway.types import CallFault, Content, ContentKind, ToolResult
 from rollout.environment.filter_config import FilterAction
 from rollout.types import Call, Message, Shown
@@ -141,8 +143,8 @@ def _repeats(text: str, structured: dict[str, Any] | None) -> bool:
     if text in (wrapped, str(wrapped)):
         return True
     try:
-        return json.loads(text) in (structured, wrapped)
-    except (ValueError, RecursionError):
+        return orjson.loads(text) in (structured, wrapped)
+    except ValueError:
         return False
 
 
