@@ -17,7 +17,6 @@ from rollout.trace.journal import to_json
 from rollout.trace.reader import Traces
 from rollout.trace.search import searched
 from rollout.trace.tokens import token_lines
-from rollout.trace.trained import read_trained
 from rollout.trace.transcript import difference
 from rollout.trace.view import render
 
@@ -99,7 +98,7 @@ def show(
             if as_json:
                 typer.echo(to_json(trace).decode())
             elif tokens:
-                for line in token_lines(trace, read_trained(traces.home_of(entry), trace=trace.id)):
+                for line in token_lines(trace, traces.trained(entry)):
                     typer.echo(line)
             else:
                 console.print(render(trace, full=full))

@@ -14,6 +14,7 @@ from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
 from rollout.trace.index import Index
 from rollout.trace.journal import from_json
 from rollout.trace.record import Trace
+from rollout.trace.trained import TrainedSegment, read_trained
 
 _FLAGS = ("validate", "withdrawn")
 _PLACE = ("file", "place")
@@ -113,6 +114,10 @@ class Traces:
     def home_of(self, entry: Entry) -> Path:
         """The directory that the entry's file is in, which has what a trainer computed on it."""
         return self._index.path_of(entry["file"]).parent
+
+    def trained(self, entry: Entry) -> list[TrainedSegment]:
+        """What a trainer computed on the trajectory's segments, by step; empty without a record of it."""
+        return list(read_trained(self.home_of(entry), trace=entry["id"]))
 
     def traces(
         self, *, where: str | None = None, sort: Sequence[str] = (), limit: int | None = None
