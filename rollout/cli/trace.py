@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from gateway.errors import ConfigError
-from rollout.cli.options import AsJson, TraceDirectory, Where, print_json
+from rollout.cli.options import AsJson, TraceDirectory, Where, none_found, print_json
 from rollout.cli.trace_export import export
 from rollout.cli.trace_list import print_entries
 from rollout.cli.trace_stats import stats
@@ -52,7 +52,7 @@ def ls(
                 print_json({name: entry[name] for name in shown})
             return 0
         if not print_entries(entries, shown, traces.widths(shown, where)):
-            typer.echo(f"{directory}: no traces here" if where is None else f"{directory}: none of these", err=True)
+            typer.echo(none_found(directory, where), err=True)
     return 0
 
 
@@ -101,7 +101,8 @@ def show(
                 for line in token_lines(trace, traces.trained(entry)):
                     typer.echo(line)
             else:
-                console.print(render(trace, full=full))
+                # In a pipe no line is broken, so that what is shown can be searched and copied.
+                console.print(render(trace, full=full, boxed=console.is_terminal), soft_wrap=not console.is_terminal)
     return 0
 
 

@@ -85,6 +85,7 @@ def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json:
 
     beside = output.with_name(output.name.removesuffix(".parquet") + SUFFIX)
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         rows = write_archive(output, chosen())
         trained = export_trained(sorted(homes), beside, traces=ids)
     except OSError as error:

@@ -77,7 +77,9 @@ class Traces:
         Raises:
             ConfigError: `where` is not such an expression, or there is no such column.
         """
-        order = [f"{_column(name.lstrip('-'))}{' DESC' if name.startswith('-') else ''} NULLS LAST" for name in sort]
+        order = [
+            f"{_column(name.lstrip('-'), 'sort')}{' DESC' if name.startswith('-') else ''} NULLS LAST" for name in sort
+        ]
         shown = [_column(name) for name in columns or COLUMNS]
         selected = ", ".join([*_PLACE, *shown])
         statement = f"SELECT {selected} FROM trajectories {_where(where)} ORDER BY {', '.join([*order, *_PLACE])}"
@@ -144,10 +146,14 @@ class Traces:
             raise ConfigError(f"cannot be asked for: {error}", key="where", remedy=remedy) from error
 
 
-def _column(name: str) -> str:
+def _column(name: str, key: str = "columns") -> str:
     if name not in COLUMNS:
-        raise ConfigError(f"there is no column {name!r}", key="columns", remedy=f"one of {', '.join(COLUMNS)}")
+        raise ConfigError(f"there is no column {name!r}", key=key, remedy=f"one of {', '.join(COLUMNS)}")
     return f'"{name}"'
+
+
+def _ordered(name: str) -> str:
+    return f"{_column(name.lstrip('-'), 'sort')}{' DESC' if name.startswith('-') else ''} NULLS LAST"
 
 
 def _where(expression: str | None) -> str:

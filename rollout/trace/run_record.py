@@ -14,14 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.gateway import Gateway
 from gateway.types import ToolDefinition, canonical_json
 from rollout.environment.config import Environment
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
 
 log = structlog.get_logger(__name__)
 

@@ -59,7 +59,7 @@ def test_ls_filters_and_chooses_columns(directory: Path) -> None:
 
 
 def test_show_finds_by_id_row_worst_and_failure_and_keeps_lines(directory: Path) -> None:
-    assert "first line 3\n" in trace("show", directory, "3a").replace("│", "\n").replace("  ", "\n")
+    assert "thinks  first line 3\n        second line\n" in trace("show", directory, "3a")
     assert trace("show", directory, "--row", "1").count("row 1, sample") == 2
     assert "0abab" in trace("show", directory, "--worst")
     assert "server_unavailable: gone" in trace("show", directory, "--failed")
@@ -140,8 +140,22 @@ def test_stats_by_columns_and_tool(directory: Path) -> None:
         trace("stats", directory, "--by", "colour")
 
 
+def test_show_breaks_no_line_in_a_pipe(directory: Path, tmp_path: Path) -> None:
+    long = recorded_trace("long")
+    long.turns[0].content = " ".join(["word"] * 100)
+    TraceStore(tmp_path).append(long)
+    assert f"says    {long.turns[0].content}\n" in trace("show", tmp_path, "long")
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "task"]])
+def test_stats_of_nothing_say_so(options: list[str], tmp_path: Path) -> None:
+    assert trace("stats", tmp_path, *options, status=1) == ""
+    with pytest.raises(ConfigError, match="sort: there is no column 'colour'"):
+        trace("ls", tmp_path, "--sort=-colour")
+
+
 def test_export_to_columns(directory: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    trace("export", directory, "--parquet", "-o", tmp_path / "all.parquet", "--where", "row < 2")
-    assert pq.read_table(tmp_path / "all.parquet").num_rows == 4
+    trace("export", directory, "--parquet", "-o", tmp_path / "new" / "all.parquet", "--where", "row < 2")
+    assert pq.read_table(tmp_path / "new" / "all.parquet").num_rows == 4
