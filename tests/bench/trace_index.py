@@ -33,7 +33,7 @@ from rollout.trace.archive import SUFFIX, write_archive
 from rollout.trace.events import Mark, MarkKind
 from rollout.trace.index import FILE
 from rollout.trace.reader import Traces
-from rollout.trace.record import Reward, Trace
+from rollout.trace.record import Reward, StopReason, Trace
 from rollout.trace.store import TraceStore
 
 TOOLS = ("get_order", "cancel_order", "find_user", "return_items", "calculate")
@@ -72,6 +72,8 @@ def made_up(number: int, draw: random.Random) -> Trace:
     trace.reward = Reward(score=draw.random(), parts={"database": draw.random()})
     event = trace.turns[0].tools[0]
     event.name, event.is_error = draw.choice(TOOLS), draw.random() < 0.1
+    if draw.random() < 0.1:
+        trace.stop_reason = StopReason.TURN_LIMIT
     if draw.random() < 0.05:
         trace.turns[0].marks.append(Mark(kind=MarkKind.VOID))
     if draw.random() < 0.02:
@@ -98,9 +100,11 @@ def filters(entries: int) -> Iterator[dict[str, Any]]:
                 count = traces.count(where)
                 times = [_processor_ms(lambda where=where: _first(traces, where)) for _ in range(5)]
                 yield {"filter": name, "found": count, "ms": sorted(times)[2], "longest_ms": max(times)}
-            before = _memory_mib()
-            streamed = sum(1 for _ in traces.entries(sort=["-reward"]))
-            yield {"streamed": streamed, "more_memory_mib": _memory_mib() - before}
+            before, highest, streamed = _memory_mib(), 0.0, 0
+            for streamed, _ in enumerate(traces.entries(sort=["-reward"]), 1):
+                if streamed % 1000 == 1:
+                    highest = max(highest, _memory_mib())
+            yield {"streamed": streamed, "more_memory_mib": highest - before}
 
 
 def _first(traces: Traces, where: str) -> None:
@@ -114,8 +118,8 @@ def _processor_ms(action: Callable[[], object]) -> float:
 
 
 def _memory_mib() -> float:
-    """Peak memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Memory of this process now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def commands(directory: Path, traces: int) -> Iterator[dict[str, Any]]:
