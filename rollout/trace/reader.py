@@ -77,9 +77,7 @@ class Traces:
         Raises:
             ConfigError: `where` is not such an expression, or there is no such column.
         """
-        order = [
-            f"{_column(name.lstrip('-'), 'sort')}{' DESC' if name.startswith('-') else ''} NULLS LAST" for name in sort
-        ]
+        order = [_ordered(name) for name in sort]
         shown = [_column(name) for name in columns or COLUMNS]
         selected = ", ".join([*_PLACE, *shown])
         statement = f"SELECT {selected} FROM trajectories {_where(where)} ORDER BY {', '.join([*order, *_PLACE])}"

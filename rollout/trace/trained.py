@@ -174,13 +174,14 @@ def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Col
     Raises:
         OSError: the file cannot be written.
     """
-    partial, wanted, rows = path.with_name(path.name + ".partial"), pa.array(traces, pa.string()), 0
+    partial, rows = path.with_name(path.name + ".partial"), 0
+    chosen = pc.field("trace").isin(pa.array(traces, pa.string()))
     with pq.ParquetWriter(partial, _SCHEMA, **_OPTIONS) as writer:
         for source in (each for directory in directories for each in _files(directory)):
             try:
                 with pq.ParquetFile(source) as file:
                     for batch in file.iter_batches(batch_size=256):
-                        found = batch.filter(pc.is_in(batch.column("trace"), wanted))
+                        found = batch.filter(chosen)
                         if found.num_rows:
                             writer.write_batch(found.cast(_SCHEMA))
                         rows += found.num_rows
