@@ -113,6 +113,14 @@ def test_show_lists_tokens(directory: Path) -> None:
     ]
 
 
+def test_show_says_why_no_token_of_a_trajectory_was_trained_on(directory: Path, tmp_path: Path) -> None:
+    assert trace("show", directory, "5a", "--tokens").splitlines()[0].endswith(" withdrawn: server_unavailable")
+    TraceStore(tmp_path).append(recorded_trace("filtered"))
+    dropped = TrainedSegment(trace="filtered", segment=0, step=2, uid="u", sample=0, output=0, dropped="filtered")
+    write_trained(tmp_path, 2, [dropped])
+    assert trace("show", tmp_path, "filtered", "--tokens").splitlines()[0] == "filtered step 2 dropped: filtered"
+
+
 def test_diff_shows_outcomes_and_the_first_difference(directory: Path) -> None:
     out = trace("diff", directory, "3a", "4a", status=1)
     assert "reward 0.300" in out and "reward 0.400" in out and "the first 4 of 4 and 4 ids are the same" in out
