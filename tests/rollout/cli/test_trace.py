@@ -148,6 +148,16 @@ def test_stats_by_columns_and_tool(directory: Path) -> None:
         trace("stats", directory, "--by", "colour")
 
 
+def test_stats_by_step_are_in_the_order_of_steps(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path)
+    for step in (10, -1, 2, 1):
+        played = recorded_trace(str(step))
+        played.origin = Origin(step=step)
+        store.append(played)
+    rows = [json.loads(line) for line in trace("stats", tmp_path, "--by", "step,task", "--json").splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 10, None]
+
+
 def test_show_breaks_no_line_in_a_pipe(directory: Path, tmp_path: Path) -> None:
     long = recorded_trace("long")
     long.turns[0].content = " ".join(["word"] * 100)
