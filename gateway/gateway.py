@@ -19,6 +19,7 @@ from gateway.catalogue.resource_tools import made_tool, resource_tools
 from gateway.config.models import GatewayConfig
 from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
+from gateway.connection.identity import ServerIdentity
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
@@ -55,6 +56,8 @@ class Gateway:
         self.catalogue: Mapping[str, tuple[ToolDefinition, ...]] = MappingProxyType({})
         """All tools by server, including the harness's, as its first connection listed them."""
         self.instructions: Mapping[str, str] = MappingProxyType({})
+        self.identities: Mapping[str, ServerIdentity] = MappingProxyType({})
+        """By server, the name and version that its first connection was told."""
         self.malformed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
         """By server, one message for each listed tool that cannot be used."""
         self.hidden_text: Mapping[str, tuple[HiddenText, ...]] = MappingProxyType({})
@@ -111,6 +114,7 @@ class Gateway:
     async def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
         self.instructions = MappingProxyType({server: found.instructions for server, found in opened.items()})
+        self.identities = MappingProxyType({server: found.identity for server, found in opened.items()})
         self.malformed = MappingProxyType({server: found.malformed for server, found in opened.items()})
         for server, connection in opened.items():
             for problem in connection.malformed:

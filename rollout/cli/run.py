@@ -30,8 +30,9 @@ from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
+from rollout.evaluation.outcome import Outcome
 from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
-from rollout.evaluation.resume import RunKey, Settings, compare_settings, engine_settings, is_done, keep_settings
+from rollout.evaluation.resume import Settings, compare_settings, engine_settings, keep_settings
 from rollout.evaluation.run_record import evaluation_record
 from rollout.loop.agent import build_agent
 from rollout.loop.reward import check_reward
@@ -161,17 +162,17 @@ def _api_key(variable: str | None) -> str | None:
     return api_key
 
 
-def _recorded(out: Path, *, resume: bool) -> list[Trace]:
+def _recorded(out: Path, *, resume: bool) -> list[Outcome]:
     if out.exists() and not out.is_dir():
         raise ConfigError("is a file", file=out, key="--out", remedy="name a directory")
-    recorded = list(read_traces(out)) if out.is_dir() else []
+    recorded = list(map(Outcome.of, read_traces(out))) if out.is_dir() else []
     if recorded and not resume:
         raise ConfigError("holds traces already", file=out, key="--out", remedy="add --resume or name another")
     return recorded
 
 
 def _interrupted(out: Path) -> str:
-    kept = sum(is_done(trace) for trace in read_traces(out)) if out.is_dir() else 0
+    kept = sum(outcome.is_done for outcome in map(Outcome.of, read_traces(out))) if out.is_dir() else 0
     trajectories = f"{kept} {'trajectory is' if kept == 1 else 'trajectories are'} kept in {out}"
     return f"interrupted: {trajectories}; the same command with --resume plays the rest"
 
@@ -182,7 +183,7 @@ async def _play(
     *,
     response_tokens: int | None,
     out: Path,
-    recorded: Sequence[Trace],
+    recorded: Sequence[Outcome],
     settings: Settings,
     split: str,
     rows: int | None,
@@ -212,19 +213,19 @@ async def _play(
         tune_collector()
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)
-        done = {RunKey.of(trace.task, trace.origin): trace for trace in recorded if is_done(trace)}
+        done = {outcome.key: outcome for outcome in recorded if outcome.is_done}
         wanted = {job.key for job in jobs}
-        traces = [trace for key, trace in done.items() if key in wanted]
-        resumed = frozenset(trace.id for trace in traces)
-        attempts = Counter(RunKey.of(trace.task, trace.origin) for trace in recorded)
+        outcomes = [outcome for key, outcome in done.items() if key in wanted]
+        resumed = frozenset(outcome.trace for outcome in outcomes)
+        attempts = Counter(outcome.key for outcome in recorded)
         todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
         # Progress is drawn on standard error, and only where that is a terminal.
         with Progress(console=Console(stderr=True)) as progress:
             label = f"{', '.join(gateways)} / {engine.name}"
-            bar = progress.add_task(label, total=len(jobs), completed=len(traces))
+            bar = progress.add_task(label, total=len(jobs), completed=len(outcomes))
 
             def finished(trace: Trace) -> None:
-                traces.append(trace)
+                outcomes.append(Outcome.of(trace))
                 progress.advance(bar)
 
             await play_all(
@@ -238,18 +239,18 @@ async def _play(
                 finished=finished,
             )
         store.close()
-        return Played(engine=engine.name, notes=engine.notes, traces=traces, resumed=resumed)
+        return Played(engine=engine.name, notes=engine.notes, outcomes=outcomes, resumed=resumed)
 
 
-def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Trace]) -> None:
+def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Outcome]) -> None:
     if isinstance(engine, WithoutModel):
         for environment in environments:
             engine.check(environment)
-    if others := {trace.origin.engine for trace in recorded} - {engine.name}:
+    if others := {outcome.key.engine for outcome in recorded} - {engine.name}:
         problem = f"holds traces of engine {', '.join(sorted(others))}"
         raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
     agents = {environment.name: environment.agent for environment in environments}
-    for trace in recorded:
-        if trace.agent != agents.get(trace.task.environment, trace.agent):
-            problem = f"holds traces of {trace.task.environment} by another agent, or by this one with other arguments"
+    for outcome in recorded:
+        if outcome.agent != agents.get(outcome.key.environment, outcome.agent):
+            problem = f"holds traces of {outcome.key.environment} by another agent, or by this one with other arguments"
             raise ConfigError(problem, file=out, key="--out", remedy="name another directory")

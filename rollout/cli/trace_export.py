@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +24,7 @@ from rollout.trace.export import Reproduces, export_preferences, export_sft, ids
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.run_record import TokenIds, read_run_records
+from rollout.trace.trained import SUFFIX, export_trained
 
 
 def export(
@@ -57,11 +58,9 @@ def export(
         remedy = "add --sft, --preferences or --parquet, one of them"
         raise ConfigError("say what to export as", key="--sft", remedy=remedy)
     with Traces(directory) as traces:
-        chosen = traces.traces(where=where)
         if parquet:
-            rows = _as_columns(output, chosen)
-            print_result({"path": str(output), "rows": rows}, f"{output}: {rows} trajectories", as_json=as_json)
-            return int(rows == 0)
+            return _export_columns(traces, where, output, as_json=as_json)
+        chosen = traces.traces(where=where)
         tools = recorded_schemas(traces, tool_config, environments_dir)
         if sft:
             check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer)}
@@ -79,11 +78,26 @@ def export(
     return int(exported.rows + exported.as_ids == 0)
 
 
-def _as_columns(output: Path, traces: Iterable[Trace]) -> int:
+def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:
+    ids: set[str] = set()
+    homes: set[Path] = set()
+
+    def chosen() -> Iterator[Trace]:
+        for entry in traces.entries(where=where, columns=["id", "run", "began_at"]):
+            ids.add(entry["id"])
+            homes.add(traces.home_of(entry))
+            yield traces.read(entry)
+
+    beside = output.with_name(output.name.removesuffix(".parquet") + SUFFIX)
     try:
-        return write_archive(output, traces)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        rows = write_archive(output, chosen())
+        trained = export_trained(sorted(homes), beside, traces=ids)
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=output, key="-o") from error
+    text = f"{output}: {rows} trajectories" + (f"; {beside}: {trained} training samples" if trained else "")
+    print_result({"path": str(output), "rows": rows, "trained_rows": trained}, text, as_json=as_json)
+    return int(rows == 0)
 
 
 def _template_check(model: str) -> Reproduces:

@@ -58,6 +58,8 @@ def _cell(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, float) and name in _NUMBERS:
         return format(value, _NUMBERS[name])
+    if isinstance(value, dict):
+        value = {key: round(each, 3) for key, each in value.items()}
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else str(value)

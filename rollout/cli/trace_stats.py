@@ -16,6 +16,7 @@ from rollout.cli.options import (
     ToolConfig,
     TraceDirectory,
     Where,
+    none_found,
     plain_table,
     print_json,
 )
@@ -62,6 +63,9 @@ def stats(
         if drift:
             played = (trace for trace in traces.traces(where=where) if not trace.is_withdrawn)
             drifted = drifts((siblings(trace), calls_seen(trace)) for trace in played)
+    if not found.trajectories and not found.withdrawn and not as_json:
+        typer.echo(none_found(directory, where), err=True)
+        return 1
     if as_json:
         shown = {"drifted_calls": len(drifted), "drift_example": str(drifted[0]) if drifted else None} if drift else {}
         print_json(asdict(found) | shown)
@@ -76,8 +80,11 @@ def _print_breakdown(traces: Traces, keys: Sequence[str], where: str | None, *, 
         for row in rows:
             print_json(row)
         return int(not rows)
+    if not rows:
+        typer.echo(none_found(traces.directory, where), err=True)
+        return 1
     table = plain_table()
-    for name in rows[0] if rows else ():
+    for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="left" if name in keys else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(_cell, row.values()))
@@ -85,7 +92,7 @@ def _print_breakdown(traces: Traces, keys: Sequence[str], where: str | None, *, 
     if not console.is_terminal:
         console.width = max(80, console.measure(table, options=console.options.update(width=100_000)).maximum)
     console.print(table)
-    return int(not rows)
+    return 0
 
 
 def _cell(value: Any) -> str:

@@ -149,7 +149,7 @@ class Examination:
         await self._choose_task(gateway)
         async with self._lease(gateway) as session:
             connection = session.connection(server)
-            report.protocol_version = connection.protocol_version
+            report.protocol_version = connection.identity.protocol
             raw = await connection.list_raw(timeout_s=self._options.call_timeout_s)
             shown = {tool.name: tool for tool in session.tools.values() if tool.server == server}
             report.tools = examine_tools(

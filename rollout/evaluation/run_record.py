@@ -15,6 +15,7 @@ from rollout.trace.run_record import (
     environment_identity,
     installed_versions,
     model_identity,
+    server_identities,
     source_commit,
     tool_digests,
 )
@@ -30,6 +31,7 @@ def evaluation_record(
         environment=environment_identity(environment),
         tools=[tool.openai_schema() for tool in policy_tools(gateway.catalogue)],
         tool_digests=tool_digests(gateway.catalogue),
+        servers=server_identities(gateway),
         engine=engine.name,
         token_ids=engine.token_ids,
         sampling=asdict(options.sampling),

@@ -85,9 +85,11 @@ class Index:
         """
         self._database.execute("PRAGMA query_only = ON")
         try:
-            yield from self._database.execute(statement, tuple(values))
+            # Not `yield from`, which closes the cursor with the generator: a reader may close the database before, as
+            # a command does whose output goes into `head`.
+            for row in self._database.execute(statement, tuple(values)):  # noqa: UP028
+                yield row
         finally:
-            # A reader may end before its rows do, and close the database first: a pipe into `head` does.
             with contextlib.suppress(sqlite3.ProgrammingError):
                 self._database.execute("PRAGMA query_only = OFF")
 

@@ -14,6 +14,7 @@ from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
 from rollout.trace.index import Index
 from rollout.trace.journal import from_json
 from rollout.trace.record import Trace
+from rollout.trace.trained import TrainedSegment, read_trained
 
 _FLAGS = ("validate", "withdrawn")
 _PLACE = ("file", "place")
@@ -76,7 +77,7 @@ class Traces:
         Raises:
             ConfigError: `where` is not such an expression, or there is no such column.
         """
-        order = [f"{_column(name.lstrip('-'))}{' DESC' if name.startswith('-') else ''} NULLS LAST" for name in sort]
+        order = [_ordered(name) for name in sort]
         shown = [_column(name) for name in columns or COLUMNS]
         selected = ", ".join([*_PLACE, *shown])
         statement = f"SELECT {selected} FROM trajectories {_where(where)} ORDER BY {', '.join([*order, *_PLACE])}"
@@ -114,6 +115,10 @@ class Traces:
         """The directory that the entry's file is in, which has what a trainer computed on it."""
         return self._index.path_of(entry["file"]).parent
 
+    def trained(self, entry: Entry) -> list[TrainedSegment]:
+        """What a trainer computed on the trajectory's segments, by step; empty without a record of it."""
+        return list(read_trained(self.home_of(entry), trace=entry["id"]))
+
     def traces(
         self, *, where: str | None = None, sort: Sequence[str] = (), limit: int | None = None
     ) -> Iterator[Trace]:
@@ -139,10 +144,14 @@ class Traces:
             raise ConfigError(f"cannot be asked for: {error}", key="where", remedy=remedy) from error
 
 
-def _column(name: str) -> str:
+def _column(name: str, key: str = "columns") -> str:
     if name not in COLUMNS:
-        raise ConfigError(f"there is no column {name!r}", key="columns", remedy=f"one of {', '.join(COLUMNS)}")
+        raise ConfigError(f"there is no column {name!r}", key=key, remedy=f"one of {', '.join(COLUMNS)}")
     return f'"{name}"'
+
+
+def _ordered(name: str) -> str:
+    return f"{_column(name.lstrip('-'), 'sort')}{' DESC' if name.startswith('-') else ''} NULLS LAST"
 
 
 def _where(expression: str | None) -> str:

@@ -123,6 +123,7 @@ class MCPAgentLoop(AgentLoopBase):
             seed_key=runtime.settings.sampling_seed_key if is_identified else None,
             images=lambda: images.first(trace.images),
             end_ids=self._end_ids,
+            engine_has_id=is_deterministic,
         )
 
         async def policy_for(_: Session) -> Policy:

@@ -16,6 +16,7 @@ from rollout.trace.run_record import (
     file_digest,
     installed_versions,
     model_identity,
+    server_identities,
     source_commit,
     tool_digests,
 )
@@ -42,6 +43,7 @@ def training_record(
         environment=environment_identity(environment),
         tools=list(offered),
         tool_digests=tool_digests(gateway.catalogue),
+        servers=server_identities(gateway),
         engine="verl",
         sampling={name: rollout[name] for name in _SAMPLING if name in rollout},
         model=model_identity(model["path"]) | {"custom_chat_template": model.get("custom_chat_template")},

@@ -253,6 +253,8 @@ async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_
         await run(config, model, [SHOUT, "PLUM"], asked=asked, session_id=sibling)
     assert runs[0] == runs[1] and len({seed for _, seed in runs[0]}) == 2
     assert {request for request, _ in runs[0]}.isdisjoint(request for request, _ in runs[2])
+    recorded = [(turn.request_ids, turn.seeds) for trace in traces(config) for turn in trace.turns]
+    assert recorded == [([request], [seed]) for asked in runs for request, seed in asked]
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
