@@ -21,6 +21,7 @@ GATEWAY = (
     {"catalogue", "transport"},
     {"connection"},
     {"leases"},
+    {"cassette"},
     {"gateway"},
     {"__init__"},
 )

@@ -60,7 +60,12 @@ async def roll_out(
     async with recorded(trace, store):
         agent = build_agent(environment) or ToolAgent()
         async with gateway.lease(
-            trajectory=trace.id, task=task.task, seed=task.seed, tools=names, later_tools=later
+            trajectory=trace.id,
+            task=task.task,
+            seed=task.seed,
+            tools=names,
+            later_tools=later,
+            identity=trace.origin.identity,
         ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
