@@ -73,10 +73,10 @@ class ReplayedSending(Sending):
     def check_finished(self) -> None:
         """Raises ReplayMismatch where the recorded trajectory made further calls."""
         further = [each for left in self._left.values() for each in left]
-        if further and self._live is None:
+        if further and self._live is None and self._lease.lease.task is not None:
             first = min(further, key=lambda each: each.number)
             problem = (
-                f"the recording goes on with {_shown(first.call.tool, first.call.arguments)}, the trajectory ended"
+                f"the recording goes on with {_shown(first.call.tool, first.call.arguments)}, and the trajectory ended"
             )
             raise ReplayMismatch(f"{first.where}: {problem}", server=first.call.server)
 
@@ -111,12 +111,12 @@ class ReplayedSending(Sending):
     def _find(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> CallOnTape | ReplayMismatch:
         asked = self._secrets.redacted_json(dict(arguments))
         key = unnamed(call_key(tool.server, tool.name, asked), self._id)
-        if is_query(tool.role) or self._lease.lease.task is None:
-            problem = f"{self._lease.where} has no call {_shown(tool.name, asked)}"
-            return self._query(key) or ReplayMismatch(problem, server=tool.server, tool=tool.name)
         left = self._left.get(tool.server)
         if left and left[0].key == key:
             return left.popleft()
+        if is_query(tool.role) or self._lease.lease.task is None:
+            problem = f"{self._lease.where} has no call {_shown(tool.name, asked)}"
+            return self._query(key) or ReplayMismatch(problem, server=tool.server, tool=tool.name)
         if not left:
             problem = f"{self._lease.where}: no further call was recorded, asked was {_shown(tool.name, asked)}"
         else:

@@ -138,15 +138,15 @@ class ReplayedLeases:
         )
 
     def _next(self, task: str | None, seed: int, identity: Identity) -> LeaseOnTape | ReplayMismatch:
-        """The next recorded lease of a key. A lease without a task only reads, and needs no recorded one."""
+        """The next recorded lease of a key. A lease without a task may only read, and then needs no recorded one."""
         path = str(self._cassette.path)
-        if task is None:
-            return LeaseOnTape(path, RecordedLease(kind="lease", gateway=self._name, task=None, seed=seed))
         key = lease_key(self._name, task, seed, identity)
         recorded, given = self._cassette.leases.get(key, []), self._given.get(key, 0)
         if given < len(recorded):
             self._given[key] = given + 1
             return recorded[given]
+        if task is None:
+            return LeaseOnTape(path, RecordedLease(kind="lease", gateway=self._name, task=None, seed=seed))
         asked = f"{self._name}: task {task!r}, seed {seed}, {canonical_json(dict(identity))}"
         if recorded:
             return ReplayMismatch(f"{path} has {asked} {len(recorded)} times, and it was asked for once more")

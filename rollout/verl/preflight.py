@@ -224,11 +224,13 @@ async def _check_environment(
         raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
     warn_of_several_updates(environment, config)
-    async with opened_environment(environment) as gateway:
+    replay = settings.opened_replay()
+    async with opened_environment(environment, replay=replay) as gateway:
         problems, schemas = await environment_problems(environment, gateway, own, lock.entries, lock_path=lock.path)
         _raise_first(problems)
-        async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
-            pass  # the servers can be reset to the first row's task
+        if replay is None:
+            async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
+                pass  # the servers can be reset to the first row's task
     return Shown(schemas, environment.has_user_messages)
 
 
