@@ -121,6 +121,7 @@ async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
     raised.
     """
     trace.began_at, began = time.time(), time.monotonic()
+    store.heartbeat.begin(trace)
     try:
         yield
     except (ConfigError, GatewayError, RolloutError) as error:
