@@ -23,6 +23,7 @@ from rollout.engines.recorded import RecordedTraces
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.validation import locked_tools
 from rollout.loop.limits import Limits
+from rollout.telemetry import export_spans
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.reader import Traces
 from rollout.trace.store import TraceStore
@@ -56,6 +57,8 @@ class Runtime:
         self.store = TraceStore(self.settings.trace_dir)
         self.reward_parts = reward_parts(self.settings)
         self._exits = ExitStack()
+        if self.settings.otel:
+            self._exits.callback(export_spans(key=f"{KEY}.otel"))
         stored = self.settings.recorded_engine
         self.recorded = None if stored is None else RecordedTraces(self._exits.enter_context(Traces(stored)))
         """Stored trajectories that are played in place of the inference server's model."""

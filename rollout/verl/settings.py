@@ -92,6 +92,8 @@ class Settings(BaseModel):
     """What a replay does where the cassette differs: `fail` withdraws the trajectory, `live` goes on with servers."""
     recorded_engine: Path | None = None
     """A directory of traces whose ids and log-probabilities are returned in place of the inference server's."""
+    otel: bool = False
+    """Whether workers send spans of trajectories, turns and calls, as OTEL_EXPORTER_OTLP_ENDPOINT says."""
     sampling_seed_key: str | None = None
     """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
     max_sessions: int | None = Field(default=None, ge=1)
