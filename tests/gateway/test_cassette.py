@@ -365,18 +365,18 @@ async def test_a_server_that_was_ended_for_its_memory_is_gone_in_the_replay_too(
 ) -> None:
     path = tmp_path / "a.jsonl"
     made = GatewayConfig.model_validate(
-        {"servers": {"shop": mini("hoard", "echo", scope="process", max_memory_mb=256)}}
+        {"servers": {"shop": mini("abort", "hoard", scope="process", max_memory_mb=256)}}
     )
 
     async def hoarded(gateway: Gateway) -> list[str]:
         async with lease(gateway) as session:
-            return [(await session.call("hoard", {})).text for _ in range(2)]
+            return [(await session.call(name, {})).text for name in ("hoard", "abort", "hoard")]
 
     recorder = Recorder(path)
     async with Gateway(made, name="shop", record=recorder) as gateway:
         recorded = await hoarded(gateway)
     recorder.close()
-    assert recorded[0].startswith("hoard is gone: its server was ended because ")
+    assert recorded[1].startswith("abort is gone: its server was ended because it used up its 256 MB")
     async with replaying(path, made) as gateway:
         assert await hoarded(gateway) == recorded
 
