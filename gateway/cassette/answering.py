@@ -181,7 +181,8 @@ def _first_difference(one: Any, other: Any, path: str = "") -> str:
 
 def _pairs(one: Any, other: Any) -> list[tuple[object, Any, Any]]:
     """The members of two objects, or the items of two lists, with None where one has none."""
-    if isinstance(one, list):
-        one, other = (dict(enumerate(cast("list[Any]", each))) for each in (one, other))
-    first, second = cast("dict[object, Any]", one), cast("dict[object, Any]", other)
+    first, second = (
+        dict(enumerate(cast("list[Any]", each))) if isinstance(each, list) else cast("dict[object, Any]", each)
+        for each in (one, other)
+    )
     return [(name, first.get(name), second.get(name)) for name in {**first, **second}]
