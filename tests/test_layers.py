@@ -21,11 +21,12 @@ GATEWAY = (
     {"catalogue", "transport"},
     {"connection"},
     {"leases"},
+    {"cassette"},
     {"gateway"},
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types", "decoding", "collector"},
+    {"errors", "types", "decoding", "collector", "telemetry"},
     {"environment", "formats"},
     {"trace"},
     {"loop", "tokens"},

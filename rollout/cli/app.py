@@ -22,6 +22,7 @@ COMMANDS = {
     "data": "Write an environment's tasks as rows for verl, or examine rows before a run.",
     "run": "Evaluate: roll environments out without a trainer.",
     "compare": "Compare two runs over the rows that both played.",
+    "rescore": "Score recorded trajectories again, under a changed reward.",
     "trace": "Read recorded trajectories.",
     "bench": "Measure what the gateway costs on this machine.",
 }

@@ -13,12 +13,13 @@ from typing import Annotated, Any
 import anyio
 import typer
 from pydantic import TypeAdapter, ValidationError
-from rich.console import Console
-from rich.progress import Progress
 
+from gateway.cassette.replaying import Missing
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
+from rollout.cli.cassettes import Cassettes, Record, ReplayFrom, ReplayMissing
+from rollout.cli.live import ProgressEvery, shown_live
 from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
 from rollout.collector import tune_collector
@@ -37,6 +38,7 @@ from rollout.evaluation.run_record import evaluation_record
 from rollout.loop.agent import build_agent
 from rollout.loop.reward import check_reward
 from rollout.loop.thinking import check_thoughts
+from rollout.telemetry import export_spans
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore, read_traces
@@ -50,8 +52,8 @@ def run(
     engine: Annotated[
         str,
         typer.Option(
-            help="expert, random, none, a model's directory, the URL of an SGLang or vLLM server, chat:URL or "
-            "anthropic:URL of a chat API, or MODULE:FACTORY."
+            help="expert, random, none, recorded:DIR (stored traces), a model's directory, the URL of an SGLang or vLLM "
+            "server, chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],
@@ -86,6 +88,11 @@ def run(
     dtype: Annotated[
         str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved by default.")
     ] = None,
+    record: Record = None,
+    replay: ReplayFrom = None,
+    replay_missing: ReplayMissing = Missing.FAIL,
+    progress_every: ProgressEvery = 10.0,
+    otel: Annotated[bool, typer.Option("--otel", help="Send spans as OTEL_EXPORTER_OTLP_ENDPOINT says.")] = False,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
@@ -134,12 +141,18 @@ def run(
         split=split,
         rows=rows,
         samples=samples,
+        cassettes=Cassettes(record=record, replay=replay, missing=replay_missing),
+        progress_every=progress_every,
     )
+    stop_spans = export_spans(key="--otel") if otel else None
     try:
         played = anyio.run(play)
     except KeyboardInterrupt:
         typer.echo(_interrupted(out), err=True)
         return INTERRUPTED
+    finally:
+        if stop_spans is not None:
+            stop_spans()
     total = print_report(played, loaded, out=out, split=split, samples=samples, success_at=success_at, as_json=as_json)
     return int(total.failed > 0)
 
@@ -188,10 +201,13 @@ async def _play(
     split: str,
     rows: int | None,
     samples: int,
+    cassettes: Cassettes,
+    progress_every: float,
 ) -> Played:
     """Play the rows that are not recorded yet; a failed trajectory of an earlier run is played again."""
     store = TraceStore(out, key="--out")
     async with AsyncExitStack() as stack:
+        recorder, replay = stack.enter_context(cassettes.opened())
         engine = await stack.enter_async_context(opened_engine(options))
         _check(engine, environments, out, recorded)
         store.check()
@@ -200,7 +216,7 @@ async def _play(
         runs: dict[str, RunRecord] = {}
         jobs: list[Job] = []
         for environment in environments:
-            gateway = await stack.enter_async_context(opened_environment(environment))
+            gateway = await stack.enter_async_context(opened_environment(environment, record=recorder, replay=replay))
             gateways[environment.name] = gateway
             tasks = await environment_tasks(environment, gateway, split, rows)
             if isinstance(engine, ModelEngine) and tasks:
@@ -219,15 +235,18 @@ async def _play(
         resumed = frozenset(outcome.trace for outcome in outcomes)
         attempts = Counter(outcome.key for outcome in recorded)
         todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
-        # Progress is drawn on standard error, and only where that is a terminal.
-        with Progress(console=Console(stderr=True)) as progress:
-            label = f"{', '.join(gateways)} / {engine.name}"
-            bar = progress.add_task(label, total=len(jobs), completed=len(outcomes))
 
-            def finished(trace: Trace) -> None:
-                outcomes.append(Outcome.of(trace))
-                progress.advance(bar)
+        def finished(trace: Trace) -> None:
+            outcomes.append(Outcome.of(trace))
 
+        showing = shown_live(
+            f"{', '.join(gateways)} / {engine.name}",
+            store.heartbeat.progress.activity,
+            total=len(jobs),
+            earlier=len(outcomes),
+            every_s=progress_every,
+        )
+        async with showing:
             await play_all(
                 todo,
                 gateways=gateways,

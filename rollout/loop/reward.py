@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -27,7 +28,9 @@ from rollout.types import Message
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Score(BaseModel):
+class Judged(BaseModel):
+    """What the server's `score` tool gave."""
+
     score: Finite
     parts: dict[str, Finite] = Field(default_factory=dict)
 
@@ -67,14 +70,19 @@ async def score(
         RewardError: a function or a judge of the environment's gave no number.
         GatewayError: the world broke.
     """
-    config = environment.reward
-    messages = judged_messages(trace, environment.thinking.reward)
-    judged = await _judged(config, messages, session)
-    parts = judged.parts | {str(name): value for name, value in components(config, trace).items()}
-    parts |= await function_parts(config, trace, WorldScore(score=judged.score, parts=judged.parts))
-    if config.rubric is not None:
-        parts |= await rubric_parts(config.rubric, _judge_of(environment), messages, judgements)
+    judged = await judge(environment, trace, session)
+    own = await own_parts(environment, trace, judged, judgements)
+    return weigh(environment.reward, trace, judged, own, penalty)
+
+
+def weigh(config: RewardConfig, trace: Trace, judged: Judged, own: Mapping[str, float], penalty: float) -> Reward:
+    """The reward from the server's score, the environment's own parts, the trace and the filters' penalty.
+
+    Raises ConfigError as `score`.
+    """
     turns = [config.weight(Component.TURNS) * turn.reward for turn in trace.turns]
+    computed = {str(name): value for name, value in components(config, trace).items()}
+    parts = {**judged.parts, **computed, **own}
     weighed = [config.weight(name) * value for name, value in parts.items()]
     return Reward(
         # `fsum` rounds once, so that 0.6 + 0.3 + 0.1 is 1.
@@ -85,11 +93,26 @@ async def score(
     )
 
 
-async def _judged(config: RewardConfig, messages: list[Message], session: Session) -> _Score:
-    """The score of the environment's server, with all parts in the order of the environment; 0 where it has none."""
+async def own_parts(environment: Environment, trace: Trace, judged: Judged, judgements: Path) -> dict[str, float]:
+    """What the environment's functions and its rubric give. Raises RewardError and ConfigError as `score`."""
+    config = environment.reward
+    parts = await function_parts(config, trace, WorldScore(score=judged.score, parts=judged.parts))
+    if config.rubric is not None:
+        messages = judged_messages(trace, environment.thinking.reward)
+        parts |= await rubric_parts(config.rubric, _judge_of(environment), messages, judgements)
+    return parts
+
+
+async def judge(environment: Environment, trace: Trace, session: Session) -> Judged:
+    """The score of the environment's server, with all parts in the order of the environment; 0 where it has none.
+
+    Raises HarnessError and GatewayError as `score`.
+    """
+    config = environment.reward
     if config.server is None:
-        return _Score(score=0.0, parts=dict.fromkeys(config.parts, 0.0))
-    judged, _ = await call_harness(session, Role.SCORE, {"messages": messages}, _Score, server=config.server)
+        return Judged(score=0.0, parts=dict.fromkeys(config.parts, 0.0))
+    messages = judged_messages(trace, environment.thinking.reward)
+    judged, _ = await call_harness(session, Role.SCORE, {"messages": messages}, Judged, server=config.server)
     named = set(config.parts)
     if undeclared := judged.parts.keys() - named:
         problem = f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name"
@@ -97,7 +120,7 @@ async def _judged(config: RewardConfig, messages: list[Message], session: Sessio
     if missing := named - judged.parts.keys():
         problem = f"the score lacks the parts {sorted(missing)}, which the environment's reward.parts names"
         raise HarnessError(problem, server=config.server, tool="score")
-    return _Score(score=judged.score, parts={name: judged.parts[name] for name in config.parts})
+    return Judged(score=judged.score, parts={name: judged.parts[name] for name in config.parts})
 
 
 def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:

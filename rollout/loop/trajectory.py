@@ -20,6 +20,7 @@ from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits
 from rollout.loop.reward import score
 from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
+from rollout.loop.spans import Spans, spans_of_this_program
 from rollout.loop.supervision import supervise
 from rollout.loop.turns import Turns
 from rollout.loop.user import User
@@ -58,10 +59,16 @@ async def roll_out(
     task, trace.agent = trace.task, environment.agent
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
     later = task.later_tools
-    async with recorded(trace, store):
+    spans = spans_of_this_program()
+    async with recorded(trace, store, spans):
         agent = build_agent(environment) or ToolAgent()
         async with gateway.lease(
-            trajectory=trace.id, task=task.task, seed=task.seed, tools=names, later_tools=later
+            trajectory=trace.id,
+            task=task.task,
+            seed=task.seed,
+            tools=names,
+            later_tools=later,
+            identity=trace.origin.identity,
         ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
@@ -75,6 +82,7 @@ async def roll_out(
                     tokens=tokens,
                     schemas=[schema for schema in schemas if schema["function"]["name"] not in later],
                     callable_schemas=schemas,
+                    spans=spans,
                 )
                 filters = Filters(environment.filters)
                 turns = Turns(trace, session, policy, user, context, filters, sealed=environment.agent is not None)
@@ -110,7 +118,7 @@ class ToolAgent:
 
 
 @asynccontextmanager
-async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
+async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenerator[None]:
     """The failure boundary of a trajectory: whatever happens in the block, its trace is written at the end.
 
     A broken world, a wrong configuration and a failed engine are recorded as the trace's failure and not raised, since
@@ -118,8 +126,10 @@ async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
     raised.
     """
     trace.began_at, began = time.time(), time.monotonic()
+    store.heartbeat.begin(trace)
     try:
-        yield
+        with spans.trajectory(trace):
+            yield
     except (ConfigError, GatewayError, RolloutError) as error:
         log.warning("trajectory failed", trajectory=trace.id, code=error.code, error=str(error))
         trace.fail(error.code, str(error))

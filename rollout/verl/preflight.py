@@ -234,10 +234,12 @@ async def _check_environment(
         raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
     warn_of_several_updates(environment, config)
-    async with opened_environment(environment) as gateway:
+    replay = settings.opened_replay()
+    async with opened_environment(environment, replay=replay) as gateway:
         problems, schemas = await environment_problems(environment, gateway, own, lock.entries, lock_path=lock.path)
         _raise_first(problems)
-        await check_world(environment, gateway, own[0])
+        if replay is None:
+            await check_world(environment, gateway, own[0])
     return Shown(schemas, environment.has_user_messages)
 
 

@@ -7,6 +7,7 @@ agent loop could use to share state within a worker.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +15,22 @@ import anyio
 import structlog
 from omegaconf import DictConfig
 
+from gateway.cassette.recording import Recorder
 from gateway.catalogue.tool_config import LockEntry
 from gateway.gateway import Gateway
 from rollout.collector import tune_collector
+from rollout.engines.recorded import RecordedTraces
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.validation import locked_tools
 from rollout.loop.limits import Limits
+from rollout.telemetry import export_spans
 from rollout.tokens.verl_builder import ContinuousTokens
+from rollout.trace.reader import Traces
 from rollout.trace.store import TraceStore
 from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
 from rollout.verl.gateways import Gateways
 from rollout.verl.run_record import training_record
-from rollout.verl.settings import Settings, limits_for, reward_parts, workers_per_node
+from rollout.verl.settings import KEY, Settings, limits_for, reward_parts, workers_per_node
 from rollout.verl.tool_agent_sessions import ToolAgentSessions
 
 log = structlog.get_logger(__name__)
@@ -51,11 +56,22 @@ class Runtime:
         self.settings = Settings.of(config)
         self.store = TraceStore(self.settings.trace_dir)
         self.reward_parts = reward_parts(self.settings)
+        self._exits = ExitStack()
+        if self.settings.otel:
+            self._exits.callback(export_spans(key=f"{KEY}.otel"))
+        stored = self.settings.recorded_engine
+        self.recorded = None if stored is None else RecordedTraces(self._exits.enter_context(Traces(stored)))
+        """Stored trajectories that are played in place of the inference server's model."""
         self._config = config
         self._rollout, self._lock, self._gateways = config.actor_rollout_ref.rollout, lock, gateways
         self._workers_per_node = workers_per_node(config)
         self._open: dict[str, OpenEnvironment] = {}
         self._narrow_view: bool | None = None
+
+    def close(self) -> None:
+        """Close the files of stored traces."""
+        self.store.close()
+        self._exits.close()
 
     def tokens(self, builder: Any, tokenizer: Any) -> ContinuousTokens:
         """Build a trajectory's token builder. Its template is probed once per worker, which has one model.
@@ -116,14 +132,19 @@ class Worker:
             ConfigError: our section of the configuration is wrong.
         """
         if self.runtime is None:
-            self.runtime = Runtime(config, lock, self.gateways)
+            runtime = Runtime(config, lock, self.gateways)
+            settings = runtime.settings
+            self.gateways.replay = settings.opened_replay()
+            if settings.record is not None:
+                self.gateways.record = Recorder(settings.record, in_directory=True, key=f"{KEY}.record")
+            self.runtime = runtime
         return self.runtime
 
     async def close(self) -> None:
         """Stop the servers and close the trace store."""
         await self.gateways.close()
         if self.runtime is not None:
-            self.runtime.store.close()
+            self.runtime.close()
             self.runtime = None
         self._collector = None
 

@@ -10,6 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from verl.utils.import_utils import resolve_config_path
 
+from gateway.cassette.reading import Cassette
+from gateway.cassette.replaying import Missing, Replay
 from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingConfig, ThinkingContext, environment_names, load_environment
@@ -82,6 +84,16 @@ class Settings(BaseModel):
     """A group with fewer trajectories left is withdrawn whole; at most `rollout.n`, so 1 where that is 1."""
     record_trained: bool = False
     """Whether the trainer writes what it computed on each token beside the traces; needs our trainer, `mcp_sync`."""
+    record: Path | None = None
+    """A directory for a cassette of each worker, with every answer of the servers."""
+    replay: Path | None = None
+    """A cassette, or a directory of some, that answers in place of the servers."""
+    replay_missing: Missing = Missing.FAIL
+    """What a replay does where the cassette differs: `fail` withdraws the trajectory, `live` goes on with servers."""
+    recorded_engine: Path | None = None
+    """A directory of traces whose ids and log-probabilities are returned in place of the inference server's."""
+    otel: bool = False
+    """Whether workers send spans of trajectories, turns and calls, as OTEL_EXPORTER_OTLP_ENDPOINT says."""
     sampling_seed_key: str | None = None
     """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
     max_sessions: int | None = Field(default=None, ge=1)
@@ -115,6 +127,10 @@ class Settings(BaseModel):
             remedy = "name the directory with the environments' YAML files"
             raise ConfigError(f"no such directory: {directory}", key=f"{KEY}.environments_dir", remedy=remedy)
         return settings.model_copy(update={"environments_dir": directory, "trace_dir": settings.trace_dir.absolute()})
+
+    def opened_replay(self) -> Replay | None:
+        """The cassette to replay, read; None without one. Raises ConfigError where it cannot be read."""
+        return None if self.replay is None else Replay(Cassette.read(self.replay), self.replay_missing)
 
     def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
