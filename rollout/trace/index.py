@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 FILE = "traces.index.sqlite"
 BUSY_TIMEOUT_S = 30.0
 """Seconds to wait for another reader that brings the same index up to date."""
-_VERSION = 2
+_VERSION = 3
 _COMMIT_ROWS = 2000
 _TABLES = f"""
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER, indexed INTEGER);
@@ -41,17 +41,22 @@ class Index:
 
     Args:
         directory: of the traces. Where it cannot be written, the index is made in a temporary directory.
+        path: of the index's file; beside the traces by default.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, path: Path | None = None) -> None:
         self._directory = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._path = directory / FILE
+        self._path = path or directory / FILE
         try:
             self._database = self._opened()
         except sqlite3.OperationalError:
             self._move()
             self._database = self._opened()
+
+    def beside(self) -> Index:
+        """A second connection to the same file, for another thread."""
+        return Index(self._directory, self._path)
 
     def close(self) -> None:
         self._database.close()

@@ -38,7 +38,10 @@ class Traces:
         self.directory = Path(directory)
         if not self.directory.is_dir():
             raise ConfigError("no such directory", file=self.directory, remedy="name the directory of the traces")
-        self._index = Index(self.directory)
+        self._open(Index(self.directory))
+
+    def _open(self, index: Index) -> None:
+        self._index = index
         self._archive: ArchiveReader | None = None
 
     def __enter__(self) -> Self:
@@ -46,6 +49,19 @@ class Traces:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def beside(self) -> Traces:
+        """A second reader of the same index, for another thread. It does not bring the index up to date.
+
+        Call it in the thread that uses the second one.
+        """
+        other = object.__new__(type(self))
+        other.directory = self.directory
+        other._open(self._index.beside())
+        return other
+
+    def close(self) -> None:
         self._index.close()
 
     def refresh(self) -> None:
@@ -63,6 +79,7 @@ class Traces:
         sort: Sequence[str] = (),
         columns: Sequence[str] | None = None,
         limit: int | None = None,
+        offset: int = 0,
     ) -> Iterator[Entry]:
         """The entries of trajectories, as dictionaries; they stream.
 
@@ -72,6 +89,7 @@ class Traces:
                 files and of writing by default.
             columns: all by default.
             limit: the most entries.
+            offset: entries to leave out at the beginning; only with `limit`.
 
         Raises:
             ConfigError: `where` is not such an expression, or there is no such column.
@@ -80,18 +98,20 @@ class Traces:
         shown = [_column(name) for name in columns or COLUMNS]
         selected = ", ".join([*_PLACE, *shown])
         statement = f"SELECT {selected} FROM trajectories {_where(where)} ORDER BY {', '.join([*order, *_PLACE])}"
-        for row in self._query(statement + (f" LIMIT {int(limit)}" if limit is not None else "")):
+        if limit is not None:
+            statement += f" LIMIT {int(limit)} OFFSET {int(offset)}"
+        for row in self.query(statement):
             yield _entry(row)
 
     def count(self, where: str | None = None) -> int:
         """The number of trajectories; raises as `entries`."""
-        (row,) = self._query(f"SELECT count(*) FROM trajectories {_where(where)}")
+        (row,) = self.query(f"SELECT count(*) FROM trajectories {_where(where)}")
         return int(row[0])
 
     def widths(self, columns: Sequence[str], where: str | None = None) -> list[int]:
         """The length of the longest text of each column; raises as `entries`."""
         longest = ", ".join(f"max(length({_column(name)}))" for name in columns)
-        (row,) = self._query(f"SELECT {longest} FROM trajectories {_where(where)}")
+        (row,) = self.query(f"SELECT {longest} FROM trajectories {_where(where)}")
         return [width or 0 for width in row]
 
     def read(self, entry: Entry) -> Trace:
@@ -105,7 +125,7 @@ class Traces:
         except (FileNotFoundError, TornArchive):
             self.refresh()  # archived since the entry was read
         statement = "SELECT file, place, id FROM trajectories WHERE id = ? AND run = ? AND began_at = ?"
-        again = next(self._query(statement, [entry["id"], entry["run"], entry["began_at"]]), None)
+        again = next(self.query(statement, [entry["id"], entry["run"], entry["began_at"]]), None)
         if again is None:
             raise ConfigError("its file is gone", file=self.directory, key=entry["id"])
         return self._record(_entry(again))
@@ -131,7 +151,12 @@ class Traces:
             file.seek(place)
             return from_json(file.readline(), where=f"{path}:{place}")
 
-    def _query(self, statement: str, values: Sequence[Any] = ()) -> Iterator[sqlite3.Row]:
+    def query(self, statement: str, values: Sequence[Any] = ()) -> Iterator[sqlite3.Row]:
+        """Run one SQL query over the index's tables `trajectories` and `files`; the rows stream.
+
+        Raises:
+            ConfigError: it is wrong, or would change the index.
+        """
         try:
             yield from self._index.query(statement, values)
         except sqlite3.Error as error:

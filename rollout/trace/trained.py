@@ -12,7 +12,7 @@ import hashlib
 import math
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,20 +138,25 @@ def _trained(rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanA
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(kept), mask=pa.array(missing))
 
 
-def read_trained(directory: str | Path, *, trace: str | None = None) -> Iterator[TrainedSegment]:
+def read_trained(
+    directory: str | Path, *, trace: str | Collection[str] | None = None, step: int | None = None
+) -> Iterator[TrainedSegment]:
     """Read what was computed on the segments of traces in a directory, by step and then by time of writing.
 
     A file that cannot be read is logged and skipped.
 
     Args:
         directory: of the traces.
-        trace: id of the only trace to read; None reads all.
+        trace: id of the only trace to read, or several ids; None reads all.
+        step: the only step to read, which is one file; None reads all.
     """
-    for path in sorted((Path(directory) / DIRECTORY).glob(f"*{SUFFIX}")):
+    wanted = [trace] if isinstance(trace, str) else None if trace is None else sorted(trace)
+    begin = "" if step is None else f"{step:08d}-"
+    for path in sorted((Path(directory) / DIRECTORY).glob(f"{begin}*{SUFFIX}")):
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=64):
-                    rows = batch if trace is None else batch.filter(pc.field("trace") == trace)
+                    rows = batch if wanted is None else batch.filter(pc.field("trace").isin(wanted))
                     yield from map(_segment, rows.to_pylist())
         except (OSError, pa.ArrowInvalid) as error:
             log.warning("not a record of a training step, skipped", file=str(path), problem=str(error))
