@@ -36,8 +36,7 @@ class Traces:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        if not self.directory.is_dir():
-            raise ConfigError("no such directory", file=self.directory, remedy="name the directory of the traces")
+        check_directory(self.directory)
         self._open(Index(self.directory))
 
     def _open(self, index: Index) -> None:
@@ -51,18 +50,25 @@ class Traces:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def beside(self) -> Traces:
+    def beside(self, *, query_timeout_s: float) -> Traces:
         """A second reader of the same index, for another thread. It does not bring the index up to date.
 
         Call it in the thread that uses the second one.
+
+        Args:
+            query_timeout_s: seconds after which a query raises ConfigError.
         """
         other = object.__new__(type(self))
         other.directory = self.directory
-        other._open(self._index.beside())
+        other._open(self._index.beside(query_timeout_s))
         return other
 
     def close(self) -> None:
         self._index.close()
+
+    def prepare(self) -> None:
+        """Make the tables of an index that is missing, torn or of another version, without reading traces."""
+        self._index.prepare()
 
     def refresh(self) -> None:
         """Add what was written since the directory was opened.
@@ -162,6 +168,12 @@ class Traces:
         except sqlite3.Error as error:
             remedy = f"an SQL expression over {', '.join(COLUMNS)}"
             raise ConfigError(f"cannot be asked for: {error}", key="where", remedy=remedy) from error
+
+
+def check_directory(directory: Path) -> None:
+    """Raise ConfigError where there is no such directory."""
+    if not directory.is_dir():
+        raise ConfigError("no such directory", file=directory, remedy="name the directory of the traces")
 
 
 def _column(name: str) -> str:
