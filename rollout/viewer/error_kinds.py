@@ -20,7 +20,7 @@ KIND_SHARE = 0.1
 """A kind is reported if it has this share of the trajectories with a low reward."""
 MOST_KINDS = 3
 _MOST_READ = 20_000
-_CANDIDATES = 24
+_CANDIDATES = 60
 _SHOWN_TOKENS = 4
 _SHOWN = 180
 THRESHOLD = (
@@ -135,7 +135,12 @@ def _in_training(scope: Scope, filters: dict[str, str]) -> list[Example]:
     """Training trajectories of a kind that an update pushed down most, with the tokens that it moved."""
     where = f"{scope.pages.where({**scope.filters, **filters})} AND NOT withdrawn"
     found: list[tuple[float, Example]] = []
+    groups: set[tuple[object, ...]] = set()
     for entry in scope.entries(where, sort=["reward", "-step"], limit=_CANDIDATES):
+        group = (entry["step"], entry["uid"], entry["row"])
+        if group in groups:
+            continue  # siblings often fail alike
+        groups.add(group)
         trained = scope.pages.trained(entry, [entry["id"]]).get(entry["id"], [])
         trace = scope.pages.traces.read(entry)
         tokens = pushed_down(trace, trained, scope)

@@ -82,7 +82,7 @@
     form: (view, given, options = {}) => {
       const { el } = Viewer;
       const go = (change) => (location.hash = address(view, { ...given, page: "", ...change }));
-      const shown = [...FIRST.filter((name) => name !== "split" || !Viewer.isExport || true), ...Object.keys(NAMES).filter((name) => given[name] && !FIRST.includes(name))];
+      const shown = [...FIRST, ...Object.keys(NAMES).filter((name) => given[name] && !FIRST.includes(name))];
       const fields = shown.map((name) => {
         const [label, hint] = NAMES[name];
         const known = name === "split" ? ["train", "held-out", "evaluation"] : options[name];
@@ -95,7 +95,10 @@
       const more = el("select", { "aria-label": "add a filter", onchange: (event) => { const name = event.target.value; event.target.closest("form").insertBefore(added(name), event.target.closest(".field")); event.target.value = ""; document.getElementById(`filter-${name}`).focus(); } }, el("option", { value: "" }, "+ filter"), others.map((name) => el("option", { value: name }, NAMES[name][0])));
       const added = (name) => el("div", { class: `field ${name}` }, el("label", { for: `filter-${name}` }, NAMES[name][0]), el("input", { id: `filter-${name}`, placeholder: NAMES[name][1], onchange: (event) => go({ [name]: event.target.value.trim() }) }));
       const clear = Object.keys(given).some((name) => NAMES[name]) && el("button", { type: "button", onclick: () => (location.hash = address(view, { sort: given.sort })) }, "clear");
-      return el("form", { class: "filters", "aria-label": "filters", onsubmit: (event) => event.preventDefault() }, fields, el("div", { class: "field" }, el("label", {}, " "), more), clear && el("div", { class: "field" }, el("label", {}, " "), clear));
+      const isWide = matchMedia("(min-width: 641px)").matches;
+      const isUsed = Object.keys(given).some((name) => NAMES[name] && given[name]);
+      const form = el("form", { class: "filters", "aria-label": "filters", onsubmit: (event) => event.preventDefault() }, fields, el("div", { class: "field" }, el("label", {}, " "), more), clear && el("div", { class: "field" }, el("label", {}, " "), clear));
+      return el("details", { class: "filter-box", open: isWide || isUsed }, el("summary", {}, "filters"), form);
     },
   };
 })();

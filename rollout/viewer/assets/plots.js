@@ -27,7 +27,9 @@
         axes: [{ ...axis, size: 26 }, { ...axis, size: 48, values: (_, splits) => splits.map((value) => format(value)) }],
         series: [{ label: "step" }, ...usable.map((line) => ({ label: Viewer.plain(line.label), stroke: style(COLOURS[line.index % COLOURS.length]), width: 2, dash: line.dash, spanGaps: true, points: { show: steps.length < 40, size: 5 }, value: (_, value) => (value === null || value === undefined ? "–" : format(value)) }))],
       };
-      return new uPlot(options, [steps, ...columns], box);
+      const plot = new uPlot(options, [steps, ...columns], box);
+      plot.setLegend({ idx: steps.length - 1 });
+      return plot;
     };
     made.push({ box, draw });
     return box;

@@ -25,21 +25,46 @@
     return el("td", {}, parts);
   }
 
+  // Members without copies: [member, samples that are the same]; the chosen one first, then by reward.
+  function distinct(answer, at, facts) {
+    const kinds = new Map();
+    answer.members.forEach((member, index) => {
+      const key = JSON.stringify([member.length, member.turns, answer.shared[at][index]]);
+      kinds.set(key, [...(kinds.get(key) || []), member]);
+    });
+    const reward = (member) => facts.get(member.id)?.reward ?? -Infinity;
+    return [...kinds.values()]
+      .map((own) => [own.find((each) => each === answer.members[at]) || own[0], own])
+      .sort(([one], [other]) => (one === answer.members[at] ? -1 : other === answer.members[at] ? 1 : reward(other) - reward(one)));
+  }
+
+  function heading(member, own, base, facts, answer, at) {
+    const fact = facts.get(member.id) || {};
+    const common = answer.shared[at][answer.members.indexOf(member)];
+    const copies = own.filter((each) => each !== member).map((each) => link(page(each.id, { tab: "siblings" }), `${facts.get(each.id)?.sample ?? "?"} `));
+    return el(
+      "th",
+      { scope: "col", class: member === base ? "base" : "" },
+      el("div", {}, link(page(member.id, { tab: "siblings" }), `sample ${fact.sample ?? "?"}`), " ", Viewer.rewardChip(fact.reward), copies.length ? el("small", {}, "copies: ", copies) : null),
+      el("small", {}, fact.advantage === null || fact.advantage === undefined ? null : `advantage ${number(fact.advantage)} · `, fact.stop_reason || "", " · ", link(page(member.id, member === base ? { tab: "tokens" } : { tab: "tokens", token: Math.min(common, member.length - 1) }), "tokens")),
+      el("small", {}, member === base ? "compared with" : `differs from token ${number(common)} on`),
+    );
+  }
+
   function comparison(id, answer, group) {
     const at = Math.max(0, answer.members.findIndex((each) => each.id === id));
     const base = answer.members[at];
-    const members = [base, ...answer.members.filter((each) => each !== base)];
     const facts = new Map(group.map((each) => [each.id, each]));
+    const columns = distinct(answer, at, facts);
+    const members = columns.map(([member]) => member);
     const rows = Math.max(...members.map((each) => each.turns.length));
-    const head = members.map((each) => {
-      const own = facts.get(each.id) || {};
-      const common = answer.shared[at][answer.members.indexOf(each)];
-      return el("th", { scope: "col", class: each === base ? "base" : "" }, el("div", {}, link(page(each.id, { tab: "tokens" }), `sample ${own.sample ?? "?"}`), " ", Viewer.rewardChip(own.reward)), el("small", {}, own.advantage === null || own.advantage === undefined ? null : `advantage ${number(own.advantage)} · `, own.stop_reason || ""), el("small", {}, each === base ? "compared with" : common === Math.min(each.length, base.length) && each.length === base.length ? "a copy of the first" : `differs from token ${number(common)} on`));
-    });
+    const head = columns.map(([member, own]) => heading(member, own, base, facts, answer, at));
     const body = [...Array(rows).keys()].map((turn) => {
       const texts = members.map((each) => JSON.stringify(each.turns[turn]));
-      const isSame = texts.every((text) => text === texts[0]);
-      if (isSame) return el("tr", { class: "all-same" }, el("th", { scope: "row" }, `${turn + 1}`), el("td", { colspan: members.length }, el("details", {}, el("summary", {}, "turn ", turn + 1, " is the same in all"), el("table", {}, el("tbody", {}, el("tr", {}, cell(members[0].turns[turn], null, true)))))));
+      if (texts.every((text) => text === texts[0])) {
+        const inner = el("table", {}, el("tbody", {}, el("tr", {}, cell(members[0].turns[turn], null, true))));
+        return el("tr", { class: "all-same" }, el("th", { scope: "row" }, `${turn + 1}`), el("td", { colspan: members.length }, el("details", {}, el("summary", {}, "turn ", turn + 1, " is the same in all"), inner)));
+      }
       return el("tr", {}, el("th", { scope: "row" }, `${turn + 1}`), members.map((each) => cell(each.turns[turn], base.turns[turn], each === base)));
     });
     const first = body.findIndex((row) => !row.classList.contains("all-same"));

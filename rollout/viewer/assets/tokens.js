@@ -4,6 +4,7 @@
 (() => {
   const { el, number } = Viewer;
   const CHUNK = 160;
+  const spelled = (text) => text.replaceAll("\n", "\\n").replaceAll("\t", "\\t");
   // Colours by name: label, explanation, value of a token, and how a value becomes one of the style's classes.
   const diverging = (most) => (value) => (value === null || Math.abs(value) < most / 400 ? "" : `${value < 0 ? "down" : "up"}${Math.min(6, 1 + Math.floor((6 * Math.abs(value)) / most))}`);
   const rising = (most) => (value) => (value === null ? "" : `heat${Math.min(6, Math.floor((7 * value) / most))}`);
@@ -115,7 +116,7 @@
       const line = (name, value) => (value === null || value === undefined ? null : [el("dt", {}, name), el("dd", {}, value)]);
       details.replaceChildren(
         ...Viewer.nodes([
-          el("div", { class: "token-text" }, texts ? JSON.stringify(each.text).slice(1, -1) || "(part of a character)" : `id ${each.id}`),
+          el("div", { class: "token-text" }, texts ? spelled(each.text) || "(part of a character)" : `id ${each.id}`),
           el("dl", {}, line("id", String(each.id)), line("position", each.place < 0 ? `${each.index} of the prompt` : `${each.place} of the response`), line("turn", each.turn < 0 ? null : String(each.turn + 1)), line("kind", each.kind), line("in the loss", each.place < 0 ? null : each.mask ? "yes" : "no"), each.trainedMask !== null && each.trainedMask !== each.mask ? line("trained on", each.trainedMask ? "yes" : "no") : null, line("probability", each.logprob === null ? null : probability(each.logprob)), line("log-probability", each.logprob === null ? null : number(each.logprob, 4)), line("… in training", each.trainer === null ? null : number(each.trainer, 4)), line("ratio", each.ratio === null ? null : number(each.ratio, 4)), line("advantage", each.advantage === null ? null : number(each.advantage, 4)), line("push", each.push === null ? null : `${number(each.push, 4)} ${each.push < 0 ? "(down)" : each.push > 0 ? "(up)" : ""}`), line("entropy", each.entropy === null ? null : number(each.entropy, 4))),
         ]),
       );
@@ -129,7 +130,7 @@
       return found.filter((each) => Math.abs(each.push) >= cut).sort((a, b) => Math.abs(b.push) - Math.abs(a.push)).slice(0, most);
     }
     const pushes = strongest(8);
-    const list = pushes.length && el("section", { class: "pushes", "aria-label": "tokens that the training moved most" }, el("h3", {}, "What the training moved most"), pushes.map((each) => el("button", { class: each.push < 0 ? "down" : "up", onclick: () => { choose(each.index); holder.focus({ preventScroll: true }); } }, el("b", {}, each.push < 0 ? "▼ down" : "▲ up"), el("code", {}, texts ? each.text.trim() || JSON.stringify(each.text).slice(1, -1) : String(each.id)), el("small", {}, `turn ${each.turn + 1} · probability ${probability(each.trainer ?? each.logprob)} · advantage ${number(each.advantage)}`))));
+    const list = pushes.length && el("section", { class: "pushes", "aria-label": "tokens that the training moved most" }, el("h3", {}, "What the training moved most"), pushes.map((each) => el("button", { class: each.push < 0 ? "down" : "up", onclick: () => { choose(each.index); holder.focus({ preventScroll: true }); } }, el("b", {}, each.push < 0 ? "▼ down" : "▲ up"), el("code", {}, texts ? each.text.trim() || spelled(each.text) : String(each.id)), el("small", {}, `turn ${each.turn + 1} · probability ${probability(each.trainer ?? each.logprob)} · advantage ${number(each.advantage)}`))));
 
     const legend = el("p", { class: "legend" });
     const menu = el("select", { id: "colour", onchange: (event) => { colour = event.target.value; paint(); go({ color: colour }); } }, usable.map((name) => el("option", { value: name, selected: name === colour }, COLOURS[name][0])));

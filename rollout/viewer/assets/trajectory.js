@@ -61,7 +61,7 @@
     else body = Viewer.conversation(answer);
     const jump = (turn) => (location.hash = Viewer.filters.address(`t/${encodeURIComponent(id)}`, { turn }));
     if (tab === "conversation" && given.turn !== undefined) Viewer.shown = () => Viewer.showTurn(Number(given.turn));
-    return [neighbours(id), head(answer, given), tab === "conversation" ? Viewer.timeline(answer.trace.timeline, answer.entry.elapsed_s, jump) : null, tabs, el("div", { role: "tabpanel", class: `panel ${tab}` }, body)];
+    return [neighbours(id), head(answer, given), tab === "conversation" ? Viewer.timeline(answer.trace.timeline, answer.entry.elapsed_s, jump) : null, tabs, el("div", { role: "tabpanel", class: `panel on-${tab}` }, body)];
   };
 
   Viewer.showTurn = (turn) => {
