@@ -61,11 +61,11 @@ def low_rewards(scope: Scope) -> Iterator[Finding]:
     limit = LOW_SHARE * best
     split, step = _judged(scope)
     filters = {"split": split} | ({"step_from": str(step), "step_to": str(step)} if step is not None else {})
-    where = f"{scope.pages.where({**scope.filters, **filters})} AND NOT withdrawn AND reward < {limit!r}"
+    where = f"{scope.condition(filters)} AND NOT withdrawn AND reward < {limit!r}"
     kinds: Counter[ErrorKind] = Counter()
     for entry in scope.pages.traces.entries(where=where, columns=_KIND_COLUMNS, limit=_MOST_READ):
         kinds[kind_of(entry)] += 1
-    judged = scope.pages.traces.count(scope.pages.where({**scope.filters, **filters}))
+    judged = scope.pages.traces.count(scope.condition(filters))
     low = sum(kinds.values())
     for kind, count in kinds.most_common(MOST_KINDS):
         if count < KIND_SHARE * low:
@@ -89,7 +89,7 @@ def _finding(
     scope: Scope, kind: ErrorKind, filters: dict[str, str], limit: float, low: str, count: int, step: int | None
 ) -> Finding:
     split = filters["split"]
-    where = f"{scope.pages.where({**scope.filters, **filters})} AND NOT withdrawn"
+    where = f"{scope.condition(filters)} AND NOT withdrawn"
     examples = [_explained(scope, entry) for entry in scope.entries(where, sort=["reward"])]
     groups = [scope.listed(f"{_adjective(split)} trajectories, worst first", examples, filters)]
     if split == "held-out" and scope.steps:
@@ -133,7 +133,7 @@ def what_went_wrong(trace: Trace) -> tuple[str, int]:
 
 def _in_training(scope: Scope, filters: dict[str, str]) -> list[Example]:
     """Training trajectories of a kind that an update pushed down most, with the tokens that it moved."""
-    where = f"{scope.pages.where({**scope.filters, **filters})} AND NOT withdrawn"
+    where = f"{scope.condition(filters)} AND NOT withdrawn"
     found: list[tuple[float, Example]] = []
     groups: set[tuple[object, ...]] = set()
     for entry in scope.entries(where, sort=["reward", "-step"], limit=_CANDIDATES):
@@ -150,7 +150,12 @@ def _in_training(scope: Scope, filters: dict[str, str]) -> list[Example]:
         if tokens:
             view["token"] = tokens[0].index
         found.append(
-            (pushed, Example(id=entry["id"], title=named(entry), reward=entry["reward"], note=note, view=view, tokens=tokens))
+            (
+                pushed,
+                Example(
+                    id=entry["id"], title=named(entry), reward=entry["reward"], note=note, view=view, tokens=tokens
+                ),
+            )
         )
     found.sort(key=lambda each: each[0])
     return [example for _, example in found[:EXAMPLES]]

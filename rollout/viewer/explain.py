@@ -36,13 +36,16 @@ def checks() -> list[Check]:
     return [low, *index_findings.checks(), *record_findings.checks()]
 
 
-def explain(pages: Pages) -> Explanation:
+def explain(pages: Pages, where: str | None = None) -> Explanation:
     """Look for everything in each environment of each run.
 
+    Args:
+        where: an SQL expression over the index's columns; all trajectories by default.
+
     Raises:
-        ConfigError: a record is gone or of a later version.
+        ConfigError: `where` is no such expression, or a record is gone or of a later version.
     """
-    scopes = _scopes(pages)
+    scopes = _scopes(pages, where)
     found: list[Finding] = []
     absent: list[Check] = []
     for check in checks():
@@ -56,9 +59,9 @@ def explain(pages: Pages) -> Explanation:
     return Explanation(findings=found, absent=absent)
 
 
-def _scopes(pages: Pages) -> list[Scope]:
+def _scopes(pages: Pages, where: str | None) -> list[Scope]:
     runs = pages.runs
     statement = f"""{runs.table} SELECT run_number, environment, count(*) AS n FROM trajectories JOIN runs USING (file)
-        GROUP BY 1, 2 ORDER BY 3 DESC LIMIT {MOST_SCOPES}"""
+        {f"WHERE ({where}{chr(10)})" if where else ""} GROUP BY 1, 2 ORDER BY 3 DESC LIMIT {MOST_SCOPES}"""
     rows = [(runs.names[row["run_number"]], row["environment"]) for row in pages.traces.query(statement)]
-    return [Scope(pages, {"runs": run, "environment": environment}) for run, environment in rows]
+    return [Scope(pages, {"runs": run, "environment": environment}, where) for run, environment in rows]

@@ -13,10 +13,10 @@ TRUNCATED = ("turn_limit", "user_turn_limit", "tool_call_limit", "token_limit", 
 
 
 def quoted(text: str) -> str:
-    """A text as an SQL literal. Raises ConfigError: it has a null character, where SQLite would end the statement."""
+    """A text as an SQL expression; a null character would end a statement."""
     if "\0" in text:
-        raise ConfigError("has a null character", key="filter")
-    return "'" + text.replace("'", "''") + "'"
+        return f"CAST(X'{text.encode(errors='replace').hex()}' AS TEXT)"
+    return "'" + text.encode(errors="replace").decode().replace("'", "''") + "'"
 
 
 def _number(text: str) -> str:
@@ -43,7 +43,14 @@ def _split(text: str) -> str:
     return SPLITS[text]
 
 
+def _expression(text: str) -> str:
+    if "\0" in text:
+        raise ConfigError("has a null character", key="where")
+    return text
+
+
 def _contains(text: str) -> str:
+    # As in `filters.js`, of the first 200 characters of the first message.
     return f"instr(lower(id || ' ' || task || ' ' || text), lower({quoted(text)}))"
 
 
@@ -63,7 +70,7 @@ CONDITIONS: dict[str, Callable[[str], str]] = {
     "mark": _has_key("marks"),
     "failure": _choice("failure"),
     "text": _contains,
-    "where": lambda text: f"({text}\n)",
+    "where": lambda text: f"({_expression(text)}\n)",
 }
 """Filters by name: a text becomes a condition over the columns of the index. `filters.js` has the same for an export."""
 

@@ -84,6 +84,8 @@ class Scope:
     pages: Pages
     filters: Mapping[str, str]
     """`runs` and `environment`."""
+    base: str | None = None
+    """A condition for all of them, besides."""
     _kept: dict[Any, Any] = field(default_factory=dict[Any, Any], compare=False)
 
     def sampled(self, compute: Callable[[Scope], T]) -> T:
@@ -95,7 +97,12 @@ class Scope:
     @cached_property
     def where(self) -> str:
         """The condition of all of them."""
-        return self.pages.where(self.filters) or "TRUE"
+        return self.condition({})
+
+    def condition(self, filters: Mapping[str, str]) -> str:
+        """The condition of those that the list's filters leave."""
+        parts = [self.pages.where({**self.filters, **filters}) or "TRUE", *([f"({self.base}\n)"] if self.base else [])]
+        return " AND ".join(parts)
 
     @cached_property
     def played(self) -> str:
@@ -148,9 +155,8 @@ class Scope:
         """A group with the filters of this scope added."""
         if filters is None:
             return ExampleGroup(title=title, examples=examples)
-        whole = {**self.filters, **filters}
-        total = self.pages.traces.count(self.pages.where(whole))
-        return ExampleGroup(title=title, examples=examples, filters=whole, total=total)
+        total = self.pages.traces.count(self.condition(filters))
+        return ExampleGroup(title=title, examples=examples, filters={**self.filters, **filters}, total=total)
 
 
 def named(entry: Entry) -> str:

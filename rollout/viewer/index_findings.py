@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rollout.viewer.filters import TRUNCATED
+from rollout.viewer.filters import TRUNCATED, quoted
 from rollout.viewer.finding import Check, Finding, Scope
 from rollout.viewer.runs import GROUP
 
@@ -77,8 +77,8 @@ def stuck_parts(scope: Scope) -> Iterator[Finding]:
         if stuck < STUCK_SHARE * count or (low == high and low > 0):
             continue
         other = "never had another value" if low == high else f"its highest value is {high:g}"
-        path = "'$.\"" + name.replace('"', '\\"').replace("'", "''") + "\"'"
-        entries = scope.entries(f"{scope.played} AND json_extract(reward_parts, {path}) <= {low!r}", sort=["-step"])
+        has_lowest = f"EXISTS (SELECT 1 FROM json_each(reward_parts) WHERE key = {quoted(name)} AND value <= {low!r})"
+        entries = scope.entries(f"{scope.played} AND {has_lowest}", sort=["-step"])
         yield Finding(
             title=f"Reward stuck in one part: {name}",
             detail=f"{stuck:,} of {count:,} trajectories have {name} {low:g}; {other}.",
@@ -101,7 +101,7 @@ def flat_groups(scope: Scope) -> Iterator[Finding]:
     if not count or flat < FLAT_SHARE * count:
         return
     rows = scope.pages.traces.query(f"SELECT id FROM ({inner}) WHERE spread <= 1e-9 ORDER BY high, step DESC LIMIT 3")
-    ids = ", ".join("'" + row["id"].replace("'", "''") + "'" for row in rows)
+    ids = ", ".join(quoted(row["id"]) for row in rows)
     yield Finding(
         title="Groups without spread",
         detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only ({full:,} the full one): "
@@ -139,7 +139,7 @@ def failing_tools(scope: Scope) -> Iterator[Finding]:
         if calls < FAILING_CALLS or errors < FAILING_SHARE * calls:
             continue
         filters = {"failed_tool": name}
-        entries = scope.entries(f"{scope.pages.where({**scope.filters, **filters})}", sort=["-step", "reward"])
+        entries = scope.entries(scope.condition(filters), sort=["-step", "reward"])
         yield Finding(
             title=f"A tool that fails for everybody: {name or '(unreadable call)'}",
             detail=f"{errors:,} of {calls:,} calls returned an error.",
@@ -193,7 +193,7 @@ def growing_thinking(scope: Scope) -> Iterator[Finding]:
 
 def long_prompts(scope: Scope) -> Iterator[Finding]:
     limits = scope.pages.prompt_limits()
-    cases = [f"WHEN '{name}' THEN {limit}" for name, limit in limits.items() if "'" not in name]
+    cases = [f"WHEN {quoted(name)} THEN {limit}" for name, limit in limits.items()]
     if not cases:
         return
     near = f"prompt_tokens >= {NEAR_LIMIT} * CASE run {' '.join(cases)} END"

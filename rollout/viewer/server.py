@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import ConfigError
-from rollout.viewer.assets import ASSETS, MEDIA_TYPES, PAGE
+from rollout.viewer.assets import PAGE, content
 from rollout.viewer.explaining import Explaining
 from rollout.viewer.pages import Pages, to_json
 from rollout.viewer.reading import Reader, Refreshing
@@ -29,6 +29,7 @@ POLICY = "; ".join(
         "script-src 'self'",
         "style-src 'self'",
         "connect-src 'self'",
+        "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
@@ -142,11 +143,13 @@ def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining) -> 
     async def page(_: Request) -> Response:
         return Response(PAGE, media_type="text/html")
 
+    assets = content()
+
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in ASSETS:
+        if name not in assets:
             return PlainTextResponse("There is no such file.\n", status_code=404)
-        return FileResponse(ASSETS[name], media_type=MEDIA_TYPES[ASSETS[name].suffix])
+        return Response(assets[name][0], media_type=assets[name][1])
 
     routes: list[tuple[str, Callable[[Request], Awaitable[Response]]]] = [
         ("/", page),
@@ -168,6 +171,7 @@ def listen(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
+        listening.listen()  # a browser that follows the printed address waits until the server is ready
     except OSError as error:
         listening.close()
         raise ConfigError(f"cannot listen: {error}", key="--port", remedy="give another one, or 0") from error

@@ -99,10 +99,7 @@ def trained_of(home: Path, ids: Iterable[str], step: int) -> dict[str, list[Trai
 def advantage(trained: Iterable[TrainedSegment]) -> float | None:
     """The mean advantage of the trained tokens; None where none was trained on."""
     values = [
-        value
-        for each in trained
-        for value, is_in_loss in zip(each.advantages, each.mask, strict=False)
-        if is_in_loss
+        value for each in trained for value, is_in_loss in zip(each.advantages, each.mask, strict=False) if is_in_loss
     ]
     return fmean(values) if values else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -24,8 +25,23 @@ SCRIPTS = (
 )
 """In the order of loading."""
 STYLES = ("uPlot.min.css", "viewer.css")
-ASSETS = {name: _HERE / name for name in (*SCRIPTS, *STYLES)}
-MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css"}
+LICENSE = "uPlot.LICENSE"
+SCRIPT, STYLE = "viewer.js", "viewer.css"
+
+
+def joined(names: Sequence[str]) -> str:
+    """The files as one, which a page loads at once."""
+    return "\n".join((_HERE / name).read_text() for name in names)
+
+
+def content() -> dict[str, tuple[str, str]]:
+    """Text and media type of each file that a page loads, by name; and uPlot's license."""
+    return {
+        SCRIPT: (joined(SCRIPTS), "text/javascript"),
+        STYLE: (joined(STYLES), "text/css"),
+        LICENSE: (joined([LICENSE]), "text/plain"),
+    }
+
 
 _HEAD = """<!doctype html>
 <html lang="en">
@@ -40,9 +56,10 @@ _BODY = """</head>
 </body>
 </html>
 """
-_LINKS = [f'<link rel="stylesheet" href="assets/{name}">' for name in STYLES]
-_LOADED = [f'<script defer src="assets/{name}"></script>' for name in SCRIPTS]
-PAGE = _HEAD + "\n".join([*_LINKS, *_LOADED]) + "\n" + _BODY
+PAGE = f"""{_HEAD}<link rel="icon" href="data:,">
+<link rel="stylesheet" href="assets/{STYLE}">
+<script defer src="assets/{SCRIPT}"></script>
+{_BODY}"""
 """The server's page."""
 
 
