@@ -12,11 +12,15 @@ var Viewer = { views: {} };
     return `⟨U+${point.toString(16).toUpperCase().padStart(4, "0")}⟩`;
   }
 
+  const ANY_HIDDEN = new RegExp(HIDDEN.source, "u");
+  Viewer.isPlain = (text) => !ANY_HIDDEN.test(text);
+
   // The text as a string without a character that hides or reorders others.
   Viewer.plain = (text) => String(text).replace(HIDDEN, spelled);
 
   // The same as nodes: the spelled characters stand out.
   Viewer.visible = (text) => {
+    if (Viewer.isPlain(text)) return [document.createTextNode(text)];
     const nodes = [];
     let done = 0;
     for (const match of String(text).matchAll(HIDDEN)) {

@@ -42,8 +42,10 @@
   }
 
   function view(segment, given, go) {
-    const token = reader(segment);
+    const read = reader(segment);
     const count = segment.ids.length;
+    const all = Array.from({ length: count }, (_, index) => read(index));
+    const token = (index) => all[index];
     const texts = segment.texts.some((text) => text !== "");
     const has = (name) => { for (let index = segment.prompt; index < count; index++) if (COLOURS[name][2](token(index)) !== null) return true; return false; };
     const usable = Object.keys(COLOURS).filter(has);
@@ -54,24 +56,28 @@
     function chunks() {
       let chunk = null;
       let last = null;
+      // The browser's find opens it.
+      const folded = el("details", { class: "prompt-fold" }, el("summary", { class: "token-label" }, `prompt, ${number(segment.prompt)} tokens`));
+      if (segment.prompt) holder.append(folded);
       for (let index = 0; index < count; index++) {
         const each = token(index);
         const kind = each.kind === "prompt" ? "prompt" : each.kind === "context" ? "context" : "sampled";
         const key = `${kind}-${each.turn}`;
         const isLong = chunk && chunk.childNodes.length >= CHUNK && (segment.texts[index - 1].includes("\n") || chunk.childNodes.length >= 4 * CHUNK);
         if (key !== last || isLong) {
-          if (key !== last) {
-            const label = kind === "prompt" ? "prompt" : kind === "context" ? `context after turn ${each.turn + 1}` : `turn ${each.turn + 1}`;
+          if (key !== last && kind !== "prompt") {
+            const label = kind === "context" ? `context after turn ${each.turn + 1}` : `turn ${each.turn + 1}`;
             holder.append(el("div", { class: `token-label ${kind}`, "data-turn": kind === "sampled" ? each.turn : null }, label));
           }
           chunk = el("div", { class: `chunk ${kind}` });
-          holder.append(chunk);
+          (kind === "prompt" ? folded : holder).append(chunk);
           last = key;
         }
         const span = document.createElement("span");
         span.dataset.i = index;
-        if (texts) span.append(...Viewer.visible(each.text));
-        else span.textContent = `${each.id} `;
+        if (!texts) span.textContent = `${each.id} `;
+        else if (Viewer.isPlain(each.text)) span.textContent = each.text;
+        else span.append(...Viewer.visible(each.text));
         elements[index] = span;
         chunk.append(span);
       }
@@ -111,6 +117,8 @@
       elements[current]?.classList.remove("current");
       current = Math.max(0, Math.min(count - 1, index));
       elements[current].classList.add("current");
+      const fold = elements[current].closest("details");
+      if (fold) fold.open = true;
       if (scrolls) elements[current].scrollIntoView({ block: "center" });
       const each = token(current);
       const line = (name, value) => (value === null || value === undefined ? null : [el("dt", {}, name), el("dd", {}, value)]);

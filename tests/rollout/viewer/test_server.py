@@ -1,4 +1,4 @@
-"""The server answers its own page on this machine, and nobody else; it writes nothing but the index."""
+"""The server answers its own page on this machine only, and writes nothing but the index."""
 
 from __future__ import annotations
 
