@@ -14,7 +14,8 @@ from rich.text import Text
 from gateway.catalogue.hidden_text import plain
 from rollout.cli.options import AsJson, TraceDirectory, print_json
 from rollout.trace.reader import Traces, check_directory
-from rollout.viewer.explain import Explanation, explain as explanation_of
+from rollout.viewer.explain import Explanation
+from rollout.viewer.explain import explain as explanation_of
 from rollout.viewer.finding import Example, ExampleGroup, Finding
 from rollout.viewer.pages import Pages
 from rollout.viewer.server import listen, serve

@@ -24,8 +24,8 @@ _CANDIDATES = 60
 _SHOWN_TOKENS = 4
 _SHOWN = 180
 THRESHOLD = (
-    f"a kind of error has at least {KIND_SHARE:.0%} of the trajectories that earned less than {LOW_SHARE:g} of the best "
-    "reward; held-out ones of the last validation, or those of an evaluation"
+    f"a kind of error has at least {KIND_SHARE:.0%} of the trajectories that earned less than {LOW_SHARE:g} of "
+    "the best reward; held-out ones of the last validation, or those of an evaluation"
 )
 
 
@@ -98,7 +98,8 @@ def _finding(
     at = "" if step is None else f" of step {step}"
     return Finding(
         title=f"Low reward: {kind.text}",
-        detail=f"{low} {_adjective(split)} trajectories{at} earned less than {limit:g}; in {count:,} of them: {kind.text}.",
+        detail=f"{low} {_adjective(split)} trajectories{at} earned less than {limit:g}; "
+        f"in {count:,} of them: {kind.text}.",
         threshold=THRESHOLD,
         groups=groups,
     )

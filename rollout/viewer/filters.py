@@ -72,7 +72,7 @@ CONDITIONS: dict[str, Callable[[str], str]] = {
     "text": _contains,
     "where": lambda text: f"({_expression(text)}\n)",
 }
-"""Filters by name: a text becomes a condition over the columns of the index. `filters.js` has the same for an export."""
+"""Filters by name: a text becomes a condition over the index's columns. `filters.js` has the same for an export."""
 
 
 def condition(given: Mapping[str, str]) -> str | None:

@@ -72,7 +72,8 @@ def stuck_parts(scope: Scope) -> Iterator[Finding]:
     statement = f"""
         WITH parts AS (SELECT key, value FROM trajectories, json_each(reward_parts) WHERE {scope.played}),
         ends AS (SELECT key, min(value) AS low, max(value) AS high, count(*) AS n FROM parts GROUP BY key)
-        SELECT ends.key, low, high, n, sum(value <= low) AS stuck FROM parts JOIN ends USING (key) GROUP BY 1, 2, 3, 4"""
+        SELECT ends.key, low, high, n, sum(value <= low) AS stuck
+        FROM parts JOIN ends USING (key) GROUP BY 1, 2, 3, 4"""
     for name, low, high, count, stuck in scope.pages.traces.query(statement):
         if stuck < STUCK_SHARE * count or (low == high and low > 0):
             continue
@@ -104,7 +105,8 @@ def flat_groups(scope: Scope) -> Iterator[Finding]:
     ids = ", ".join(quoted(row["id"]) for row in rows)
     yield Finding(
         title="Groups without spread",
-        detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only ({full:,} the full one): "
+        detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only "
+        f"({full:,} the full one): "
         "their advantages are 0 and they teach nothing.",
         threshold=_threshold("Groups without spread"),
         groups=[scope.group("one of each group", scope.entries(f"id IN ({ids})"), view={"tab": "siblings"})],
@@ -132,8 +134,9 @@ def truncation(scope: Scope) -> Iterator[Finding]:
 
 def failing_tools(scope: Scope) -> Iterator[Finding]:
     statement = f"""
-        WITH called AS (SELECT key, sum(value) AS n FROM trajectories, json_each(calls) WHERE {scope.played} GROUP BY 1),
-        failed AS (SELECT key, sum(value) AS n FROM trajectories, json_each(errors) WHERE {scope.played} GROUP BY 1)
+        WITH played AS (SELECT calls, errors FROM trajectories WHERE {scope.played}),
+        called AS (SELECT key, sum(value) AS n FROM played, json_each(calls) GROUP BY 1),
+        failed AS (SELECT key, sum(value) AS n FROM played, json_each(errors) GROUP BY 1)
         SELECT key, called.n, failed.n FROM called JOIN failed USING (key) ORDER BY failed.n DESC"""
     for name, calls, errors in list(scope.pages.traces.query(statement)):
         if calls < FAILING_CALLS or errors < FAILING_SHARE * calls:

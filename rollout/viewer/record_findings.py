@@ -85,8 +85,8 @@ def drift(scope: Scope) -> Iterator[Finding]:
     calls = sum(len(found) for _, found in drifted)
     yield Finding(
         title="Drift",
-        detail=f"{calls:,} calls in {len(drifted):,} of {len(groups):,} groups had different results for siblings: their "
-        f"rewards compare different worlds. For one, {drifted[0][1][0]}",
+        detail=f"{calls:,} calls in {len(drifted):,} of {len(groups):,} groups had different results for "
+        f"siblings: their rewards compare different worlds. For one, {drifted[0][1][0]}",
         threshold=checks()[1].threshold,
         groups=[
             scope.group("one of each group", [group[0].entry for group, _ in drifted[:3]], view={"tab": "siblings"})

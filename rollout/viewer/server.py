@@ -62,8 +62,8 @@ ANSWERS: dict[str, Answer] = {
 class Loopback:
     """Lets only this machine's own pages ask: GET, a loopback `Host`, and no other `Origin` than that host's.
 
-    A page elsewhere that a browser on this machine shows can reach the port. Under a name of its own (DNS rebinding) its
-    requests have that name as `Host`; under this one's they have its `Origin`.
+    A page of another site, in a browser on this machine, can reach the port. Under a name of its own (DNS rebinding)
+    its requests have that name as `Host`; under this server's name they have that site's `Origin`.
     """
 
     def __init__(self, app: ASGIApp) -> None:

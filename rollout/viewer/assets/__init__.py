@@ -17,6 +17,7 @@ SCRIPTS = (
     "list.js",
     "timeline.js",
     "conversation.js",
+    "token_values.js",
     "tokens.js",
     "siblings.js",
     "trajectory.js",

@@ -49,12 +49,21 @@
     explain: async () => (await load("summary")).explain,
     runs: async (given) => {
       const series = (await load("summary")).runs;
-      return series.filter((each) => (!given.runs || given.runs.split(",").includes(each.run)) && (!given.environment || given.environment.split(",").includes(each.environment)));
+      return series.filter(
+        (each) =>
+          (!given.runs || given.runs.split(",").includes(each.run)) &&
+          (!given.environment || given.environment.split(",").includes(each.environment)),
+      );
     },
     list: async (given) => {
       const rows = (await allRows(await load("summary"))).filter(Viewer.filters.predicate(given));
       const page = Number(given.page || 0);
-      return { total: rows.length, page, size: 100, rows: Viewer.filters.sorted(rows, given.sort || "").slice(page * 100, page * 100 + 100) };
+      return {
+        total: rows.length,
+        page,
+        size: 100,
+        rows: Viewer.filters.sorted(rows, given.sort || "").slice(page * 100, page * 100 + 100),
+      };
     },
     trajectory: (given) => part("trajectory", given.id),
     tokens: (given) => part("tokens", given.id),

@@ -23,7 +23,17 @@
     const old = document.querySelector("dialog");
     if (old) return old.remove();
     const close = () => dialog.remove();
-    const dialog = el("dialog", { "aria-label": "keys", onclose: close }, el("h2", {}, "Keys"), el("dl", {}, KEYS.map(([key, what]) => [el("dt", {}, key), el("dd", {}, what)])), el("button", { onclick: close }, "close"));
+    const dialog = el(
+      "dialog",
+      { "aria-label": "keys", onclose: close },
+      el("h2", {}, "Keys"),
+      el(
+        "dl",
+        {},
+        KEYS.map(([key, what]) => [el("dt", {}, key), el("dd", {}, what)]),
+      ),
+      el("button", { onclick: close }, "close"),
+    );
     document.body.append(dialog);
     dialog.showModal();
   }

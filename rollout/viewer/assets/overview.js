@@ -7,8 +7,31 @@
   const address = (example) => Viewer.filters.address(`t/${encodeURIComponent(example.id)}`, example.view);
 
   function example(each) {
-    const moved = (each.tokens || []).map((token) => el("a", { class: "moved", href: Viewer.filters.address(`t/${encodeURIComponent(each.id)}`, { tab: "tokens", color: "push", token: token.index }) }, "▼ ", el("code", {}, token.text.trim() || `id ${token.id}`), el("small", {}, ` p ${number(token.probability)}`)));
-    return el("li", {}, link(address(each), each.title), " ", each.reward === null ? null : Viewer.rewardChip(each.reward), el("span", { class: "because" }, ` ${each.note}`), moved.length ? el("div", { class: "moved-list" }, "pushed down most: ", moved) : null);
+    const moved = (each.tokens || []).map((token) =>
+      el(
+        "a",
+        {
+          class: "moved",
+          href: Viewer.filters.address(`t/${encodeURIComponent(each.id)}`, {
+            tab: "tokens",
+            color: "push",
+            token: token.index,
+          }),
+        },
+        "▼ ",
+        el("code", {}, token.text.trim() || `id ${token.id}`),
+        el("small", {}, ` p ${number(token.probability)}`),
+      ),
+    );
+    return el(
+      "li",
+      {},
+      link(address(each), each.title),
+      " ",
+      each.reward === null ? null : Viewer.rewardChip(each.reward),
+      el("span", { class: "because" }, ` ${each.note}`),
+      moved.length ? el("div", { class: "moved-list" }, "pushed down most: ", moved) : null,
+    );
   }
 
   function card(each) {
@@ -18,7 +41,17 @@
       el("h3", {}, each.title),
       each.scope ? el("p", { class: "scope" }, each.scope) : null,
       el("p", {}, each.detail),
-      each.groups.map((group) => el("section", {}, el("h4", {}, group.title), el("ol", {}, group.examples.map(example)), group.filters ? link(Viewer.filters.address("list", group.filters), `all ${number(group.total)} in the list`) : null)),
+      each.groups.map((group) =>
+        el(
+          "section",
+          {},
+          el("h4", {}, group.title),
+          el("ol", {}, group.examples.map(example)),
+          group.filters
+            ? link(Viewer.filters.address("list", group.filters), `all ${number(group.total)} in the list`)
+            : null,
+        ),
+      ),
       el("p", { class: "threshold" }, `Reported when: ${each.threshold}`),
     );
   }
@@ -29,8 +62,22 @@
       setTimeout(() => document.getElementById("findings")?.isConnected && fill(), RETRY_MS);
       return el("p", { class: "empty", role: "status" }, "Reading the traces …");
     }
-    const absent = answer.absent.length ? el("details", { class: "absent" }, el("summary", {}, `${answer.absent.length} things were looked for and not found`), el("ul", {}, answer.absent.map((each) => el("li", {}, el("b", {}, each.title), ` (reported when: ${each.threshold})`)))) : null;
-    return [answer.findings.length ? answer.findings.map(card) : el("p", { class: "empty" }, "Nothing stands out."), absent];
+    const absent = answer.absent.length
+      ? el(
+          "details",
+          { class: "absent" },
+          el("summary", {}, `${answer.absent.length} things were looked for and not found`),
+          el(
+            "ul",
+            {},
+            answer.absent.map((each) => el("li", {}, el("b", {}, each.title), ` (reported when: ${each.threshold})`)),
+          ),
+        )
+      : null;
+    return [
+      answer.findings.length ? answer.findings.map(card) : el("p", { class: "empty" }, "Nothing stands out."),
+      absent,
+    ];
   }
 
   async function fill() {
@@ -45,12 +92,41 @@
     const place = el("div", { id: "findings", class: "findings" });
     Promise.resolve().then(() => requestAnimationFrame(fill));
     const small = { height: 150 };
-    const plots = [Viewer.plot("reward", Viewer.runLines(all, "reward"), small), Viewer.plot("tool calls with an error", Viewer.runLines(all, "errors"), { ...small, format: Viewer.percent }), Viewer.plot("sampled tokens", Viewer.runLines(all, "sampled"), { ...small, format: (value) => number(value, 0) })];
+    const plots = [
+      Viewer.plot("reward", Viewer.runLines(all, "reward"), small),
+      Viewer.plot("tool calls with an error", Viewer.runLines(all, "errors"), { ...small, format: Viewer.percent }),
+      Viewer.plot("sampled tokens", Viewer.runLines(all, "sampled"), { ...small, format: (value) => number(value, 0) }),
+    ];
     const withdrawn = sum("withdrawn");
     return [
       el("h1", {}, state.directory),
-      el("p", { class: "summary" }, link("#/list", `${number(state.count)} trajectories`), ` of ${state.environments.join(", ") || "no environment"}`, state.runs.length > 1 ? `, ${state.runs.length} runs` : "", withdrawn ? [", ", link(Viewer.filters.address("list", { where: "withdrawn" }), `${number(withdrawn)} withdrawn`)] : null, ". ", link("#/list?sort=reward&split=held-out", "Worst held-out trajectories"), all.some((each) => each.split === "train") ? [" · ", link("#/list?sort=reward,-step&split=train", "worst in training")] : null, "."),
-      el("div", { class: "overview" }, el("section", { "aria-label": "findings" }, el("h2", {}, "What stands out"), place), el("section", { "aria-label": "reward over steps" }, el("h2", {}, "Over steps"), plots.some(Boolean) ? plots : el("p", { class: "empty" }, "These trajectories have no steps."))),
+      el(
+        "p",
+        { class: "summary" },
+        link("#/list", `${number(state.count)} trajectories`),
+        ` of ${state.environments.join(", ") || "no environment"}`,
+        state.runs.length > 1 ? `, ${state.runs.length} runs` : "",
+        withdrawn
+          ? [", ", link(Viewer.filters.address("list", { where: "withdrawn" }), `${number(withdrawn)} withdrawn`)]
+          : null,
+        ". ",
+        link("#/list?sort=reward&split=held-out", "Worst held-out trajectories"),
+        all.some((each) => each.split === "train")
+          ? [" · ", link("#/list?sort=reward,-step&split=train", "worst in training")]
+          : null,
+        ".",
+      ),
+      el(
+        "div",
+        { class: "overview" },
+        el("section", { "aria-label": "findings" }, el("h2", {}, "What stands out"), place),
+        el(
+          "section",
+          { "aria-label": "reward over steps" },
+          el("h2", {}, "Over steps"),
+          plots.some(Boolean) ? plots : el("p", { class: "empty" }, "These trajectories have no steps."),
+        ),
+      ),
     ];
   };
 })();

@@ -60,7 +60,8 @@ var Viewer = { views: {} };
     const size = Math.abs(value);
     return size !== 0 && size < 10 ** -digits ? value.toExponential(1) : value.toFixed(digits);
   };
-  Viewer.percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(value < 0.1 ? 1 : 0)}%`);
+  Viewer.percent = (value) =>
+    value === null || value === undefined ? "–" : `${(100 * value).toFixed(value < 0.1 ? 1 : 0)}%`;
   Viewer.seconds = (value) => {
     if (value === null || value === undefined) return "–";
     if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
@@ -71,7 +72,8 @@ var Viewer = { views: {} };
 
   // A reward as a chip whose colour follows its place between the lowest and the highest one.
   Viewer.rewardChip = (value, label = "reward") => {
-    const level = value === null || value === undefined ? "none" : value >= 0.999 ? "high" : value > 0.001 ? "middle" : "low";
+    const level =
+      value === null || value === undefined ? "none" : value >= 0.999 ? "high" : value > 0.001 ? "middle" : "low";
     return Viewer.el("span", { class: `chip reward ${level}`, title: label }, Viewer.number(value));
   };
 
@@ -82,7 +84,14 @@ var Viewer = { views: {} };
     const box = Viewer.el("div", { class: `text ${kind}`, dir: "auto" });
     const show = (whole) => {
       box.replaceChildren(...Viewer.nodes([whole ? text : text.slice(0, limit)]));
-      if (!whole) box.append(Viewer.el("button", { class: "more", onclick: () => show(true) }, `… show all ${Viewer.number(text.length)} characters`));
+      if (!whole)
+        box.append(
+          Viewer.el(
+            "button",
+            { class: "more", onclick: () => show(true) },
+            `… show all ${Viewer.number(text.length)} characters`,
+          ),
+        );
     };
     show(text.length <= limit * 1.2);
     return box;

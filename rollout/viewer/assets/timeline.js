@@ -13,12 +13,24 @@
       const track = el("div", { class: "track" });
       for (const bar of own) {
         const title = `${bar.label}, ${Viewer.seconds(bar.length)}`;
-        const box = el("button", { class: `bar ${kind}`, title, "aria-label": title, tabindex: "-1", onclick: () => bar.turn >= 0 && onturn(bar.turn) });
+        const box = el("button", {
+          class: `bar ${kind}`,
+          title,
+          "aria-label": title,
+          tabindex: "-1",
+          onclick: () => bar.turn >= 0 && onturn(bar.turn),
+        });
         box.style.left = `${(100 * bar.start) / end}%`;
         box.style.width = `${Math.max(0.25, (100 * bar.length) / end)}%`;
         track.append(box);
       }
-      return el("div", { class: "line" }, el("span", { class: "name" }, label), track, el("span", { class: "spent" }, `${Viewer.seconds(spent)} · ${Viewer.percent(spent / end)}`));
+      return el(
+        "div",
+        { class: "line" },
+        el("span", { class: "name" }, label),
+        track,
+        el("span", { class: "spent" }, `${Viewer.seconds(spent)} · ${Viewer.percent(spent / end)}`),
+      );
     });
     return el("section", { class: "timeline", "aria-label": "timeline" }, rows);
   };
