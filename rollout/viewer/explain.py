@@ -63,5 +63,8 @@ def _scopes(pages: Pages, where: str | None) -> list[Scope]:
     runs = pages.runs
     statement = f"""{runs.table} SELECT run_number, environment, count(*) AS n FROM trajectories JOIN runs USING (file)
         {f"WHERE ({where}{chr(10)})" if where else ""} GROUP BY 1, 2 ORDER BY 3 DESC LIMIT {MOST_SCOPES}"""
-    rows = [(runs.names[row["run_number"]], row["environment"]) for row in pages.traces.query(statement)]
+    names = runs.names
+    rows: list[tuple[str, str]] = [
+        (names[row["run_number"]], row["environment"]) for row in pages.traces.query(statement)
+    ]
     return [Scope(pages, {"runs": run, "environment": environment}, where) for run, environment in rows]

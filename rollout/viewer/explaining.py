@@ -7,10 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from gateway.errors import ConfigError
 from rollout.viewer.explain import explain
 from rollout.viewer.pages import Pages
 from rollout.viewer.reading import QUERY_TIMEOUT_S, Refreshing
+
+log = structlog.get_logger(__name__)
 
 AGAIN_S = 30.0
 """Seconds after which an explanation is computed again, if the run went on."""
@@ -53,8 +57,10 @@ class Explaining:
             return self._last
         try:
             found = explain(self._pages).record()
-        except ConfigError as error:
+        except Exception as error:  # boundary of the thread: the page shows it, and the next time may do better
             self._pages = None
+            if not isinstance(error, ConfigError):
+                log.exception("not explained")
             return {"status": "done", "findings": [], "absent": [], "problem": str(error)}
         self._version = version
         return found

@@ -80,7 +80,7 @@ def export_html(traces: Traces, output: Path, *, where: str | None = None, token
 def _written(pages: Pages, data: Path, where: str | None) -> Iterator[dict[str, Any]]:
     """Write the trajectories, groups together; yields a row of the list for each."""
     number, size = 0, 0
-    chunk: dict[str, Any] = {"trajectories": {}, "groups": []}
+    chunk = _chunk()
     for group in _groups(pages, where):
         siblings = pages.siblings(group[0]["id"])
         chunk["groups"].append(siblings)
@@ -94,9 +94,13 @@ def _written(pages: Pages, data: Path, where: str | None) -> Iterator[dict[str, 
             yield {name: entry[name] for name in LISTED} | {"in": runs.name_of(entry["file"]), "chunk": number}
         if size >= CHUNK_BYTES:
             _write(data, f"t-{number:05d}", chunk)
-            number, size, chunk = number + 1, 0, {"trajectories": {}, "groups": []}
+            number, size, chunk = number + 1, 0, _chunk()
     if chunk["groups"]:
         _write(data, f"t-{number:05d}", chunk)
+
+
+def _chunk() -> dict[str, Any]:
+    return {"trajectories": {}, "groups": []}
 
 
 def _groups(pages: Pages, where: str | None) -> Iterator[list[Entry]]:

@@ -118,6 +118,8 @@ def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining) -> 
         except ConfigError as error:
             status = 404 if name in ("trajectory", "tokens", "siblings") else 400
             return Response(to_json({"error": str(error)}), status, media_type="application/json")
+        except OSError as error:  # a file that cannot be read
+            return Response(to_json({"error": str(error)}), 500, media_type="application/json")
         return Response(content, media_type="application/json")
 
     async def _answers(name: str, given: dict[str, str]) -> bytes:

@@ -54,11 +54,12 @@ class TokenizerTexts:
     """
 
     def __init__(self, path: Path, note: str = "") -> None:
-        from tokenizers import Tokenizer
+        import tokenizers
 
+        library: Any = tokenizers  # ships no types
         self.note = note
         try:
-            self._tokenizer: Any = Tokenizer.from_file(str(path))
+            self._tokenizer: Any = library.Tokenizer.from_file(str(path))
         except Exception as error:  # boundary of the library, which raises nothing narrower
             raise ValueError(f"{path} is no tokenizer: {error}") from error
 
@@ -90,7 +91,8 @@ def token_texts(record: RunRecord | None, tokenizer: Path | None = None) -> Toke
     if not record.model:
         return ByteTexts()
     path = _file_of(str(record.model.get("path", "")))
-    return _loaded(path, (record.model.get("sha256") or {}).get(TOKENIZER))
+    digests: dict[str, str] = record.model.get("sha256") or {}
+    return _loaded(path, digests.get(TOKENIZER))
 
 
 def _loaded(path: Path, digest: str | None) -> TokenTexts:

@@ -62,6 +62,7 @@
       setTimeout(() => document.getElementById("findings")?.isConnected && fill(), RETRY_MS);
       return el("p", { class: "empty", role: "status" }, "Reading the traces …");
     }
+    if (answer.problem) return el("p", { class: "failure", role: "alert" }, answer.problem);
     const absent = answer.absent.length
       ? el(
           "details",
