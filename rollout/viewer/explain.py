@@ -61,7 +61,7 @@ def explain(pages: Pages, where: str | None = None) -> Explanation:
 
 def _scopes(pages: Pages, where: str | None) -> list[Scope]:
     runs = pages.runs
-    statement = f"""{runs.table} SELECT run_number, environment, count(*) AS n FROM trajectories JOIN runs USING (file)
+    statement = f"""{runs.table} SELECT run_number, environment, count(*) AS n FROM {runs.source}
         {f"WHERE ({where}{chr(10)})" if where else ""} GROUP BY 1, 2 ORDER BY 3 DESC LIMIT {MOST_SCOPES}"""
     names = runs.names
     rows: list[tuple[str, str]] = [

@@ -107,7 +107,7 @@ def _groups(pages: Pages, where: str | None) -> Iterator[list[Entry]]:
     """The entries by group, in the order of steps. Ids are collected first, since reading changes no order."""
     condition = f"WHERE ({where}\n)" if where else ""
     statement = f"""{pages.runs.table} SELECT json_group_array(id) AS ids
-        FROM trajectories JOIN runs USING (file) {condition}
+        FROM {pages.runs.source} {condition}
         GROUP BY run_number, environment, validate, step, {GROUP} ORDER BY step, environment, min(row)"""
     for row in list(pages.traces.query(statement)):
         yield [pages.entry(identity) for identity in json.loads(row["ids"])]

@@ -15,7 +15,7 @@ from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, read_run_records
 from rollout.trace.trained import TrainedSegment
 from rollout.viewer.conversation import conversation
-from rollout.viewer.filters import condition, quoted
+from rollout.viewer.filters import SPLITS, condition, quoted
 from rollout.viewer.runs import Runs, series
 from rollout.viewer.siblings import advantage, compared, same_task, siblings_of, trained_of
 from rollout.viewer.token_texts import TokenTexts, token_texts
@@ -56,15 +56,17 @@ class Pages:
 
     def state(self) -> dict[str, Any]:
         """What there is: the directory's name, its runs, environments and number of trajectories."""
-        rows = self.traces.query("SELECT environment, count(*) AS n, max(step) AS step FROM trajectories GROUP BY 1")
-        environments = [(row["environment"], row["n"], row["step"]) for row in rows]
+        rows = self.traces.query(
+            f"""SELECT environment, count(*) AS count, max(step) AS last_step, sum(withdrawn) AS withdrawn,
+            sum({SPLITS["held-out"]}) AS held_out, sum({SPLITS["train"]}) AS trained FROM trajectories GROUP BY 1"""
+        )
+        found = [dict(row) for row in rows]
         return {
             "directory": self.traces.directory.resolve().name,
-            "count": sum(count for _, count, _ in environments),
-            "last_step": max((step for *_, step in environments if step is not None), default=None),
-            "environments": [name for name, *_ in environments],
+            "last_step": max((row["last_step"] for row in found if row["last_step"] is not None), default=None),
+            "environments": [row["environment"] for row in found],
             "runs": self.runs.names,
-        }
+        } | {name: sum(row[name] for row in found) for name in ("count", "withdrawn", "held_out", "trained")}
 
     def where(self, given: Mapping[str, str]) -> str | None:
         """The condition of the filters in an address. Raises ConfigError as `rollout.viewer.filters.condition`."""

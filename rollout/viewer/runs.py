@@ -56,8 +56,18 @@ class Runs:
         return f"file IN ({', '.join(files)})"
 
     @property
+    def source(self) -> str:
+        """A table expression with the trajectories and their `run_number`, an index into `names`; `table` goes before.
+
+        A directory with one run needs no join.
+        """
+        return (
+            "trajectories JOIN runs USING (file)" if len(self._files) > 1 else "trajectories, (SELECT 0 AS run_number)"
+        )
+
+    @property
     def table(self) -> str:
-        """A common table expression `runs(file, run_number)`: the number is an index into `names`."""
+        """A common table expression `runs(file, run_number)`."""
         rows = [f"({file}, {number})" for number, files in enumerate(self._files.values()) for file in files]
         return f"WITH runs(file, run_number) AS (VALUES {', '.join(rows or ['(-1, -1)'])})"
 
@@ -70,7 +80,7 @@ def series(runs: Runs, where: str | None) -> list[dict[str, Any]]:
     """
     sums = ", ".join(f"{expression} AS {name}" for name, expression in _SUMS.items())
     statement = f"""{runs.table} SELECT run_number, environment, validate, step, stop_reason, {sums}
-        FROM trajectories JOIN runs USING (file) {"WHERE " + where if where else ""} GROUP BY 1, 2, 3, 4, 5"""
+        FROM {runs.source} {"WHERE " + where if where else ""} GROUP BY 1, 2, 3, 4, 5"""
     cells: defaultdict[tuple[Any, ...], defaultdict[Any, _Cell]] = defaultdict(lambda: defaultdict(_Cell))
     for row in runs.traces.query(statement):
         cells[row["run_number"], row["environment"], bool(row["validate"])][row["step"]].add(dict(row))
@@ -127,7 +137,7 @@ def _spreads(runs: Runs, where: str | None) -> dict[tuple[int, str, bool], dict[
     """By run, environment and split, then step: mean difference of best and worst sibling, share of groups without."""
     statement = f"""{runs.table} SELECT run_number, environment, validate, step, avg(spread), avg(spread <= 1e-9) FROM (
             SELECT run_number, environment, validate, step, max(reward) - min(reward) AS spread
-            FROM trajectories JOIN runs USING (file)
+            FROM {runs.source}
             WHERE reward IS NOT NULL AND NOT withdrawn {"AND " + where if where else ""}
             GROUP BY run_number, environment, validate, step, {GROUP} HAVING count(*) > 1
         ) GROUP BY 1, 2, 3, 4"""

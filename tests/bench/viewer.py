@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,16 @@ class Server:
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().split(": ")[1].split()[0]
 
+    def processor_s(self) -> float:
+        """Seconds of processor time that the process has taken."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def cost(self, path: str) -> dict[str, float]:
+        """Seconds of a request, and of processor time within it."""
+        before = self.processor_s()
+        return {"s": round(self.seconds(path), 3), "processor_s": round(self.processor_s() - before, 3)}
+
     def seconds(self, path: str) -> float:
         began = time.perf_counter()
         while True:
@@ -121,23 +133,12 @@ class Server:
 def asked(directory: Path, ids: list[str]) -> dict[str, Any]:
     server = Server(directory)
     try:
-        found: dict[str, Any] = {
-            "first_page_s": server.seconds(""),
-            "since_start_s": time.perf_counter() - server.began,
-        }
-        for path in (
-            "api/state",
-            "api/runs",
-            "api/list",
-            "api/list?sort=-reward&page=500",
-            "api/list?failed_tool=find",
-        ):
-            found[path] = server.seconds(path)
-        opened = [
-            server.seconds(f"api/{kind}?id={each}") for each in ids for kind in ("trajectory", "tokens", "siblings")
-        ]
-        found |= {"trajectory_s": max(opened), "explain_s": server.explained(), **server.memory()}
-        return found
+        found: dict[str, Any] = {"first_page": server.cost(""), "processor_s_since_start": server.processor_s()}
+        lists = ("api/list", "api/list?sort=-reward&page=500", "api/list?failed_tool=find")
+        found |= {path: server.cost(path) for path in ("api/state", "api/runs", *lists)}
+        kinds = ("trajectory", "tokens", "siblings")
+        found |= {kind: [server.cost(f"api/{kind}?id={each}") for each in ids] for kind in kinds}
+        return found | {"explain_s": server.explained(), **server.memory()}
     finally:
         server.end()
 

@@ -87,46 +87,54 @@
     place?.replaceChildren(...Viewer.nodes([content]));
   }
 
-  Viewer.views[""] = async (_, state) => {
+  // Drawn when they are there: the rest of the page does not wait for them.
+  async function plots() {
     const all = await Viewer.get("runs");
-    const sum = (column) => all.reduce((one, each) => one + each[column].reduce((a, b) => a + b, 0), 0);
-    const place = el("div", { id: "findings", class: "findings" });
-    Promise.resolve().then(() => requestAnimationFrame(fill));
-    const small = { height: 150 };
-    const plots = [
+    const [small, whole] = [{ height: 150 }, (value) => number(value, 0)];
+    const drawn = [
       Viewer.plot("reward", Viewer.runLines(all, "reward"), small),
       Viewer.plot("tool calls with an error", Viewer.runLines(all, "errors"), { ...small, format: Viewer.percent }),
-      Viewer.plot("sampled tokens", Viewer.runLines(all, "sampled"), { ...small, format: (value) => number(value, 0) }),
-    ];
-    const withdrawn = sum("withdrawn");
+      Viewer.plot("sampled tokens", Viewer.runLines(all, "sampled"), { ...small, format: whole }),
+    ].filter(Boolean);
+    const place = document.getElementById("plots");
+    place?.replaceChildren(...(drawn.length ? drawn : [el("p", { class: "empty" }, "These trajectories have no steps.")]));
+    Viewer.drawn();
+  }
+
+  function summary(state) {
+    return el(
+      "p",
+      { class: "summary" },
+      link("#/list", `${number(state.count)} trajectories`),
+      ` of ${state.environments.join(", ") || "no environment"}`,
+      state.runs.length > 1 ? `, ${state.runs.length} runs` : "",
+      state.withdrawn
+        ? [", ", link(Viewer.filters.address("list", { stop: "failed,aborted" }), `${number(state.withdrawn)} withdrawn`)]
+        : null,
+      ". ",
+      state.held_out ? [link("#/list?sort=reward,-step&split=held-out", "Worst held-out trajectories"), ". "] : null,
+      state.trained ? [link("#/list?sort=reward,-step&split=train", "Worst in training"), ". "] : null,
+    );
+  }
+
+  Viewer.views[""] = async (_, state) => {
+    requestAnimationFrame(() => {
+      fill();
+      plots().catch(() => null); // the findings show why
+    });
     return [
       el("h1", {}, state.directory),
-      el(
-        "p",
-        { class: "summary" },
-        link("#/list", `${number(state.count)} trajectories`),
-        ` of ${state.environments.join(", ") || "no environment"}`,
-        state.runs.length > 1 ? `, ${state.runs.length} runs` : "",
-        withdrawn
-          ? [", ", link(Viewer.filters.address("list", { where: "withdrawn" }), `${number(withdrawn)} withdrawn`)]
-          : null,
-        ". ",
-        link("#/list?sort=reward&split=held-out", "Worst held-out trajectories"),
-        all.some((each) => each.split === "train")
-          ? [" · ", link("#/list?sort=reward,-step&split=train", "worst in training")]
-          : null,
-        ".",
-      ),
+      summary(state),
       el(
         "div",
         { class: "overview" },
-        el("section", { "aria-label": "findings" }, el("h2", {}, "What stands out"), place),
         el(
           "section",
-          { "aria-label": "reward over steps" },
-          el("h2", {}, "Over steps"),
-          plots.some(Boolean) ? plots : el("p", { class: "empty" }, "These trajectories have no steps."),
+          { "aria-label": "findings" },
+          el("h2", {}, "What stands out"),
+          el("div", { id: "findings", class: "findings" }),
         ),
+        el("section", { "aria-label": "over steps" }, el("h2", {}, "Over steps"), el("div", { id: "plots" })),
       ),
     ];
   };
