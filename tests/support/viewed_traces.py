@@ -86,6 +86,18 @@ def order(origin: Origin, run: str, *, is_right: bool) -> Trace:
     return trace
 
 
+def tree(directory: Path) -> None:
+    """Three trajectories of a group: two branch off the first one."""
+    run = run_record(directory)
+    store = TraceStore(directory)
+    for sample, (parent, shared) in enumerate([(None, None), ("root", 40), ("root", 60)]):
+        origin = Origin(row=9, sample=sample, step=1, uid="tree", engine="verl", parent=parent, branched_at=shared)
+        trace = order(origin, run, is_right=sample > 0)
+        trace.id = f"branch-{sample}" if parent else "root"
+        store.append(trace)
+    store.close()
+
+
 def turn(trace: Trace, thinking: str, content: str, call: Call | None, result: str, *, is_error: bool = False) -> None:
     thought = ByteTokens().encode(f"<think>{thinking}</think>") if thinking else []
     written = f'{{"name": "{call.name}"}}' if call else content

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browsing import browsing, viewing
-from viewed_traces import HOSTILE_ID, hostile, training
+from viewed_traces import HOSTILE_ID, hostile, training, tree
 
 from rollout.trace.reader import Traces
 from rollout.viewer.export import export_html
@@ -165,6 +165,19 @@ def test_siblings_stand_side_by_side_from_where_they_differ(page: Any) -> None:
     assert "the same in all" in table.locator("tbody tr").first.inner_text()
     assert table.locator("#first-difference mark").first.inner_text().startswith("cancel")
     page.get_by_role("heading", name="The same task in other steps").wait_for()
+
+
+def test_a_tree_is_drawn_where_trajectories_share_a_beginning(browser: Any, tmp_path: Path) -> None:
+    tree(tmp_path)
+    with viewing(tmp_path) as address:
+        page = browser.new_page()
+        page.goto(f"{address}#/t/root?tab=siblings")
+        lines = page.get_by_label("tree", exact=True).locator(".line")
+        lines.first.wait_for()
+        texts = lines.all_inner_texts()
+        page.close()
+    assert [text.split("\n")[0] for text in texts] == ["sample 0", "· sample 1", "· sample 2"]
+    assert "from token 40" in texts[1] and "from token 60" in texts[2]
 
 
 def test_runs_are_drawn_over_steps(page: Any) -> None:
