@@ -60,7 +60,7 @@ class Pages:
             f"""SELECT environment, count(*) AS count, max(step) AS last_step, sum(withdrawn) AS withdrawn,
             sum({SPLITS["held-out"]}) AS held_out, sum({SPLITS["train"]}) AS trained FROM trajectories GROUP BY 1"""
         )
-        found = [dict(row) for row in rows]
+        found: list[dict[str, Any]] = [dict(row) for row in rows]
         return {
             "directory": self.traces.directory.resolve().name,
             "last_step": max((row["last_step"] for row in found if row["last_step"] is not None), default=None),
