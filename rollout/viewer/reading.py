@@ -14,6 +14,7 @@ from typing import TypeVar
 import structlog
 
 from gateway.errors import ConfigError
+from rollout.trace.files import sources
 from rollout.trace.reader import Traces
 from rollout.viewer.pages import Pages
 
@@ -42,6 +43,7 @@ class Refreshing:
         self._failure: BaseException | None = None
         self._ready, self._stop = threading.Event(), threading.Event()
         self._last_request = time.monotonic()
+        self._seen: set[tuple[str, int, int]] = set()
         self._thread = threading.Thread(target=self._run, name="trace index", daemon=True)
         self.is_indexing = True
         """Whether the first look at the directory has not ended yet."""
@@ -83,10 +85,20 @@ class Refreshing:
 
     def _refresh(self, traces: Traces) -> None:
         try:
-            traces.refresh()
+            files = _files(self._directory)
+            if files != self._seen:
+                traces.refresh()
+                self._seen = files
         except (ConfigError, OSError, sqlite3.Error) as error:
             log.warning("index not brought up to date", problem=str(error))
         self.is_indexing = False
+
+
+def _files(directory: Path) -> set[tuple[str, int, int]]:
+    """Name, size and time of change of the files with traces."""
+    paths = [source.path for source in sources(directory, recursive=True)]
+    stats = [(path, path.stat()) for path in paths if path is not None]
+    return {(str(path), status.st_size, status.st_mtime_ns) for path, status in stats}
 
 
 class Reader:
