@@ -30,7 +30,7 @@ ROLLOUT = (
     {"environment", "formats"},
     {"trace"},
     {"loop", "tokens"},
-    {"agents", "bench", "engines", "verl_cpu"},
+    {"agents", "bench", "engines", "verl_cpu", "viewer"},
     {"evaluation", "contract", "doctor", "verl"},
     {"cli"},
     {"__init__"},

@@ -52,8 +52,8 @@ def run(
     engine: Annotated[
         str,
         typer.Option(
-            help="expert, random, none, recorded:DIR (stored traces), a model's directory, the URL of an SGLang or vLLM "
-            "server, chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY."
+            help="expert, random, none, recorded:DIR (stored traces), a model's directory, the URL of an SGLang or "
+            "vLLM server, chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],

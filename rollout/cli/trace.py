@@ -12,6 +12,7 @@ from rollout.cli.options import AsJson, TraceDirectory, Where, none_found, print
 from rollout.cli.trace_export import export
 from rollout.cli.trace_list import print_entries
 from rollout.cli.trace_stats import stats
+from rollout.cli.trace_view import explain, view
 from rollout.cli.trace_watch import watch
 from rollout.trace.entries import COLUMNS, Entry
 from rollout.trace.journal import to_json
@@ -146,6 +147,8 @@ def grep(
 app.command()(stats)
 app.command()(watch)
 app.command()(export)
+app.command()(view)
+app.command()(explain)
 
 _PLACE = ("id", "run", "began_at")
 

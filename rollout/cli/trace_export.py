@@ -25,15 +25,22 @@ from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.run_record import TokenIds, read_run_records
 from rollout.trace.trained import SUFFIX, export_trained
+from rollout.viewer.export import export_html
 
 
 def export(
     directory: TraceDirectory,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write: JSON lines, or Parquet.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file to write: JSON lines, or Parquet.")
+    ] = None,
     sft: Annotated[bool, typer.Option("--sft", help="As conversations for supervised training.")] = False,
     parquet: Annotated[
         bool, typer.Option("--parquet", help="As columns for DuckDB, pandas, polars or datasets, see docs/traces.md.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="As the page of `trace view`, in a directory that opens without a server."),
+    ] = None,
     where: Where = None,
     preferences: Annotated[
         bool, typer.Option("--preferences", help="As pairs of a better and a worse trajectory of the same row.")
@@ -46,17 +53,22 @@ def export(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids.",
+            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids. "
+            "With --html: the model whose tokenizer has the texts of tokens, instead of the recorded one.",
         ),
     ] = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
-    """Write trajectories: those worth imitating, pairs, or columns. Exit status 1 where there is none."""
-    if sft + preferences + parquet != 1:
-        remedy = "add --sft, --preferences or --parquet, one of them"
+    """Write trajectories: those worth imitating, pairs, columns, or a page. Exit status 1 where there is none."""
+    if sft + preferences + parquet + (html is not None) != 1:
+        remedy = "add --sft, --preferences, --parquet or --html, one of them"
         raise ConfigError("say what to export as", key="--sft", remedy=remedy)
+    if html is not None:
+        return _as_page(directory, html, where, tokenizer, as_json=as_json)
+    if output is None:
+        raise ConfigError("which file?", key="-o", remedy="name the file to write")
     with Traces(directory) as traces:
         if parquet:
             return _export_columns(traces, where, output, as_json=as_json)
@@ -76,6 +88,18 @@ def export(
         text += f", {exported.without_ids} of them because they are no plain conversation and have no model's token ids"
     print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)
     return int(exported.rows + exported.as_ids == 0)
+
+
+def _as_page(directory: Path, output: Path, where: str | None, tokenizer: str | None, *, as_json: bool) -> int:
+    try:
+        with Traces(directory) as traces:
+            texts = None if tokenizer is None else Path(tokenizer)
+            rows = export_html(traces, output, where=where, tokenizer=texts)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or error}", file=output, key="--html") from error
+    page = output / "index.html"
+    print_result({"path": str(page), "rows": rows}, f"{page}: {rows} trajectories", as_json=as_json)
+    return int(rows == 0)
 
 
 def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:

@@ -24,7 +24,7 @@ from rollout.errors import EngineError
 from rollout.formats import find_format
 from rollout.tokens.chatml import ByteTokens
 from rollout.trace.reader import Traces
-from rollout.trace.run_record import read_run_records
+from rollout.trace.run_record import TokenIds, read_run_records
 from rollout.types import TokenBuilder
 
 if TYPE_CHECKING:
@@ -71,13 +71,21 @@ def _recorded(options: EngineOptions) -> Generator[Engine]:
     """The engine of stored traces, with the tokens of the engine that sampled them."""
     with Traces(options.engine.removeprefix(PREFIX)) as traces:
         recorded = RecordedTraces(traces)
+        records = read_run_records(traces.directory).values()
         make_tokens: Callable[[], TokenBuilder] = ByteTokens
-        if not set(recorded.engines) <= {*WITHOUT_MODEL}:
-            paths = [record.model.get("path") for record in read_run_records(traces.directory).values()]
-            own = _load_tokens(options, paths)
+        is_text = set(recorded.engines) <= {*WITHOUT_MODEL} or {each.token_ids for each in records} == {TokenIds.BYTES}
+        if not is_text:
+            own = _load_tokens(options, [record.model.get("path") for record in records])
             make_tokens = partial(copy.copy, own)
         name = PREFIX + ",".join(recorded.engines)
-        yield RecordedEngine(name=name, context_tokens=None, notes=[], recorded=recorded, make_tokens=make_tokens)
+        yield RecordedEngine(
+            name=name,
+            context_tokens=None,
+            notes=[],
+            recorded=recorded,
+            token_ids=TokenIds.BYTES if is_text else TokenIds.MODEL,
+            make_tokens=make_tokens,
+        )
 
 
 @asynccontextmanager

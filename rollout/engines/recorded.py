@@ -13,6 +13,7 @@ from rollout.errors import EngineError
 from rollout.trace.entries import Entry
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace, Turn
+from rollout.trace.run_record import TokenIds
 from rollout.trace.segment import Segment, Span, SpanKind
 from rollout.types import Completion, FinishReason, Policy, TokenBuilder
 
@@ -177,6 +178,7 @@ class RecordedEngine:
     context_tokens: int | None
     notes: list[str]
     recorded: RecordedTraces
+    token_ids: TokenIds
     make_tokens: Callable[[], TokenBuilder]
 
     def tokens(self) -> TokenBuilder:

@@ -141,20 +141,24 @@ def _trained(rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanA
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(kept), mask=pa.array(missing))
 
 
-def read_trained(directory: str | Path, *, trace: str | None = None) -> Iterator[TrainedSegment]:
+def read_trained(
+    directory: str | Path, *, trace: str | Collection[str] | None = None, step: int | None = None
+) -> Iterator[TrainedSegment]:
     """Read what was computed on the segments of traces in a directory, by step and then by time of writing.
 
     A file that cannot be read is logged and skipped.
 
     Args:
         directory: of the traces.
-        trace: id of the only trace to read; None reads all.
+        trace: id of the only trace to read, or several ids; None reads all.
+        step: the only step to read, which is one file; None reads all.
     """
-    for path in _files(directory):
+    wanted = [trace] if isinstance(trace, str) else None if trace is None else sorted(trace)
+    for path in _files(directory, step):
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=64):
-                    rows = batch if trace is None else batch.filter(pc.field("trace") == trace)
+                    rows = batch if wanted is None else batch.filter(pc.field("trace").isin(wanted))
                     yield from map(_segment, rows.to_pylist())
         except (OSError, pa.ArrowInvalid) as error:
             _log_torn(path, error)
@@ -194,8 +198,9 @@ def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Col
     return rows
 
 
-def _files(directory: str | Path) -> list[Path]:
-    return sorted((Path(directory) / DIRECTORY).glob(f"*{SUFFIX}"))
+def _files(directory: str | Path, step: int | None = None) -> list[Path]:
+    begin = "" if step is None else f"{step:08d}-"
+    return sorted((Path(directory) / DIRECTORY).glob(f"{begin}*{SUFFIX}"))
 
 
 def _log_torn(path: Path, error: Exception) -> None:
