@@ -64,7 +64,9 @@ def _print_server(report: ServerReport, console: Console) -> None:
     if report.killed is not None:
         grid.add_row("killed", Text(report.killed.said))
     if report.withheld:
-        grid.add_row("not called", Text(", ".join(report.withheld)))
+        grid.add_row("not called", Text("; ".join(f"{tool}: {reason}" for tool, reason in report.withheld.items())))
+    for finding in report.flaky:
+        grid.add_row("flaky", Text(finding, "yellow"))
     for note in report.notes[:_MOST_NOTES]:
         grid.add_row("note", Text(note))
     if len(report.notes) > _MOST_NOTES:
