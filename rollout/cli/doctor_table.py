@@ -44,6 +44,7 @@ def _print_server(report: ServerReport, console: Console) -> None:
     grid = Table.grid(padding=(0, 1, 0, 2))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
+    grid.add_row("verdict", Text(report.verdict, "bold"))
     for problem in report.problems:
         grid.add_row("unfit", Text(problem, "red"))
     if report.unknown:

@@ -11,7 +11,7 @@ from rollout.doctor.comparison import Reference
 from rollout.doctor.plan import suggested
 from rollout.doctor.report import Isolation, IsolationVerdict, ServerReport, Verdict
 from rollout.doctor.throwaway import EntryChanges, Throwaway
-from rollout.doctor.verdict import World, determinism, isolation_of, leak_in, unanswered
+from rollout.doctor.verdict import World, determinism, foreign_leak, isolation_of, leak_in, unanswered
 
 
 def shares_files(shared: World, own: World) -> bool:
@@ -49,6 +49,8 @@ def conclude(
     reference = Reference(fresh, repeated=looks)
     found_own = isolation_of(own, reference)
     found_shared = None if shared is None else isolation_of(shared, reference)
+    if shared is not None and found_shared is not None and (leak := foreign_leak(shared, own)):
+        found_shared = Isolation(scope=shared.scope, finding=IsolationVerdict.LEAKS, evidence=leak)
     report.isolation = tuple(found for found in (found_shared, found_own) if found is not None)
     report.determinism = determinism(reference)
     report.flaky += reference.flaky

@@ -21,7 +21,7 @@ from gateway.types import Role, Scope, ToolDefinition
 from rollout.doctor import conclusion, fault_injection
 from rollout.doctor.advice import own_scope
 from rollout.doctor.fidelity import TokenCounter, examine_tools, schema_problems
-from rollout.doctor.isolation import Run, Waits, play
+from rollout.doctor.isolation import Answer, Run, Waits, foreign_calls, play
 from rollout.doctor.page import loopback_page
 from rollout.doctor.plan import CallOption, Permissions, ProbeCall, Script, new_word, plan_script
 from rollout.doctor.report import Latency, ServerReport
@@ -140,6 +140,9 @@ class Examination:
                 await self._play(world.first, first, script.calls, place)
                 second = await leases.enter_async_context(self._lease(gateway))
                 await self._play(world.second, second, script.calls, place)
+                foreign = foreign_calls(world.first, world.second)
+                answers = await self._play(Run(), second, tuple(foreign.values()), place)
+                world.foreign = dict(zip(foreign, answers, strict=True))
                 await self._play(world.closing, second, script.closing, place)
                 if self._report.call is None:
                     await self._measure_calls(second, world.second, place)
@@ -162,9 +165,28 @@ class Examination:
         entry, place = self._throwaway.world()
         return entry, place, self._config.lease_dir
 
-    async def _play(self, run: Run, session: Session, calls: tuple[ProbeCall, ...], place: Path | None) -> None:
+    async def _play(self, run: Run, session: Session, calls: tuple[ProbeCall, ...], place: Path | None) -> list[Answer]:
         assert self._script is not None
         await play(run, session, calls, self._script, place=place, page=self._page, waits=self._waits)
+        return [step.answer for step in run.steps]
+
+    async def _measure_calls(self, session: Session, seen: Run, place: Path | None) -> None:
+        """Measure the first call that only looks and answered quickly, or the listing of tools where none did."""
+        connection, options = session.connection(self._server), self._options
+        bound = options.call_timeout_s / options.calls
+        looks = (step.call for step in seen.steps if step.call.sort is Sort.READ and step.answer.well)
+        call = next((each for each in looks if self._waits.mean_s(each.name) < bound), None)
+        seconds: list[float] = []
+        with anyio.move_on_after(options.call_timeout_s):
+            for _ in range(options.calls):
+                began = time.perf_counter()
+                if call is not None:
+                    await self._play(Run(), session, (call,), place)
+                else:
+                    await connection.list_raw(timeout_s=options.call_timeout_s)
+                seconds.append(time.perf_counter() - began)
+        self._report.call = Latency.of(seconds)
+        self._report.called = call.name if call is not None else "tools/list"
 
     @asynccontextmanager
     async def _gateway(self, scope: Scope, entry: ServerConfig, directories: LeaseDirConfig) -> AsyncGenerator[Gateway]:
@@ -261,29 +283,6 @@ class Examination:
             )
             self._report.withheld = dict(self._script.withheld)
         return self._script
-
-    async def _measure_calls(self, session: Session, seen: Run, place: Path | None) -> None:
-        """Measure the first call that only looks and answered quickly, or the listing of tools where none did."""
-        connection, options = session.connection(self._server), self._options
-        quick = (
-            step
-            for step in seen.steps
-            if step.call.sort is Sort.READ
-            and step.answer.well
-            and self._waits.mean_s(step.call.name) < options.call_timeout_s / options.calls
-        )
-        step = next(quick, None)
-        seconds: list[float] = []
-        with anyio.move_on_after(options.call_timeout_s):
-            for _ in range(options.calls):
-                began = time.perf_counter()
-                if step is not None:
-                    await self._play(Run(), session, (step.call,), place)
-                else:
-                    await connection.list_raw(timeout_s=options.call_timeout_s)
-                seconds.append(time.perf_counter() - began)
-        self._report.call = Latency.of(seconds)
-        self._report.called = step.call.name if step is not None else "tools/list"
 
     async def _inject_faults(self, session: Session) -> bool:
         """Stop and kill the server's process, after every other use of it; return whether it was one of ours."""

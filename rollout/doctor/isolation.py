@@ -12,7 +12,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from rollout.doctor.probe_values import Found, Surroundings
 
 _SHOWN = 60
 _MOST_CHARACTERS = 20_000
+_MOST_FOREIGN = 20
 _ERROR_FIRST = re.compile(
-    r"^.{0,60}?\berrors?\b ?(:|\(|while|calling|executing|code)|^\W*(\w*error\b|err\b|failed|failure|invalid|\w*exception\b|traceback|unknown (tool|command|action)|cannot|"
+    r"^.{0,60}?\berrors?\b ?(:|\(|while|calling|executing|code)|"
+    r"^\W*(\w*error\b|err\b|failed|failure|invalid|\w*exception\b|traceback|unknown (tool|command|action)|cannot|"
     r"could not|unable|usage:|execution error)",
     re.IGNORECASE,
 )
@@ -136,6 +138,21 @@ async def play(
                 waits.given_up.add(call.name)
         run.steps.append(Step(call, _without(root, canonical_json(arguments)), answer))
     run.complete = True
+
+
+def foreign_calls(first: Run, second: Run) -> dict[int, ProbeCall]:
+    """Calls of one lease with arguments that another one never used, such as ids that only the first was given.
+
+    Returns:
+        The calls by their place in the script, at most `_MOST_FOREIGN`.
+    """
+    used = {(step.call.name, step.arguments) for step in second.steps}
+    found: dict[int, ProbeCall] = {}
+    for index, step in enumerate(first.steps):
+        if step.answer.well and (step.call.name, step.arguments) not in used and len(found) < _MOST_FOREIGN:
+            used.add((step.call.name, step.arguments))
+            found[index] = replace(step.call, given=json.loads(step.arguments))
+    return found
 
 
 async def probe_call(session: Session, tool: str, arguments: dict[str, Any], root: str) -> tuple[Answer, object]:

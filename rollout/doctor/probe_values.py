@@ -24,6 +24,8 @@ _SUFFIXES = {
     **dict.fromkeys(("json",), ".json"),
     **dict.fromkeys(("database", "sqlite", "db"), ".db"),
 }
+_TEXT = frozenset("text content contents message note name title description body".split())
+_JWT = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJwcm9iZSJ9."
 _FIXED = {
     "timezone": "UTC", "tz": "UTC", "zone": "UTC", "encoding": "utf-8", "charset": "utf-8", "cron": "0 0 * * *",
     "color": "#336699", "colour": "#336699", "ip": "127.0.0.1", "host": "127.0.0.1", "hostname": "127.0.0.1",
@@ -103,7 +105,7 @@ def variants_of(tool: ToolDefinition) -> list[Variant]:
         choices: list[Any] = list(each.get("enum", ()))
         if name in required and 1 < len(choices) <= 12 and words_of(name)[-1:] != ["format"]:
             kept = [choice for choice in choices if _sort_of_word(choice) is not Sort.REMOVE]
-            return [Variant(choice=(name, choice)) for choice in kept[:8]]
+            return [Variant(choice=(name, choice), optional=more) for choice in kept[:8] for more in (False, True)]
     optional = [Variant(optional=True)] if set(properties) - required else []
     return [Variant(), *optional]
 
@@ -131,6 +133,7 @@ def _suggested(
     tool: ToolDefinition, name: str, schema: Mapping[str, Any], variant: Variant, found: Found, around: Surroundings
 ) -> Any:
     """A value for one argument; None leaves it to the schema."""
+    schema = _first_branch(schema)
     given: Any = schema.get("type", "string")
     kinds = cast("list[str]", given) if isinstance(given, list) else [given]
     words, description = set(words_of(name)), str(schema.get("description", ""))
@@ -164,6 +167,11 @@ def _suggested(
 def _by_name(tool: ToolDefinition, name: str, words: set[str], description: str, around: Surroundings) -> str | None:
     if match := re.search(r"H{1,2}:mm(:ss)?", description, re.I):
         return "00:00:00" if match[1] else "00:00"
+    both, said = words | set(words_of(tool.name)), set(words_of(description))
+    if "cron" in both | said:
+        return "0 0 * * *"
+    if "jwt" in both | said:
+        return _JWT
     if "expression" in words or {"formula", "equation"} & words:
         postfix = re.search(r"\b(RPN|postfix|reverse polish)\b", f"{tool.description} {description}", re.I)
         return "2 3 +" if postfix else "2 + 3"
@@ -176,8 +184,11 @@ def _by_name(tool: ToolDefinition, name: str, words: set[str], description: str,
             return example[1]
     if "time" in words:
         return "12:30" if "24-hour" in description or "HH" in description else "2024-05-17 12:30:00"
-    both = words | set(words_of(tool.name))
-    if "json" in both:
+    if "unit" in said:
+        return "m"
+    if {"number", "digits", "integer"} & said and not _TEXT & words:
+        return "12"
+    if "json" in both or ({"parse", "validate"} & both and "json" in words_of(tool.description)):
         return json.dumps({around.word: 1})
     if "yaml" in both:
         return f"{around.word}: 1"
@@ -225,6 +236,13 @@ def _program(language: str, tool: ToolDefinition, around: Surroundings, step: in
     if kind is Sort.READ and re.search(r"\bselect\b", tool.description, re.I):
         return ("SELECT 1 AS one", select, select, select)[step]
     return ("SELECT 1 AS one", create, insert, select)[step]
+
+
+def _first_branch(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema of alternatives as its first one that is not null."""
+    branches: list[Mapping[str, Any]] = schema.get("anyOf") or schema.get("oneOf") or []
+    kept = next((branch for branch in branches if branch.get("type") not in (None, "null")), None)
+    return schema if "type" in schema or kept is None else {**schema, **kept}
 
 
 def _names_one(name: str) -> bool:

