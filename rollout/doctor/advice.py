@@ -41,7 +41,8 @@ def advise(
     strongest = own_scope(config)
     if with_directory is not None and with_directory[0].finding in (_APART, _STATELESS):
         found, changes = with_directory
-        reason = f"its leases share files ({_few(files)}); with {changes}, {found.evidence}"
+        shown = f" ({_few(files)})" if files else ""
+        reason = f"its leases share files{shown}; with {changes}, {found.evidence}"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.LEASE_DIR, changes=asdict(changes))
     if own.finding is _LEAKS:
         return Advice(scope=None, reason=f"{_how_to_isolate(config)}; {own.evidence}", verdict=Verdict.LEAKS)

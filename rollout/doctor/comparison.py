@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_TOKENS = 4000
 _VOLATILE = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # UUIDs
+    r"|\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d+"  # ports that the system chose
     r"|\d{4}-\d\d-\d\d[T _]\d\d:?\d\d(:?\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?"  # moments
     r"|\b\d{1,2}:\d\d(:\d\d)?([.,]\d+)?( ?[AP]M)?\b"  # times of day
     r"|\b1[5-9]\d{8}(\d{3}|\d{6})?(\.\d+)?\b"  # seconds, milliseconds and microseconds since 1970
@@ -144,6 +146,8 @@ def counting(answers: Sequence[Answer]) -> bool:
 def _unlike(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
     if len(one) != len(other):
         return True
+    if Counter(token for token in one if token is not None) <= Counter(other):
+        return False  # the same in another order, as of a set
     return any(a is not None and b is not None and a != b for a, b in zip(one, other, strict=True))
 
 

@@ -115,7 +115,7 @@ class Examination:
         """Decide what the probes may do: everything in a throwaway place, else what is annotated read-only."""
         reason = f"it has credentials ({given})" if (given := credentials_of(self._entry)) else why_not(self._entry)
         if not reason:
-            throwaway = Throwaway(root=directory, entry=self._entry, page_port=port)
+            throwaway = Throwaway(root=directory, entry=self._entry, page_port=port, word=self._word)
             reason = throwaway.prepare()
             self._throwaway = None if reason else throwaway
         writes = self._throwaway is not None or self._options.allow_writes

@@ -35,7 +35,7 @@ _ERROR_FIRST = re.compile(
 _ERROR_ANYWHERE = re.compile(
     r"\b(does not exist|doesn't exist|no such|already exists?|is required|permission denied|access denied|not allowed|"
     r"unauthorized|econnrefused|connection refused|traceback \(most recent)|not found\b|"
-    r"\"errors?\"\s*:\s*(?!null|\[\]|false|\"\"|0\b|\{\})|\"(success|ok|valid)\"\s*:\s*false|"
+    r"\"errors?\"\s*:\s*(?!null|\[\]|false|\"\"|0\b|\{\})|\"(success|ok)\"\s*:\s*false|"
     r"\"status\"\s*:\s*\"(error|failed)\"|\bE(ACCES|NOENT|ROFS|PERM)\b",
     re.IGNORECASE,
 )

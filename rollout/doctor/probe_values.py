@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gateway.types import ToolDefinition
+from rollout.doctor.programs import STATEMENTS, language_of, statement
 from rollout.doctor.tool_words import Sort, sort_of, words_of
 from rollout.engines.random_arguments import FORMATS, suggested_arguments
 
@@ -17,7 +18,7 @@ _EXAMPLE = re.compile(r"(?:e\.g\.?,?|example:?|such as|like|for instance)\s*:?\s
 _ID_IN_TEXT = re.compile(r"\b((?:[A-Za-z]+[ _-]?)?id)\b[\"']?\s*[:=]\s*[\"'`\[(]?([\w:.-]{1,64})", re.I)
 _DURATIONS = frozenset("seconds second duration delay wait timeout interval ms milliseconds sleep ttl".split())
 _DIRECTORIES = frozenset("directory dir folder root cwd workdir repo repository".split())
-_FILES = frozenset("path file filename filepath workbook document destination source".split())
+_FILES = frozenset("path paths file files filename filepath workbook document".split())
 _SUFFIXES = {
     **dict.fromkeys(("excel", "workbook", "sheet", "worksheet", "xlsx"), ".xlsx"),
     **dict.fromkeys(("csv",), ".csv"),
@@ -70,7 +71,9 @@ class Found:
             return self.values[key]
         if key == "id":
             return next((self.values[each] for each in reversed(self.values) if each.endswith("id")), None)
-        return self.values.get("id") if key.endswith("id") else None
+        return next(
+            (self.values[each] for each in ("id", "hash", "key") if key.endswith(each) and each in self.values), None
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,17 +99,25 @@ class Variant:
     """A value for an argument that chooses what the tool does."""
 
 
-def variants_of(tool: ToolDefinition) -> list[Variant]:
-    """The ways to call a tool, the plainest first: a program for one that takes a language, else each of its modes."""
+def variants_of(tool: ToolDefinition, *, few: bool = False) -> list[Variant]:
+    """The ways to call a tool, the plainest first: a program for one that takes a language, else each of its modes.
+
+    Args:
+        few: Whether optional arguments are left out.
+    """
     properties, required = _properties(tool), set(_arguments_schema(tool).get("required", ()))
-    if any(_language(tool, name, each) for name, each in properties.items()):
-        return [Variant(step=step) for step in range(4)]
+    if any(language_of(tool, name, each) for name, each in properties.items()):
+        return [Variant(step=step) for step in range(STATEMENTS)]
     for name, each in properties.items():
         choices: list[Any] = list(each.get("enum", ()))
         if name in required and 1 < len(choices) <= 12 and words_of(name)[-1:] != ["format"]:
             kept = [choice for choice in choices if _sort_of_word(choice) is not Sort.REMOVE]
-            return [Variant(choice=(name, choice), optional=more) for choice in kept[:8] for more in (False, True)]
-    optional = [Variant(optional=True)] if set(properties) - required else []
+            return [
+                Variant(choice=(name, choice), optional=more)
+                for choice in kept[:8]
+                for more in ((False,) if few else (False, True))
+            ]
+    optional = [Variant(optional=True)] if set(properties) - required and not few else []
     return [Variant(), *optional]
 
 
@@ -136,7 +147,7 @@ def _suggested(
     schema = _first_branch(schema)
     given: Any = schema.get("type", "string")
     kinds = cast("list[str]", given) if isinstance(given, list) else [given]
-    words, description = set(words_of(name)), str(schema.get("description", ""))
+    words, description = set(words_of(name)), str(schema.get("description") or _in_docstring(tool, name))
     if {"integer", "number"}.intersection(kinds):
         known = found.named(name) if _names_one(name) else None
         if isinstance(known, int) or (isinstance(known, str) and known.isdigit()):
@@ -144,15 +155,20 @@ def _suggested(
         return None if "default" in schema and not words & _DURATIONS else _small(schema)
     if kinds == ["boolean"] and variant.optional:
         return True
+    if "enum" in schema and variant.optional and "default" in schema and schema["default"] is None:
+        return schema["enum"][0]
     if "string" not in kinds or "enum" in schema or "const" in schema:
         return None
     if _names_one(name) and (known := found.named(name)) is not None:
         return str(known)
-    if language := _language(tool, name, schema):
-        return _program(language, tool, around, variant.step)
+    if language := language_of(tool, name, schema):
+        return statement(language, tool, around.word, variant.step)
     if "default" in schema and schema["default"] not in ("", None):
         return None
     said = words | set(words_of(description))
+    for word in words_of(name):
+        if word in _FIXED:
+            return _FIXED[word]
     if {"url", "uri"} & words:
         return around.page
     if (_DIRECTORIES & words) or ("path" in words and _DIRECTORIES & set(words_of(description + " " + tool.name))):
@@ -160,11 +176,14 @@ def _suggested(
     if _FILES & words and not {"content", "contents", "text"} & words:
         named = set(words_of(tool.name + " " + tool.description)) | said
         suffix = next((end for word, end in _SUFFIXES.items() if word in named), ".txt")
-        return f"{around.directory}/{around.word}{suffix}"
-    return _by_name(tool, name, words, description, around)
+        is_name = "name" in words and "path" not in said
+        return f"{around.word}{suffix}" if is_name else f"{around.directory}/{around.word}{suffix}"
+    value = _by_name(tool, words, description, around)
+    # A default of null is as good as none.
+    return around.word if value is None and variant.optional and "default" in schema else value
 
 
-def _by_name(tool: ToolDefinition, name: str, words: set[str], description: str, around: Surroundings) -> str | None:
+def _by_name(tool: ToolDefinition, words: set[str], description: str, around: Surroundings) -> str | None:
     if match := re.search(r"H{1,2}:mm(:ss)?", description, re.I):
         return "00:00:00" if match[1] else "00:00"
     both, said = words | set(words_of(tool.name)), set(words_of(description))
@@ -175,9 +194,6 @@ def _by_name(tool: ToolDefinition, name: str, words: set[str], description: str,
     if "expression" in words or {"formula", "equation"} & words:
         postfix = re.search(r"\b(RPN|postfix|reverse polish)\b", f"{tool.description} {description}", re.I)
         return "2 3 +" if postfix else "2 + 3"
-    for word in words:
-        if word in _FIXED:
-            return _FIXED[word]
     if example := _EXAMPLE.search(description):
         # An example that is a place names none that is ours.
         if not re.search(r"[/\\~]|\w+://", example[1]):
@@ -186,8 +202,12 @@ def _by_name(tool: ToolDefinition, name: str, words: set[str], description: str,
         return "12:30" if "24-hour" in description or "HH" in description else "2024-05-17 12:30:00"
     if "unit" in said:
         return "m"
+    if "hex" in said or ("encoded" in said and "decode" in both):
+        return "0A0B"
+    if "timestamp" in said:
+        return "2024-05-17T12:30:00Z"
     if {"number", "digits", "integer"} & said and not _TEXT & words:
-        return "12"
+        return "1"
     if "json" in both or ({"parse", "validate"} & both and "json" in words_of(tool.description)):
         return json.dumps({around.word: 1})
     if "yaml" in both:
@@ -199,43 +219,12 @@ def _by_name(tool: ToolDefinition, name: str, words: set[str], description: str,
     return None
 
 
-def _language(tool: ToolDefinition, name: str, schema: Mapping[str, Any]) -> str:
-    """The language that an argument is written in; empty for ordinary text."""
-    words, tool_words = set(words_of(name)), set(words_of(tool.name))
-    said = f"{tool.name} {tool.description} {schema.get('description', '')}".lower()
-    if {"query", "sql", "statement"} & words and re.search(r"\bsql|select|duckdb|sqlite|postgres", said):
-        return "sql"
-    if {"code", "script", "source"} & words and "python" in said:
-        return "python"
-    if {"code", "script"} & words and re.search(r"javascript|node", said):
-        return "javascript"
-    if {"command", "cmd", "script"} & words and ("bash" in tool_words or re.search(r"\b(bash|shell)\b", said)):
-        return "bash"
-    return ""
-
-
-def _program(language: str, tool: ToolDefinition, around: Surroundings, step: int) -> str:
-    """A program that looks, writes, looks again and writes more; a tool for one kind of statement gets only those."""
-    word = around.word
-    if language == "python":
-        look = f"print({word!r} in globals())"
-        return (look, f"{word} = globals().get({word!r}, 0) + 1\nprint({word})", look, f"print({word})")[step]
-    if language == "javascript":
-        look = f"console.log(typeof globalThis.{word})"
-        return (look, f"globalThis.{word} = 1", look, look)[step]
-    if language == "bash":
-        look = "cat probe.txt || true"
-        return (look, f"echo {word} >> probe.txt", look, "ls")[step]
-    kind = sort_of(tool)
-    select, create = f"SELECT * FROM {word}", f"CREATE TABLE {word} (id INTEGER, note TEXT)"
-    insert = f"INSERT INTO {word} VALUES (1, '{word}')"
-    if "create" in words_of(tool.name):
-        return (create, create, create, create)[step]
-    if kind is Sort.WRITE or ({"execute", "update"} & set(words_of(tool.name)) and "query" not in words_of(tool.name)):
-        return (insert, insert, insert, insert)[step]
-    if kind is Sort.READ and re.search(r"\bselect\b", tool.description, re.I):
-        return ("SELECT 1 AS one", select, select, select)[step]
-    return ("SELECT 1 AS one", create, insert, select)[step]
+def _in_docstring(tool: ToolDefinition, name: str) -> str:
+    """What the tool's description says about an argument, where it is a docstring that lists them."""
+    match = re.search(
+        rf"^\s*[-*]?\s*`?{re.escape(name)}`?(?: \([^)]*\))?\s*[:-]\s+(.+)$", tool.description, re.MULTILINE
+    )
+    return match[1] if match else ""
 
 
 def _first_branch(schema: Mapping[str, Any]) -> Mapping[str, Any]:

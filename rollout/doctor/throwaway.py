@@ -27,6 +27,9 @@ _PROGRAM_SUFFIXES = frozenset(".py .pyz .js .mjs .cjs .ts .mts .tsx .jar .sh .rb
 _PROGRAM_OPTIONS = frozenset(
     "--directory --project --from --with --python --package --prefix --require --import".split()
 )
+_PROGRAM_VARIABLES = frozenset(
+    "PATH PYTHONPATH PYTHONHOME NODE_PATH LD_LIBRARY_PATH VIRTUAL_ENV JAVA_HOME CLASSPATH GOPATH".split()
+)
 _DATA_SUFFIXES = frozenset(
     ".db .sqlite .sqlite3 .duckdb .json .jsonl .csv .tsv .txt .md .yaml .yml .parquet .xlsx".split()
 )
@@ -68,6 +71,8 @@ class Throwaway:
     root: Path
     entry: ServerConfig
     page_port: int
+    word: str
+    """What arguments name; a file of this name is there from the beginning."""
     relocations: list[Relocation] = field(default_factory=list[Relocation])
     worlds: int = 0
 
@@ -85,6 +90,9 @@ class Throwaway:
             self.relocations.append(Relocation(original=text, path=path, name=name))
             if fault := _copy(_resolved(path, self.entry.cwd), self.template / name / _base(path)):
                 return fault
+        # A file that is there before the first call, for tools that only look.
+        for directory in (self.template / WORK, *(each for each in self.template.glob("data*/*") if each.is_dir())):
+            (directory / f"{self.word}.txt").write_text("one line\n")
         return ""
 
     def world(self) -> tuple[ServerConfig, Path]:
@@ -185,14 +193,12 @@ def _data_texts(entry: ServerConfig) -> list[str]:
     if names_lease_dir(entry):
         return texts
     option = ""
-    for index, argument in enumerate(entry.args):
-        program = index == 0 or option in _PROGRAM_OPTIONS or Path(argument).suffix in _PROGRAM_SUFFIXES
-        if not argument.startswith("-") and not (program and _looks_like_program(argument, entry.cwd)):
-            texts.append(argument)
-        elif argument.startswith("--") and "=" in argument:
+    for argument in entry.args:
+        is_option, is_program = argument.startswith("-"), option in _PROGRAM_OPTIONS
+        if not is_program and (not is_option or "=" in argument) and not _looks_like_program(argument, entry.cwd):
             texts.append(argument)
         option = argument
-    texts += entry.env.values()
+    texts += [text for name, text in entry.env.items() if name not in _PROGRAM_VARIABLES]
     return [text for text in dict.fromkeys(texts) if _is_data(_path_in(text), entry.cwd)]
 
 

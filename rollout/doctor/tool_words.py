@@ -30,10 +30,18 @@ _CHANGING = frozenset(
     "apply approve archive assign checkout complete done edit finish install mark merge modify move patch rename "
     "replace switch toggle transfer update".split()
 )
+_COMPUTING = frozenset(
+    "base64 calc calculate checksum compress compute convert decode decrypt derive digest encode encrypt escape "
+    "evaluate format generate hash parse random roll simplify solve sum translate validate verify".split()
+)
+"""First words of tools that make an answer of their arguments, whatever words follow (`hash_update`)."""
 _CODE = frozenset("python code javascript js script repl bash".split())
+_PROCESS_WORDS = frozenset(
+    "shell terminal ssh docker subprocess processes install uninstall pip npm sudo kill spawn reboot".split()
+)
 _PROCESSES = re.compile(
-    r"\b(shell|terminal|ssh|docker|subprocess|process(es)?|run_command|command line|install|uninstall|pip|npm|sudo|"
-    r"kill|spawn|reboot|shutdown)\b|\brun (a |any )?commands?\b|\bexecutes? (a |any )?(shell |system )?commands?\b",
+    r"\b(run|execute|start|launch|spawn|kill)s? (a |an |any |arbitrary )?((shell|bash|system|terminal) )?"
+    r"(commands?|process(es)?|programs?)\b",
     re.IGNORECASE,
 )
 _SIMULATED = re.compile(r"\b(simulated|sandbox(ed)?|virtual|in-memory|isolated)\b", re.IGNORECASE)
@@ -100,6 +108,8 @@ def sort_of(tool: ToolDefinition) -> Sort:
     kinds = {_READING: Sort.READ, _REMOVING: Sort.REMOVE, _CREATING | _ADDING | _CHANGING: Sort.WRITE}
     if tool.read_only:
         return Sort.READ
+    if words[:1] and words[0] in _COMPUTING:
+        return Sort.NEUTRAL
     for word in words:
         for known, sort in kinds.items():
             if word in known:
@@ -125,12 +135,14 @@ def reaches_outside(tool: ToolDefinition, hints: Hints, *, takes_url: bool) -> s
     Args:
         takes_url: Whether one of its arguments is an address, which a probe points at this machine.
     """
-    said = f"{' '.join(words_of(tool.name))} {_first_sentence(tool.description)}"
-    if _PROCESSES.search(said) and not _SIMULATED.search(tool.description) and not tool.read_only:
+    words = words_of(tool.name)
+    said = f"{' '.join(words)} {_first_sentence(tool.description)}"
+    starts = bool(_PROCESS_WORDS.intersection(words) or _PROCESSES.search(said))
+    if starts and not _SIMULATED.search(tool.description) and not tool.read_only:
         return "it may start or end processes"
     if hints.open_world is True and not takes_url and _NETWORK.search(said):
         return "it reaches the network"
-    if hints.open_world is None and not takes_url and _NETWORK.search(" ".join(words_of(tool.name))):
+    if hints.open_world is None and not takes_url and _NETWORK.search(" ".join(words)):
         return "it may reach the network"
     return ""
 

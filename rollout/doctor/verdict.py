@@ -16,6 +16,10 @@ from rollout.doctor.tool_words import Sort
 
 LEAKS, APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
 STATELESS, UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN
+_REFUSED_BY_US = re.compile(
+    r"\b(EACCES|EPERM|EROFS|permission denied)\b[^/$]*((?:\$\{lease\.dir\})?/[^\s'\",:)]+)", re.I
+)
+"""What a server says that the kernel did not let write outside its throwaway place."""
 _NO_STATE = re.compile(r"(^|/)(\.?cache|__pycache__|logs?|\.npm|\.node)(/|$)|\.(log|pyc|lock)$|(^|/)\.", re.IGNORECASE)
 
 
@@ -127,6 +131,9 @@ def _doubt(world: World, reference: Reference) -> str:
         name, reason = next(iter(script.withheld.items()))
         return f"{name} was not called: {reason}"
     if silent := unanswered(world, reference):
+        for name, answer in silent.items():
+            if refusal := _REFUSED_BY_US.search(answer.text):
+                return f"{name} may not write {refusal[2]} here: name a place for it in env or args"
         name, answer = next(iter(silent.items()))
         more = f" (and {len(silent) - 1} more tools likewise)" if len(silent) > 1 else ""
         return f"{name} was answered with {answer}{more}; that shows nothing"

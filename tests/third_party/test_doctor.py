@@ -23,7 +23,8 @@ UNKNOWN = ("mcp_server_fetch", "memory_default", "commands")
 """Servers on which the doctor has no verdict without a flag."""
 RIGHT = {
     "none": {Verdict.STATELESS},
-    "process": {Verdict.OWN},
+    # A directory besides the process is more than it needs, and keeps it apart.
+    "process": {Verdict.OWN, Verdict.LEASE_DIR},
     "disk": {Verdict.LEASE_DIR, Verdict.LEAKS},
     "outside": {Verdict.STATELESS},
 }

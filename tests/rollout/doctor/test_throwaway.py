@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(abi() < 4, reason="needs Landlock with rules for
 
 
 def throwaway(tmp_path: Path, **entry: Any) -> Throwaway:
-    made = Throwaway(root=tmp_path / "throwaway", entry=ServerConfig(**entry), page_port=0)
+    made = Throwaway(root=tmp_path / "throwaway", entry=ServerConfig(**entry), page_port=0, word="probe")
     assert made.prepare() == ""
     return made
 
@@ -51,6 +51,7 @@ def test_a_program_writes_to_copies_of_its_data_alone(tmp_path: Path) -> None:
     done = result_of(entry)
     assert (done.returncode, done.stdout) == (0, "mine\n"), done.stderr
     assert data.read_text() == "mine" and not list(notes.iterdir())
+    assert (place / "data1" / "notes" / "probe.txt").read_text() == "one line\n"
     assert made.changed(place) == ("data/data.db", "data1/notes/new", "home/h", "work/w")
     assert made.own_directory(("data/data.db", "home/h")).args == {2: "${lease.dir}/data.db"}
     assert made.own_directory(("data/data.db", "home/h")).env == {"HOME": "${lease.dir}"}
