@@ -1,9 +1,10 @@
 """Start a program that can write only below given directories; run as a script in the child.
 
-`python -I -S confined.py DIRECTORIES PORT COMMAND ARGS...` asks Linux (Landlock, https://docs.kernel.org/userspace-api/landlock.html)
-to refuse the process and all its descendants writing outside DIRECTORIES (separated by `:`), TCP connections to ports
-other than PORT (`any` allows all), and signals to processes outside, then replaces itself by the command. Reading is
-not restricted. Where the kernel is older, the network (before 6.7) and signals (before 6.12) are not restricted either.
+`python -I -S confined.py PATHS PORT COMMAND ARGS...` asks Linux (Landlock,
+https://docs.kernel.org/userspace-api/landlock.html) to refuse the process and all its descendants writing outside PATHS
+(directories and files, separated by `:`), TCP connections to ports other than PORT (`any` allows all), and signals to
+processes outside, then replaces itself by the command. Reading is not restricted. Where the kernel is older, the
+network (before 6.7) and signals (before 6.12) are not restricted either.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _VERSION_FLAG, _PATH_BENEATH, _NET_PORT = 1, 1, 2
 _PR_SET_NO_NEW_PRIVS = 38
 _WRITE = 0b1_1111_1111_0010
 """LANDLOCK_ACCESS_FS_WRITE_FILE, and those that remove or make files and directories."""
+_WRITE_FILE = 1 << 1
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _CONNECT_TCP = 1 << 1
 _SCOPES = 0b11
@@ -33,8 +35,8 @@ def abi() -> int:
 
 
 def main() -> None:
-    directories, port, command = sys.argv[1].split(":"), sys.argv[2], sys.argv[3:]
-    _confine(directories, None if port == ANY_PORT else int(port))
+    paths, port, command = sys.argv[1].split(":"), sys.argv[2], sys.argv[3:]
+    _confine(paths, None if port == ANY_PORT else int(port))
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -42,7 +44,7 @@ def main() -> None:
         os._exit(127)
 
 
-def _confine(directories: list[str], port: int | None) -> None:
+def _confine(paths: list[str], port: int | None) -> None:
     libc, version = ctypes.CDLL(None, use_errno=True), abi()
     write = _WRITE | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
     net = _CONNECT_TCP if version >= 4 and port is not None else 0
@@ -50,12 +52,13 @@ def _confine(directories: list[str], port: int | None) -> None:
     # Older kernels know a shorter structure.
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = _checked(libc.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(size), 0))
-    for directory in directories:
+    for path in paths:
         try:
-            opened = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
             continue  # a cache that does not exist
-        _checked(libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", write, opened), 0))
+        allowed = write if os.path.isdir(path) else write & (_WRITE_FILE | _TRUNCATE)
+        _checked(libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, opened), 0))
         os.close(opened)
     if net and port:
         _checked(libc.syscall(_ADD_RULE, ruleset, _NET_PORT, struct.pack("QQ", net, port), 0))

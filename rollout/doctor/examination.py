@@ -45,17 +45,17 @@ class Options:
     """Task and seed that servers with a reset are reset to; None takes the server's first task."""
     calls: int = 20
     """Number of calls whose latency is measured."""
-    call_timeout_s: float = 5.0
+    call_timeout_s: float = 10.0
     """For each call of a probe; a server's own bound applies where it is shorter."""
     hang_timeout_s: float = 1.0
     """For a request to a stopped server."""
-    probe_timeout_s: float = 40.0
+    probe_timeout_s: float = 90.0
     """For all probes under one scope."""
     slow_s: float = 5.0
     """Tools whose calls take longer together are listed in the notes."""
     at_a_time: int = 4
     """Servers examined concurrently; more than one affects the latencies."""
-    server_timeout_s: float = 240.0
+    server_timeout_s: float = 360.0
     """For the whole examination of one server."""
     key: str = "servers"
     """The key under which the file holds its servers, for messages."""

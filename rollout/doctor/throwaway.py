@@ -21,6 +21,17 @@ _CONFINED = Path(__file__).with_name("confined.py")
 _LAUNCHERS = frozenset("npx npm pnpm yarn bunx bun uvx uv pipx".split())
 """Programs that may first download the server: they keep the network, and their caches writable."""
 _CACHES = (".npm", ".cache/uv", ".local/share/uv", ".bun", ".local/share/pnpm", ".cache/node", ".local/pipx")
+_DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/tty",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/ptmx",
+    "/dev/pts",
+    "/dev/shm",
+)
 _CONTAINERS = frozenset("docker podman nerdctl ssh kubectl wsl".split())
 """Programs whose server runs elsewhere, out of reach of the kernel's rules for this process."""
 _PROGRAM_SUFFIXES = frozenset(".py .pyz .js .mjs .cjs .ts .mts .tsx .jar .sh .rb .php .wasm .exe .whl .toml".split())
@@ -140,7 +151,7 @@ class Throwaway:
         args = [text(argument) for argument in entry.args]
         port = ANY_PORT if launched else str(self.page_port)
         program = command if os.sep not in command else str(Path(entry.cwd or ".", command).absolute())
-        rules = [*writable, "/dev", "/proc"]
+        rules = [*writable, *_DEVICES]
         return entry.model_copy(
             update={
                 "start": Start.SPAWN,

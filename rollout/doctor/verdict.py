@@ -16,9 +16,7 @@ from rollout.doctor.tool_words import Sort
 
 LEAKS, APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
 STATELESS, UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN
-_REFUSED_BY_US = re.compile(
-    r"\b(EACCES|EPERM|EROFS|permission denied)\b[^/$]*((?:\$\{lease\.dir\})?/[^\s'\",:)]+)", re.I
-)
+_REFUSED_BY_US = re.compile(r"\b(EACCES|EPERM|EROFS|permission denied)\b[^/$]*(/[^\s'\",:)]+)", re.I)
 """What a server says that the kernel did not let write outside its throwaway place."""
 _NO_STATE = re.compile(r"(^|/)(\.?cache|__pycache__|logs?|\.npm|\.node)(/|$)|\.(log|pyc|lock)$|(^|/)\.", re.IGNORECASE)
 
@@ -66,6 +64,8 @@ def isolation_of(world: World, reference: Reference) -> Isolation:
 def _verdict(world: World, reference: Reference) -> tuple[IsolationVerdict, str]:
     if leak := leak_in(world, reference):
         return LEAKS, leak
+    if elsewhere := _written_elsewhere(world, reference):
+        return LEAKS, elsewhere
     if not world.complete:
         return UNKNOWN, "the calls took too long"
     script = world.script
@@ -122,6 +122,16 @@ def state_in(reference: Reference) -> str:
     return ""
 
 
+def _written_elsewhere(world: World, reference: Reference) -> str:
+    """Describe a file that a tool writes outside every place that the entry names; empty where there is none."""
+    for name, answer in unanswered(world, reference).items():
+        if refusal := _REFUSED_BY_US.search(answer.text):
+            return (
+                f"{name} writes {refusal[2]}, a file that all its processes share: name a place for it in env or args"
+            )
+    return ""
+
+
 def _doubt(world: World, reference: Reference) -> str:
     """Why the calls may have missed something; empty where every tool was seen at work."""
     script = world.script
@@ -131,9 +141,6 @@ def _doubt(world: World, reference: Reference) -> str:
         name, reason = next(iter(script.withheld.items()))
         return f"{name} was not called: {reason}"
     if silent := unanswered(world, reference):
-        for name, answer in silent.items():
-            if refusal := _REFUSED_BY_US.search(answer.text):
-                return f"{name} may not write {refusal[2]} here: name a place for it in env or args"
         name, answer = next(iter(silent.items()))
         more = f" (and {len(silent) - 1} more tools likewise)" if len(silent) > 1 else ""
         return f"{name} was answered with {answer}{more}; that shows nothing"

@@ -63,6 +63,7 @@ FORBIDDEN = {
     "a file elsewhere": "open(sys.argv[1] + '/new', 'w')",
     "a file that exists": "open(sys.argv[1] + '/mine', 'w')",
     "removing": "os.remove(sys.argv[1] + '/mine')",
+    "a device": "open('/proc/sys/kernel/hostname', 'w')",
     "a signal": "os.kill(int(sys.argv[2]), signal.SIGCONT)",
     "a connection": "socket.create_connection(('127.0.0.1', int(sys.argv[3])))",
 }
