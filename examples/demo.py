@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,6 +34,7 @@ EXPERT_ROWS = 6
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
+    end_on_sigterm()
     os.chdir(ROOT)
     name = "control" if given.control else "demo"
     home = given.out or Path("outputs", name, time.strftime("%Y%m%d-%H%M%S"))
@@ -48,6 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result = learn(experiment)
     console.rule("What was learnt" if not given.control else "Nothing may have been learnt")
     show(result, home)
+
+
+def end_on_sigterm() -> None:
+    """Turn SIGTERM, which by default ends this process alone, into an exception that ends the commands that it runs."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def show_expert(home: Path) -> None:
