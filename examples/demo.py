@@ -1,6 +1,6 @@
 """Train a tiny policy to use MCP tools better, with verl's GRPO, on this CPU.
 
-    python examples/demo.py [--seed 0] [--steps 30] [--control] [--out DIR]
+    python examples/demo.py [--seed 0] [--steps 40] [--control] [--validation] [--out DIR]
 
 Every step is a command that you can type yourself, and is printed. `--control` trains with a learning rate of zero; its
 curve has to stay flat.
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     home = given.out or Path("outputs", name, time.strftime("%Y%m%d-%H%M%S"))
     home.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(home=home, seed=given.seed, steps=given.steps)
+    if given.validation:
+        experiment = replace(experiment, held_out="retail_validation")
 
     if given.control:
         console.rule("The same experiment with a learning rate of zero")
@@ -123,6 +125,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the model, the warm-up and the order of the rows")
     parser.add_argument("--steps", type=int, default=Experiment.steps, help="GRPO steps (default: %(default)s)")
     parser.add_argument("--control", action="store_true", help="train with a learning rate of zero")
+    parser.add_argument(
+        "--validation", action="store_true", help="serve validation tasks, for choosing settings, not the held-out ones"
+    )
     parser.add_argument("--out", type=Path, help="directory to write (default: a new one in outputs)")
     return parser.parse_args(arguments)
 

@@ -34,15 +34,22 @@ SHORT_TASKS: dict[ShortSlice, Splits] = {
 STATES: tuple[OrderStatus, ...] = ("pending", "shipped", "delivered")
 
 _THOUGHTS: dict[OrderStatus, tuple[str, dict[Step, str]]] = {
-    "pending": ("It is pending: {}.", {"cancel": "cancel it", "track": "track it", "return": "check its window"}),
+    "pending": (
+        "It is pending: {}.",
+        {"cancel": "cancel the order", "track": "track the parcel", "return": "check the window"},
+    ),
     "shipped": (
         "It is shipped; {}.",
-        {"cancel": "cancelling it", "track": "tracking it", "return": "checking its window"},
+        {"cancel": "cancelling the order", "track": "tracking the parcel", "return": "checking the window"},
     ),
-    "delivered": ("It is delivered. {}.", {"cancel": "Cancel it", "track": "Track it", "return": "Check its window"}),
+    "delivered": (
+        "It is delivered. {}.",
+        {"cancel": "Cancel the order", "track": "Track the parcel", "return": "Check the window"},
+    ),
 }
-"""The expert's thought before its step. The words differ between the states, so that imitating them takes to tell the
-states apart; which step follows is as open as the slice leaves it."""
+"""The expert's thought before its step. The first words differ between the states, so that imitating them takes to tell
+the states apart; which step follows is as open as the slice leaves it. The last word tells the step, so that a small
+model soon learns to do what it thought."""
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
 _HINT = "That is not what I asked for."
 
