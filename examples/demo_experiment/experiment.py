@@ -41,7 +41,7 @@ class Experiment:
     home: Path
     seed: int = 0
     """Seed of the model, the warm-up and the order of the rows; sampling is seeded by row and step."""
-    steps: int = 40
+    steps: int = 45
     learning_rate: float = 3e-4
     held_out: Literal["retail_fitting", "retail_validation"] = "retail_fitting"
     """The environment whose test split is served before and after: for the measurement, or to choose settings."""
@@ -100,7 +100,7 @@ def collect(home: Path, held_out: str) -> None:
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
     command("data", "retail_fitting", "--split", "train", "-o", home / "train.parquet")
     command("data", held_out, "--split", "test", "-o", home / "test.parquet")
-    command("tool-config", "retail_fitting", "-o", home / "tool_config.yaml")
+    command("tool-config", *sorted({"retail_fitting", held_out}), "-o", home / "tool_config.yaml")
 
 
 def prepare_model(home: Path, seed: int) -> None:

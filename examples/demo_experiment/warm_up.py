@@ -40,7 +40,7 @@ EXCERPTS = 4
 class WarmUp:
     """Hyperparameters. The same values, rows and number of threads give the same model."""
 
-    steps: int = 350
+    steps: int = 400
     batch_size: int = 4
     """Conversations in a batch."""
     practice: int = 4
