@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from rollout.trace.heartbeat import watched
 
 TIMEOUT_S = 3600.0
 LINE_EVERY_S = 30.0
+END_S = 60.0
+"""How long verl may take to end Ray's processes, before all of them are killed."""
 TEMPERATURE = 0.7
 """Of all sampling. Equally likely steps stay so; unlikely tokens, which break calls and days, become rarer."""
 
@@ -72,12 +76,13 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
             env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             _follow(process, home, steps)
         finally:
-            process.terminate()
-    if process.wait(timeout=60):
+            _end(process)
+    if process.returncode:
         console.print(log.read_text(errors="replace")[-3000:], markup=False)
         raise SystemExit(f"error: verl ended with status {process.returncode}; its whole output is in {log}")
 
@@ -108,3 +113,16 @@ def _follow(process: subprocess.Popen[bytes], home: Path, steps: int) -> None:
                 next_line += LINE_EVERY_S
             time.sleep(0.5)
         progress.update(task, completed=len(logged_steps(home)))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End verl, and what is left of the processes that it started in its session."""
+    process.terminate()
+    try:
+        process.wait(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        console.print(f"verl did not end within {END_S:.0f} s and is killed")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
