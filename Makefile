@@ -62,9 +62,9 @@ $(SGLANG_VENV)/.installed: pyproject.toml constraints/cpu.txt constraints/sglang
 	@touch $@
 
 # AReaL's trainer on a machine without a GPU: everything that `make sglang` installs, then AReaL, and pytest for its tests.
-areal: $(AREAL_VENV)/.installed
+areal: $(AREAL_VENV)/.areal
 
-$(AREAL_VENV)/.installed: pyproject.toml constraints/cpu.txt constraints/sglang_cpu.txt constraints/areal_cpu.txt
+$(AREAL_VENV)/.areal: pyproject.toml constraints/cpu.txt constraints/sglang_cpu.txt constraints/areal_cpu.txt
 	@$(MAKE) --no-print-directory sglang SGLANG_VENV=$(AREAL_VENV)
 	$(AREAL_VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/areal_cpu.txt
 	$(AREAL_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt pytest pytest-timeout hypothesis psutil
