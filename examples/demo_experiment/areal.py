@@ -1,4 +1,4 @@
-"""A GRPO run through AReaL's own trainer and SGLang's server on this CPU, followed through the traces that it writes."""
+"""A GRPO run through AReaL's own trainer and SGLang's server on this CPU, followed through its traces."""
 
 from __future__ import annotations
 

@@ -28,6 +28,9 @@ from rollout.trace.store import read_traces
 from rollout.types import Call
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
+# torchdata's dataloader calls a function that torch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+
 SERVER = Path(__file__).parents[2] / "support" / "echo_server.py"
 WORKFLOW = "rollout.areal.workflow.MCPWorkflow"
 SHOUT = hermes.write(thinking="hm", calls=[Call(name="shout", arguments={"text": "plum"})])
