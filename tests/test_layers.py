@@ -21,6 +21,7 @@ GATEWAY = (
     {"catalogue", "transport"},
     {"connection"},
     {"leases"},
+    {"cassette"},
     {"gateway"},
     {"__init__"},
 )
@@ -29,7 +30,8 @@ ROLLOUT = (
     {"environment", "formats"},
     {"trace"},
     {"loop", "tokens"},
-    {"agents", "bench", "engines", "training", "verl_cpu"},
+    {"agents", "bench", "engines", "verl_cpu"},
+    {"training"},
     {"areal", "evaluation", "contract", "doctor", "verl"},
     {"cli"},
     {"__init__"},

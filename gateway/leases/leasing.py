@@ -109,8 +109,10 @@ class Leases:
         seed: int,
         tools: Mapping[str, ToolDefinition],
         later_tools: Collection[str] = (),
+        *,
+        sending: Callable[..., Sending] = Sending,
     ) -> AsyncGenerator[Session]:
-        """As `Gateway.lease`; `tools` by exposed name, with those of `later_tools`."""
+        """As `Gateway.lease`; `tools` by exposed name, with those of `later_tools`; `sending` makes the session's."""
         # No cancel scope stays open across the yield: another task than the one that entered may leave the block.
         asked, needed = anyio.current_time(), self._needed(tools)
         deadline = asked + self._config.lease_timeout_s
@@ -126,7 +128,8 @@ class Leases:
             self._refuse_changed(needed)
             taken = await self._take(needed, pools, bundles, deadline, reset=task is not None)
             self._refuse_changed(needed)  # a connection opened just now may have revealed it
-            session = self._session(trajectory, seed, tools, later_tools, taken, bundles, anyio.current_time() - asked)
+            sender = self._sender(sending, trajectory, seed, taken, bundles)
+            session = self._session(trajectory, seed, tools, later_tools, sender, bundles, asked)
             try:
                 if task is not None:
                     await session.reset(task)
@@ -149,16 +152,14 @@ class Leases:
             what = " and ".join(f"all processes of {name} (max_processes)" for name in full) + " were"
         return f"{what} in use for {self._config.lease_timeout_s:g} s"
 
-    def _session(
+    def _sender(
         self,
+        sending: Callable[..., Sending],
         trajectory: str,
         seed: int,
-        tools: Mapping[str, ToolDefinition],
-        later_tools: Collection[str],
         taken: Mapping[str, Connection],
         bundles: Mapping[str, Bundle],
-        lease_wait_s: float,
-    ) -> Session:
+    ) -> Sending:
         reopen: dict[str, Callable[[], Any]] = {
             server: self._shared[server].take
             for server in taken
@@ -171,22 +172,35 @@ class Leases:
             for server in bundle.connections
             if bundle.leases == 1 and self._config.servers[server].scope is Scope.PROCESS
         )
-        harness = {
-            (tool.role, server): tool for server in taken for tool in self._catalogue[server] if tool.role is not None
-        }
-        sending = Sending(
+        return sending(
             trajectory=trajectory,
             connections=dict(taken),
             reopen=reopen,
             changed=self._watch.changed,
             meta={TRAJECTORY_META: trajectory, SEED_META: seed},
+            exclusive=exclusive,
         )
+
+    def _session(
+        self,
+        trajectory: str,
+        seed: int,
+        tools: Mapping[str, ToolDefinition],
+        later_tools: Collection[str],
+        sending: Sending,
+        bundles: Mapping[str, Bundle],
+        asked: float,
+    ) -> Session:
+        taken = sending.connections
+        harness = {
+            (tool.role, server): tool for server in taken for tool in self._catalogue[server] if tool.role is not None
+        }
         return Session(
             trajectory=trajectory,
             seed=seed,
             tools=MappingProxyType({name: tool for name, tool in tools.items() if name not in later_tools}),
             later_tools=MappingProxyType({name: tool for name, tool in tools.items() if name in later_tools}),
-            lease_wait_s=lease_wait_s,
+            lease_wait_s=anyio.current_time() - asked,
             lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
             _config=self._config,
             _harness=harness,
@@ -194,7 +208,6 @@ class Leases:
             _wait_for_changes=self._watch.wait,
             _warned=self._warned,
             _sampling=self._sampling,
-            _exclusive=exclusive,
         )
 
     def _needed(self, tools: Mapping[str, ToolDefinition]) -> list[str]:

@@ -23,6 +23,7 @@ from rollout.tokens.verl_builder import ContinuousTokens, load_tokens
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
 from rollout.training.gateways import Gateways
+from rollout.training.recordings import Recordings
 from rollout.training.run_record import training_record
 
 MOST_LOOPS = 4
@@ -43,6 +44,8 @@ class Runtime:
         self.store = TraceStore(settings.trace_dir, key="mcp.trace_dir")
         self.watch = Watch(settings.trace_dir, window=window, max_failed_share=settings.max_failed_share)
         self._gateways = Gateways()
+        self._recordings = Recordings(settings, self._gateways)
+        self.recorded = self._recordings.engine
         lock = str(settings.tool_config_path) if settings.tool_config_path else None
         bounds = {key: gconfig[key] for key in ("max_new_tokens", "max_tokens")}
         record = partial(
@@ -66,6 +69,7 @@ class Runtime:
     async def close(self) -> None:
         await self._gateways.close()
         self.store.close()
+        self._recordings.close()
 
 
 class Process:

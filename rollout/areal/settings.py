@@ -50,13 +50,9 @@ class Settings(TrainingSettings):
             remedy = "name the directory with the environments' YAML files"
             problem = f"no such directory: {settings.environments_dir}"
             raise ConfigError(problem, key=f"{cls.key}.environments_dir", remedy=remedy)
-        lock = settings.tool_config_path
-        paths = {
-            "environments_dir": settings.environments_dir.absolute(),
-            "trace_dir": settings.trace_dir.absolute(),
-            "tool_config_path": lock.absolute() if lock else None,
-        }
-        return settings.model_copy(update=paths)
+        # Rollout processes may have another working directory.
+        given = {name: value for name, value in settings if isinstance(value, Path)}
+        return settings.model_copy(update={name: path.absolute() for name, path in given.items()})
 
     def limits_for(self, environment: Environment, *, max_new_tokens: int, max_tokens: int) -> Limits:
         """Limits of one trajectory.

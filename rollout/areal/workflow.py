@@ -102,7 +102,7 @@ class MCPWorkflow(RolloutWorkflow):
             group.hand_in(sample, Played(trace, policy.versions))
         return self._rows(sample, await group.results())
 
-    async def _play(self, runtime: Runtime, trace: Trace, policy: Policy, data: Mapping[str, Any]) -> None:
+    async def _play(self, runtime: Runtime, trace: Trace, policy: ArealPolicy, data: Mapping[str, Any]) -> None:
         """Play the trajectory into its trace, which is on disk when this returns, whatever the outcome."""
         try:
             task = Task.from_row(data)
@@ -117,7 +117,7 @@ class MCPWorkflow(RolloutWorkflow):
             return
 
         async def policy_for(_: Session) -> Policy:
-            return policy
+            return policy.replaying(runtime.recorded.policy(task, trace.origin)) if runtime.recorded else policy
 
         await roll_out(
             trace,

@@ -13,12 +13,13 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
+from gateway.cassette.replaying import Missing
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
+from rollout.cli.cassettes import Cassettes, Record, ReplayFrom, ReplayMissing
+from rollout.cli.live import ProgressEvery, shown_live
 from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
 from rollout.collector import tune_collector
@@ -48,7 +49,11 @@ app = typer.Typer(add_completion=False)
 def run(
     environments: Annotated[list[str], typer.Argument(metavar="ENV...", help="Environments: YAML files or names.")],
     engine: Annotated[
-        str, typer.Option(help="expert, random, none, a model's directory, or the URL of an SGLang or vLLM server.")
+        str,
+        typer.Option(
+            help="expert, random, none, recorded:DIR (stored traces), a model's directory, or the URL of an SGLang or "
+            "vLLM server."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],
     rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
@@ -78,6 +83,10 @@ def run(
     dtype: Annotated[
         str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved by default.")
     ] = None,
+    record: Record = None,
+    replay: ReplayFrom = None,
+    replay_missing: ReplayMissing = Missing.FAIL,
+    progress_every: ProgressEvery = 10.0,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
@@ -122,6 +131,8 @@ def run(
         split=split,
         rows=rows,
         samples=samples,
+        cassettes=Cassettes(record=record, replay=replay, missing=replay_missing),
+        progress_every=progress_every,
     )
     try:
         played = anyio.run(play)
@@ -167,10 +178,13 @@ async def _play(
     split: str,
     rows: int | None,
     samples: int,
+    cassettes: Cassettes,
+    progress_every: float,
 ) -> Played:
     """Play the rows that are not recorded yet; a failed trajectory of an earlier run is played again."""
     store = TraceStore(out, key="--out")
     async with AsyncExitStack() as stack:
+        recorder, replay = stack.enter_context(cassettes.opened())
         engine = await stack.enter_async_context(opened_engine(options))
         _check(engine, environments, out, recorded)
         store.check()
@@ -179,7 +193,7 @@ async def _play(
         runs: dict[str, RunRecord] = {}
         jobs: list[Job] = []
         for environment in environments:
-            gateway = await stack.enter_async_context(opened_environment(environment))
+            gateway = await stack.enter_async_context(opened_environment(environment, record=recorder, replay=replay))
             gateways[environment.name] = gateway
             tasks = await environment_tasks(environment, gateway, split, rows)
             if isinstance(engine, ModelEngine) and tasks:
@@ -198,15 +212,14 @@ async def _play(
         resumed = frozenset(trace.id for trace in traces)
         attempts = Counter(RunKey.of(trace.task, trace.origin) for trace in recorded)
         todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
-        # Progress is drawn on standard error, and only where that is a terminal.
-        with Progress(console=Console(stderr=True)) as progress:
-            label = f"{', '.join(gateways)} / {engine.name}"
-            bar = progress.add_task(label, total=len(jobs), completed=len(traces))
-
-            def finished(trace: Trace) -> None:
-                traces.append(trace)
-                progress.advance(bar)
-
+        showing = shown_live(
+            f"{', '.join(gateways)} / {engine.name}",
+            store.heartbeat.progress.activity,
+            total=len(jobs),
+            earlier=len(traces),
+            every_s=progress_every,
+        )
+        async with showing:
             await play_all(
                 todo,
                 gateways=gateways,
@@ -215,7 +228,7 @@ async def _play(
                 store=store,
                 runs={name: store.describe(record) for name, record in runs.items()},
                 concurrency=min(options.max_sequences, len(todo)),
-                finished=finished,
+                finished=traces.append,
             )
         store.close()
         return Played(engine=engine.name, notes=engine.notes, traces=traces, resumed=resumed)

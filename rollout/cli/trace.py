@@ -1,4 +1,4 @@
-"""`trace`: recorded trajectories listed, shown, compared, searched, counted and exported."""
+"""`trace`: recorded trajectories listed, shown, compared, searched, counted, exported and watched."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rollout.cli.options import AsJson, TraceDirectory, Where, print_json
 from rollout.cli.trace_export import export
 from rollout.cli.trace_list import print_entries
 from rollout.cli.trace_stats import stats
+from rollout.cli.trace_watch import watch
 from rollout.trace.entries import COLUMNS, Entry
 from rollout.trace.journal import to_json
 from rollout.trace.reader import Traces
@@ -143,6 +144,7 @@ def grep(
 
 
 app.command()(stats)
+app.command()(watch)
 app.command()(export)
 
 _PLACE = ("id", "run", "began_at")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+import copy
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,15 @@ import anyio
 from gateway.errors import ConfigError
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.http import EngineHttp
+from rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.errors import EngineError
 from rollout.formats import find_format
+from rollout.tokens.chatml import ByteTokens
+from rollout.trace.reader import Traces
+from rollout.trace.run_record import read_run_records
+from rollout.types import TokenBuilder
 
 if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens
@@ -35,13 +41,30 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     elif name.startswith(("http://", "https://")):
         async with _over_http(options) as engine:
             yield engine
+    elif name.startswith(PREFIX):
+        with _recorded(options) as engine:
+            yield engine
     elif _is_directory(name):
         async with _in_process(options) as engine:
             yield engine
     else:
-        remedy = f"one of {', '.join(WITHOUT_MODEL)}, a model's directory, or the http:// address of a server"
+        remedy = f"one of {', '.join(WITHOUT_MODEL)}, recorded:DIR, a model's directory, or a server's http:// address"
         problem = f"no such directory: {name}" if "/" in name else f"unknown engine {name!r}"
         raise ConfigError(problem, key="--engine", remedy=remedy)
+
+
+@contextmanager
+def _recorded(options: EngineOptions) -> Generator[Engine]:
+    """The engine of stored traces, with the tokens of the engine that sampled them."""
+    with Traces(options.engine.removeprefix(PREFIX)) as traces:
+        recorded = RecordedTraces(traces)
+        make_tokens: Callable[[], TokenBuilder] = ByteTokens
+        if not set(recorded.engines) <= {*WITHOUT_MODEL}:
+            paths = [record.model.get("path") for record in read_run_records(traces.directory).values()]
+            own = _load_tokens(options, paths)
+            make_tokens = partial(copy.copy, own)
+        name = PREFIX + ",".join(recorded.engines)
+        yield RecordedEngine(name=name, context_tokens=None, notes=[], recorded=recorded, make_tokens=make_tokens)
 
 
 @asynccontextmanager

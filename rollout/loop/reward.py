@@ -22,7 +22,9 @@ from rollout.types import Message
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Score(BaseModel):
+class Judged(BaseModel):
+    """What the server's `score` tool gave."""
+
     score: Finite
     parts: dict[str, Finite] = Field(default_factory=dict)
 
@@ -44,8 +46,12 @@ async def score(
         HarnessError: the server has no `score`, refused the call, or broke its contract.
         GatewayError: the world broke.
     """
+    return weigh(config, trace, await judge(config, thinking, trace, session), penalty)
+
+
+def weigh(config: RewardConfig, trace: Trace, judged: Judged, penalty: float) -> Reward:
+    """The reward from the server's score, the trace and the filters' penalty. Raises ConfigError as `score`."""
     turns = [config.weight(Component.TURNS) * turn.reward for turn in trace.turns]
-    judged = await _judged(config, thinking, trace, session)
     own = {str(name): value for name, value in components(config, trace).items()}
     parts = dict.fromkeys(config.parts, 0.0) | judged.parts | own
     weighed = [config.weight(name) * value for name, value in parts.items()]
@@ -58,12 +64,12 @@ async def score(
     )
 
 
-async def _judged(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> _Score:
-    """The score of the environment's server; 0 where it has none."""
+async def judge(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> Judged:
+    """The score of the environment's server; 0 where it has none. Raises HarnessError and GatewayError as `score`."""
     if config.server is None:
-        return _Score(score=0.0)
+        return Judged(score=0.0)
     messages = judged_messages(trace, thinking)
-    judged, _ = await call_harness(session, Role.SCORE, {"messages": messages}, _Score, server=config.server)
+    judged, _ = await call_harness(session, Role.SCORE, {"messages": messages}, Judged, server=config.server)
     if undeclared := judged.parts.keys() - set(config.parts):
         problem = f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name"
         raise HarnessError(problem, server=config.server, tool="score")

@@ -60,7 +60,12 @@ async def roll_out(
     async with recorded(trace, store):
         agent = build_agent(environment) or ToolAgent()
         async with gateway.lease(
-            trajectory=trace.id, task=task.task, seed=task.seed, tools=names, later_tools=later
+            trajectory=trace.id,
+            task=task.task,
+            seed=task.seed,
+            tools=names,
+            later_tools=later,
+            identity=trace.origin.identity,
         ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
@@ -116,6 +121,7 @@ async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
     raised.
     """
     trace.began_at, began = time.time(), time.monotonic()
+    store.heartbeat.begin(trace)
     try:
         yield
     except (ConfigError, GatewayError, RolloutError) as error:

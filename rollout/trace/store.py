@@ -14,6 +14,7 @@ import anyio.lowlevel
 from gateway.errors import ConfigError
 from rollout.trace.archiving import ARCHIVE_TIMEOUT_S, Archiver
 from rollout.trace.files import read_traces
+from rollout.trace.heartbeat import Heartbeat
 from rollout.trace.journal import JOURNAL_SUFFIX, from_json, is_large, pieces, to_json
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, write_run_record
@@ -44,6 +45,8 @@ class TraceStore:
         self._key = key
         self._archive_bytes = archive_bytes
         self._archiver = Archiver()
+        self.heartbeat = Heartbeat(self.directory)
+        """Says what is in flight; `write` and `append` end what began there."""
         self._path: Path | None = None
 
     async def write(self, trace: Trace) -> None:
@@ -57,6 +60,7 @@ class TraceStore:
                 parts.append(part)
                 await anyio.lowlevel.checkpoint()
         self._append(b"".join(parts))
+        self.heartbeat.end(trace)
 
     def append(self, trace: Trace) -> None:
         """Write one record; the operating system has it when this returns.
@@ -65,6 +69,7 @@ class TraceStore:
             ConfigError: the directory cannot be written.
         """
         self._append(to_json(trace))
+        self.heartbeat.end(trace)
 
     def _append(self, record: bytes) -> None:
         line = record + b"\n"
@@ -80,7 +85,7 @@ class TraceStore:
             raise self._unwritable("the disk is full")
         if os.lseek(self._file, 0, os.SEEK_END) >= self._archive_bytes:
             assert self._path is not None
-            self.close()
+            self._close_journal()
             self._archiver.start(self._path)
 
     def describe(self, record: RunRecord) -> str:
@@ -105,11 +110,15 @@ class TraceStore:
 
     def close(self) -> None:
         """Close the journal; another record would begin a new one."""
+        self.heartbeat.close()
+        self._close_journal()
+
+    def _close_journal(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    __del__ = close
+    __del__ = _close_journal
 
     def wait_for_archives(self, timeout_s: float = ARCHIVE_TIMEOUT_S) -> bool:
         """Wait until the journals that are being archived are; returns whether that is so."""

@@ -73,13 +73,15 @@ async def check_environments(
             build_agent(environment)
         except ConfigError as error:
             raise environment_problem(own[0], error) from error
-        async with opened_environment(environment) as gateway:
+        replay = settings.opened_replay()
+        async with opened_environment(environment, replay=replay) as gateway:
             problems, schemas = await environment_problems(
                 environment, gateway, own, lock.entries, lock_path=lock.path, lock_key=lock.key
             )
             raise_first(problems)
-            async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
-                pass  # the servers can be reset to the first row's task
+            if replay is None:
+                async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
+                    pass  # the servers can be reset to the first row's task
         shown[name] = Shown(environment, schemas)
     return shown
 

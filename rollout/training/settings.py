@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from gateway.cassette.reading import Cassette
+from gateway.cassette.replaying import Missing, Replay
 from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingConfig, environment_names, load_environment
@@ -76,6 +78,14 @@ class TrainingSettings(BaseModel):
     trace_dir: Path
     max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
     """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
+    record: Path | None = None
+    """A directory for a cassette of each worker, with every answer of the servers."""
+    replay: Path | None = None
+    """A cassette, or a directory of some, that answers in place of the servers."""
+    replay_missing: Missing = Missing.FAIL
+    """What a replay does where the cassette differs: `fail` withdraws the trajectory, `live` goes on with servers."""
+    recorded_engine: Path | None = None
+    """A directory of traces whose ids and log-probabilities are returned in place of the inference server's."""
     min_group_size: int = Field(default=2, ge=1)
     """A group with fewer trajectories left is withdrawn whole; at most the size of a group, so 1 where that is 1."""
     max_sessions: int | None = Field(default=None, ge=1)
@@ -88,6 +98,10 @@ class TrainingSettings(BaseModel):
     """Replaces the environment's `reward.weights`, for example to train on a part of a score that is all or nothing."""
     thinking: ThinkingOverride = ThinkingOverride()
     filters: FiltersOverride = FiltersOverride()
+
+    def opened_replay(self) -> Replay | None:
+        """The cassette to replay, read; None without one. Raises ConfigError where it cannot be read."""
+        return None if self.replay is None else Replay(Cassette.read(self.replay), self.replay_missing)
 
     def load(self, name: str, *, workers_per_node: int = 1) -> Environment:
         """The environment `name` with the trainer's overrides. Raises ConfigError where it cannot be loaded."""

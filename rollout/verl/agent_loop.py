@@ -125,7 +125,7 @@ class MCPAgentLoop(AgentLoopBase):
         )
 
         async def policy_for(_: Session) -> Policy:
-            return policy
+            return runtime.recorded.policy(trace.task, trace.origin) if runtime.recorded else policy
 
         await roll_out(
             trace,

@@ -18,6 +18,7 @@ from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
 from rollout.training.gateways import Gateways
+from rollout.training.recordings import Recordings
 from rollout.training.settings import reward_parts
 from rollout.training.statistics import TrajectoryStatistics
 from rollout.verl.batch_statistics import statistics_collector
@@ -35,6 +36,8 @@ class Runtime:
         self.settings = settings = Settings.of(config)
         self.store = TraceStore(settings.trace_dir)
         self.reward_parts = reward_parts(settings)
+        self._recordings = Recordings(settings, gateways)
+        self.recorded = self._recordings.engine
         self._rollout = config.actor_rollout_ref.rollout
         self._narrow_view: bool | None = None
         environments = Environments(
@@ -46,6 +49,11 @@ class Runtime:
             record=partial(record_of, config),
         )
         self.environment = environments.get
+
+    def close(self) -> None:
+        """Close the journal and the files of stored traces."""
+        self.store.close()
+        self._recordings.close()
 
     def tokens(self, builder: Any, tokenizer: Any) -> ContinuousTokens:
         """Build a trajectory's token builder. Its template is probed once per worker, which has one model.
@@ -87,7 +95,7 @@ class Worker:
         """Stop the servers and close the trace store."""
         await self.gateways.close()
         if self.runtime is not None:
-            self.runtime.store.close()
+            self.runtime.close()
             self.runtime = None
         self._collector = None
 
