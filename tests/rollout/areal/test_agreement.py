@@ -95,8 +95,15 @@ class Client:
         return TokenOutput(token_ids=ids, log_probs=logprobs, stop_reason=reason, extra_fields={})
 
 
-async def through_verl(home: Path, model: Path, rows: list[dict[str, Any]]) -> list[list[Any]]:
-    """For each row the samples that verl gets."""
+async def through_verl(
+    home: Path, model: Path, rows: list[dict[str, Any]], script: Script, name: str, **settings: Path
+) -> list[list[Any]]:
+    """For each row the samples that verl gets.
+
+    Args:
+        name: of the directory with the traces.
+        settings: further keys of our section.
+    """
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
@@ -117,9 +124,10 @@ async def through_verl(home: Path, model: Path, rows: list[dict[str, Any]]) -> l
                 f"actor_rollout_ref.model.path={model}",
                 f"actor_rollout_ref.rollout.multi_turn.tool_config_path={home / 'lock.yaml'}",
                 "trainer.use_v1=False",
-                f"trainer.default_local_dir={home / 'verl'}",
+                f"trainer.default_local_dir={home / name}",
                 f"{mcp}.environments_dir={home / 'environments'}",
                 f"{mcp}.tokens_per_turn={TURN_TOKENS}",
+                *[f"+{mcp}.{key}={value}" for key, value in settings.items()],
             ],
         )
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -129,7 +137,7 @@ async def through_verl(home: Path, model: Path, rows: list[dict[str, Any]]) -> l
         for row in rows:
             loop = MCPAgentLoop(
                 trainer_config=DictConfigWrap(config),
-                server_manager=Client(Script(tokenizer, TEXTS)),
+                server_manager=Client(script),
                 tokenizer=tokenizer,
                 processor=None,
                 dataset_cls=RLHFDataset,
@@ -138,7 +146,9 @@ async def through_verl(home: Path, model: Path, rows: list[dict[str, Any]]) -> l
             )
             loop._lock = entries  # as from verl's tool list, which verl's worker builds
             assert Task.from_row(row)
-            given = {"raw_prompt": row["prompt"], "extra_info": row["extra_info"], "index": row["extra_info"]["index"]}
+            # The step is part of what cassettes find a trajectory by; AReaL begins with version 0.
+            given = {"raw_prompt": row["prompt"], "extra_info": row["extra_info"], "global_steps": 0, "session_id": 0}
+            given |= {"index": row["extra_info"]["index"]}
             made = await loop.run({"temperature": 1.0, "logprobs": True}, **given)
             found.append(made if isinstance(made, list) else [made])
     finally:
@@ -146,8 +156,10 @@ async def through_verl(home: Path, model: Path, rows: list[dict[str, Any]]) -> l
     return found
 
 
-def through_areal(home: Path, model: Path, rows: list[dict[str, Any]]) -> list[dict[str, torch.Tensor] | None]:
-    """For each row the rows that AReaL gets, with the score for a reward."""
+def through_areal(
+    home: Path, model: Path, rows: list[dict[str, Any]], script: Script, **settings: Path
+) -> list[dict[str, torch.Tensor] | None]:
+    """For each row the rows that AReaL gets. Its reward is the score, since a group of one has no other advantage."""
     from areal.api.cli_args import GenerationHyperparameters, InferenceEngineConfig
     from areal.engine import RemoteSGLangEngine
 
@@ -159,23 +171,23 @@ def through_areal(home: Path, model: Path, rows: list[dict[str, Any]]) -> list[d
             "trace_dir": str(home / "areal" / "traces"),
             "tool_config_path": str(home / "lock.yaml"),
             "response_tokens": RESPONSE_TOKENS,
+            **{key: str(value) for key, value in settings.items()},
         },
     }
     config = InferenceEngineConfig(backend="sglang:d1", consumer_batch_size=ROWS, request_retries=1, request_timeout=60)
-    with scripted_sglang(Script(AutoTokenizer.from_pretrained(model), TEXTS)) as address:
+    with scripted_sglang(script) as address:
         engine = RemoteSGLangEngine(config)
         engine.initialize(addr=address, train_data_parallel_size=1)
         try:
             workflow = "rollout.areal.workflow.MCPWorkflow"
-            tasks = [engine.submit(row, workflow, arguments, is_eval=True) for row in rows]
+            tasks = [engine.submit(row, workflow, arguments) for row in rows]
             return [engine.wait_for_task(task, timeout=200) for task in tasks]
         finally:
             engine.destroy()
 
 
-async def test_both_trainers_get_the_same(home: Path, model: Path) -> None:
-    rows = list(read_rows(home / "rows.parquet"))
-    verl, areal = await through_verl(home, model, rows), through_areal(home, model, rows)
+def assert_equal(verl: list[list[Any]], areal: list[dict[str, torch.Tensor] | None]) -> None:
+    """Every position of every sample is the same, and there are many of them."""
     compared = 0
     for outputs, trajectory in zip(verl, areal, strict=True):
         trained = [output for output in outputs if 1 in output.response_mask]
@@ -196,3 +208,27 @@ async def test_both_trainers_get_the_same(home: Path, model: Path) -> None:
             assert 1 not in mask[length:] and mask[length - 1] == 1
             compared += length
     assert compared > 1000
+
+
+async def test_the_same_engine_and_servers_give_both_trainers_the_same(home: Path, model: Path) -> None:
+    rows, tokenizer = list(read_rows(home / "rows.parquet")), AutoTokenizer.from_pretrained(model)
+    verl = await through_verl(home, model, rows, Script(tokenizer, TEXTS), "verl")
+    assert_equal(verl, through_areal(home, model, rows, Script(tokenizer, TEXTS)))
+
+
+async def test_a_recorded_engine_and_a_cassette_give_both_trainers_the_same(home: Path, model: Path) -> None:
+    """verl records; then both replay, without servers and without a model."""
+    rows, tokenizer = list(read_rows(home / "rows.parquet")), AutoTokenizer.from_pretrained(model)
+    recorded = await through_verl(home, model, rows, Script(tokenizer, TEXTS), "verl", record=home / "cassettes")
+    stored = {"replay": home / "cassettes", "recorded_engine": home / "verl" / "traces"}
+    silent = Script(tokenizer, TEXTS)
+    replayed = await through_verl(home, model, rows, silent, "again", **stored)
+    assert [[kept(output) for output in outputs] for outputs in replayed] == [
+        [kept(output) for output in outputs] for outputs in recorded
+    ]
+    assert_equal(recorded, through_areal(home, model, rows, silent, **stored))
+    assert silent.log == []
+
+
+def kept(output: Any) -> tuple[Any, ...]:
+    return output.prompt_ids, output.response_ids, output.response_mask, output.response_logprobs, output.reward_score
