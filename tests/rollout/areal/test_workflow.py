@@ -76,10 +76,14 @@ class Stage:
         self._model = model
         self.environment()
 
-    def environment(self, *, user: bool = False, scope: str = "process", **sections: Any) -> None:
+    def environment(self, *, user: bool = False, scope: str = "shared", **sections: Any) -> None:
         roles = {"score": "judge"} | ({"start": "say_hello", "reply": "answer"} if user else {})
         server = {"command": "${python}", "args": [str(SERVER)], "roles": roles, "env": {"ECHO_DIES_AT": "die"}}
-        written = {"servers": {"echo": server | {"scope": scope}}, "reward": {"server": "echo"}, **sections}
+        written = {
+            "servers": {"echo": server | {"scope": scope}},
+            "reward": {"server": "echo", "parts": ["letters"]},
+            **sections,
+        }
         written |= {"user": {"server": "echo"}} if user else {}
         directory = self.home / "environments"
         directory.mkdir(exist_ok=True)
@@ -218,6 +222,7 @@ def test_a_group_that_is_too_small_is_withdrawn_whole(stage: Stage, script: Scri
 
 def test_a_training_that_only_withdraws_ends_with_the_reasons(stage: Stage, script: Script) -> None:
     """AReaL's batch loop asks for other trajectories for ever."""
+    stage.environment(scope="process")
     script.choose = lambda read, turns: SHOUT if turns == 0 else DIE
     with stage.engine() as engine, pytest.raises(TrainingStopped, match="delivery_unknown"):
         stage.batch(engine)
@@ -243,6 +248,7 @@ def test_a_stray_cancellation_withdraws_a_trajectory_and_blocks_nothing(stage: S
 
 
 def test_an_engine_that_ends_ends_its_trajectories_and_their_servers(stage: Stage, script: Script) -> None:
+    stage.environment(scope="process")
     held = hold(script)
     with stage.engine() as engine:
         for index in range(2):
@@ -255,7 +261,6 @@ def test_an_engine_that_ends_ends_its_trajectories_and_their_servers(stage: Stag
 
 def test_workflows_that_are_built_for_each_task_share_their_servers(stage: Stage) -> None:
     """As a single controller's rollout process does: from a name and plain arguments, once for each group."""
-    stage.environment(scope="shared")
     with stage.engine(batch=4) as engine:
         for index in range(4):
             engine.submit(row(index), WORKFLOW, stage.arguments(), group_size=GROUP)
@@ -268,7 +273,6 @@ def test_workflows_that_are_built_for_each_task_share_their_servers(stage: Stage
 
 def test_two_engines_have_servers_of_their_own_each_closed_with_its_engine(stage: Stage) -> None:
     """AReaL's trainer has one engine for training and one for evaluation, each with an event loop of its own."""
-    stage.environment(scope="shared")
     with stage.engine() as training:
         stage.batch(training)
         with stage.engine() as evaluation:
