@@ -5,6 +5,8 @@ Both play the same rows over the same real servers, with an engine whose every a
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +20,6 @@ from scripted_sglang import Script, scripted_sglang
 from transformers import AutoTokenizer
 
 from rollout.areal import cpu
-from rollout.cli import main
 from rollout.environment.parquet import read_rows
 from rollout.formats import hermes
 from rollout.types import Call
@@ -76,9 +77,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         ["data", "shop", "--environments-dir", str(directory), "-n", str(ROWS), "-o", str(tmp_path / "rows.parquet")],
         ["tool-config", str(directory / "shop.yaml"), "-o", str(tmp_path / "lock.yaml")],
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(command)
-        assert not ended.value.code
+        subprocess.run([Path(sys.executable).with_name("mcp-rollout"), *command], check=True)
     return tmp_path
 
 

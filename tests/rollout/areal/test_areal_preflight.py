@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -9,7 +11,6 @@ import pytest
 import yaml
 
 from rollout.areal import cpu
-from rollout.cli import main
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).parents[3]
@@ -32,9 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["data", "calculator", "--split", "train", "-n", "4", "-o", str(home / "rows.parquet")],
         ["tool-config", "calculator", "-o", str(home / "lock.yaml")],
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(command)
-        assert not ended.value.code
+        subprocess.run([Path(sys.executable).with_name("mcp-rollout"), *command], check=True)
     return home
 
 
