@@ -38,6 +38,8 @@ def train_areal(
     command = [AREAL_PYTHON, "-m", module, "--config", "configs/areal/cpu.yaml"]
     command += [f"{key}={value}" for key, value in {"cluster.fileroot": home, **overrides}.items()]
     variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **environment}
+    # A single controller starts `python -m ...`.
+    variables["PATH"] = os.pathsep.join([str(AREAL_PYTHON.parent), os.environ["PATH"]])
     log = home / "train.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
