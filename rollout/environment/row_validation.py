@@ -19,7 +19,7 @@ from rollout.environment.parquet import read_rows
 from rollout.environment.reward_config import Component
 from rollout.environment.rows import environment_tasks
 from rollout.environment.task import REMEDY, Task
-from rollout.environment.validation import locked_tools, missing_roles, selected
+from rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles, selected
 
 AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 """Agents of rows that name one of our environments: our agent loop, and verl's own with our tool class."""
@@ -138,7 +138,13 @@ def environment_problem(row: Row, error: ConfigError) -> RowProblem:
 
 
 async def environment_problems(
-    environment: Environment, gateway: Gateway, rows: Sequence[Row], lock: Sequence[LockEntry], *, lock_path: str | None
+    environment: Environment,
+    gateway: Gateway,
+    rows: Sequence[Row],
+    lock: Sequence[LockEntry],
+    *,
+    lock_path: str | None,
+    lock_key: str = LOCK_KEY,
 ) -> tuple[list[ConfigError], Schemas]:
     """Validate roles, lock and rows of a running environment.
 
@@ -152,7 +158,7 @@ async def environment_problems(
         problems = missing_roles(environment, session)
         schemas = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
     try:
-        schemas = locked_tools(environment.name, lock, gateway, path=lock_path) or schemas
+        schemas = locked_tools(environment.name, lock, gateway, path=lock_path, key=lock_key) or schemas
     except ConfigError as error:
         problems.append(error)
     for row in rows:

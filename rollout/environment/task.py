@@ -141,6 +141,10 @@ class Task(BaseModel):
         return validate(cls, fields, file=where, key="extra_info.mcp")
 
 
+UNREADABLE = Task(environment="-", task="", seed=0, prompt=({"role": "user", "content": ""},))
+"""The task in the trace of a row that cannot be parsed."""
+
+
 def _ground_truth(reward_model: Any) -> str | None:
     """The ground truth as text. Rows of other projects have numbers there, or objects for their own reward function."""
     if not isinstance(reward_model, Mapping):

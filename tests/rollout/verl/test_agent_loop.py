@@ -283,8 +283,8 @@ async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_
 async def test_a_withdrawn_trajectory_is_reported(config: DictConfig, model: Path) -> None:
     import ray
 
+    from rollout.training.statistics import TooManyFailures, check_failures
     from rollout.verl.batch_statistics import statistics_collector
-    from rollout.verl.replay_buffer import TooManyFailures, check_failures
 
     collector = statistics_collector()
     await run(config, model, [SHOUT, "PLUM"])
@@ -322,8 +322,8 @@ async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajecto
 ) -> None:
     import ray
 
+    from rollout.training.statistics import ToolsChanged, check_failures
     from rollout.verl.batch_statistics import statistics_collector
-    from rollout.verl.replay_buffer import ToolsChanged, check_failures
 
     turn = hermes.write(calls=[Call(name="shout", arguments={"text": "turn"})])
     assert await run(config, model, [SHOUT, turn, SHOUT, SHOUT, SHOUT, "PLUM"]) == []

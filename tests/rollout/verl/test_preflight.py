@@ -382,7 +382,7 @@ def test_external_modules_of_the_shell_that_verls_processes_would_not_see_are_re
         (
             ENVIRONMENT | {"servers": {"echo": SERVER | {"scope": "process", "max_processes": 3}}},
             [],
-            ["servers.echo.max_processes", "is 3 per node", "4 agent-loop workers", "at least 4", "num_workers"],
+            ["servers.echo.max_processes", "is 3 per node", "4 workers", "at least 4", "num_workers"],
         ),
         (ENVIRONMENT, ["actor_rollout_ref.rollout.custom.mcp.max_sessions=3"], ["max_sessions", "is 3 per node"]),
         (ENVIRONMENT, ["trainer.nnodes=2", "actor_rollout_ref.rollout.custom.mcp.max_sessions=2"], []),

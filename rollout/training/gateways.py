@@ -18,7 +18,7 @@ T = TypeVar("T")
 class ContextTasks:
     """Tasks that each enter and leave one async context manager, such as a gateway or a lease.
 
-    The task that opens a connection has to close it, but verl's calls come from many tasks.
+    The task that opens a connection has to close it, but a trainer's calls come from many tasks.
     """
 
     def __init__(self) -> None:
