@@ -181,8 +181,11 @@ def _first_difference(one: Any, other: Any, path: str = "") -> str:
 
 def _pairs(one: Any, other: Any) -> list[tuple[object, Any, Any]]:
     """The members of two objects, or the items of two lists, with None where one has none."""
-    first, second = (
-        dict(enumerate(cast("list[Any]", each))) if isinstance(each, list) else cast("dict[object, Any]", each)
-        for each in (one, other)
-    )
+    first, second = _members(one), _members(other)
     return [(name, first.get(name), second.get(name)) for name in {**first, **second}]
+
+
+def _members(value: Any) -> dict[object, Any]:
+    if isinstance(value, list):
+        return dict(enumerate(cast("list[Any]", value)))
+    return cast("dict[object, Any]", value)
