@@ -186,4 +186,6 @@ def _pairs(one: Any, other: Any) -> list[tuple[object, Any, Any]]:
 
 
 def _members(value: Any) -> dict[object, Any]:
-    return dict(enumerate(cast("list[Any]", value))) if isinstance(value, list) else cast("dict[object, Any]", value)
+    if isinstance(value, list):
+        return dict(enumerate(cast("list[Any]", value)))
+    return cast("dict[object, Any]", value)

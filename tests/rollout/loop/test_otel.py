@@ -37,6 +37,8 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     provider, spans = sdk.TracerProvider(), memory.InMemorySpanExporter()
     provider.add_span_processor(export.SimpleSpanProcessor(spans))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+    # mcp's tracer keeps the first provider that it meets, which may be that of another test.
+    monkeypatch.setattr("mcp.shared._otel._tracer", provider.get_tracer("mcp-python-sdk"))
     yield spans
     provider.shutdown()
 
