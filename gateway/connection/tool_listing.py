@@ -116,7 +116,7 @@ def _is_same(page: object, other: object) -> bool:
 
 def _tools_of(page: Mapping[str, Any]) -> list[Any]:
     tools: Any = page.get("tools")
-    return tools if isinstance(tools, list) else []
+    return cast("list[Any]", tools) if isinstance(tools, list) else []
 
 
 async def _raw_page(session: ClientSession, cursor: str | None) -> dict[str, Any]:
