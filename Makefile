@@ -130,7 +130,7 @@ bench: install bench-peers
 	$(BIN)/mcp-rollout bench sessions --openenv $(OPENENV_VENV)/bin/python
 	$(BIN)/python tests/bench/turn_cost.py
 	$(BIN)/python tests/bench/starts.py
-	-$(BIN)/python tests/bench/event_loop.py
+	$(BIN)/python tests/bench/event_loop.py
 
 clean:
 	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(DOCTOR_SERVERS) outputs
