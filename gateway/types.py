@@ -204,8 +204,9 @@ class ToolResult:
     def server_s(self) -> float | None:
         """Seconds that the server worked on the call, from `SERVER_TIME_META`; None where it does not say."""
         seconds = self.meta.get(SERVER_TIME_META)
-        is_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
-        return float(seconds) if is_time else None
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            return None
+        return float(seconds)
 
     @property
     def text(self) -> str:

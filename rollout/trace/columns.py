@@ -164,7 +164,7 @@ _CONTENT: dict[str, pa.DataType] = {
 SCHEMA = pa.schema([*_SELECTABLE.items(), *_CONTENT.items()], metadata={VERSION_KEY: str(FORMAT_VERSION).encode()})
 SELECTABLE = list(_SELECTABLE)
 """Columns without lists, which the index has as well."""
-ELEMENTS = {
+ELEMENTS: dict[str, list[str]] = {
     name: [each.name for each in kind.value_type.fields]
     for name, kind in _CONTENT.items()
     if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)
