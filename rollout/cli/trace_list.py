@@ -59,8 +59,8 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, float) and name in _NUMBERS:
         return format(value, _NUMBERS[name])
     if isinstance(value, dict):
-        numbers = cast("dict[str, float]", value)
-        value = {key: round(each, 3) for key, each in numbers.items()}
+        counts = cast("dict[str, float]", value)
+        value = {key: round(each, 3) for key, each in counts.items()}
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else str(value)

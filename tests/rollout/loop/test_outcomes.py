@@ -110,12 +110,7 @@ async def test_large_integers_in_arguments_and_results_are_traced_and_read_back(
     assert not event.is_error and event.arguments == {"number": number} and f"2{'0' * (digits - 1)}" in event.text
     (stored,) = read_traces(tmp_path)
     assert stored.turns == trace.turns
-<<<<<<< HEAD
-    (journal,) = tmp_path.glob("*.jsonl")  # noqa: ASYNC240  # nothing else runs here
-    archive(journal)
-=======
     archive(only_journal(tmp_path))
->>>>>>> h/corr
     (archived,) = read_traces(tmp_path)
     assert archived.turns == trace.turns
 
