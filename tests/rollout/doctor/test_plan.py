@@ -16,7 +16,7 @@ ALL, READING = Permissions(write=True, outside=False), Permissions(write=False, 
 STRING = {"type": "string"}
 
 
-def tool(name: str, description: str = "", read_only: bool = False, **properties: Any) -> ToolDefinition:
+def tool(name: str, description: Any = "", read_only: Any = False, **properties: Any) -> ToolDefinition:
     schema = {"type": "object", "properties": properties, "required": list(properties)}
     return ToolDefinition(
         server="s",
