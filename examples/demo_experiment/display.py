@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -66,7 +67,7 @@ def learning_curves(curves: Mapping[str, Sequence[float]], *, control: Collectio
         figure = Figure(figsize=(6.4, 3), layout="constrained")
         axes = figure.add_subplot()
         for name, curve in curves.items():
-            style = {"color": "grey", "linestyle": "--"} if name in control else {}
+            style: dict[str, Any] = {"color": "grey", "linestyle": "--"} if name in control else {}
             axes.plot(range(1, len(curve) + 1), curve, linewidth=1.4, label=name, **style)
         axes.axhline(BLIND, linestyle=":", color="black", linewidth=1, label="a blind choice")
         axes.set(xlabel="GRPO step", ylabel="mean training reward", ylim=(0, 1.02))

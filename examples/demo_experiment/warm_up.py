@@ -34,6 +34,8 @@ _USER = "<|im_start|>user\n"
 
 EXCERPTS = 4
 """Number of excerpts in a text for practice, which is about as long as a conversation."""
+NUMBER_DIGITS = (4, 5, 6, 8)
+"""How many digits order numbers have in practice, more than any task's; each excerpt draws one of the four."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +163,9 @@ class Variants:
 
     def _practice(self) -> list[Piece]:
         chosen = self._rng.sample(self._excerpts, EXCERPTS)
-        return [piece for excerpt in chosen for piece in exchange_values(excerpt, self._numbers, self._rng)]
+        # Longer numbers than those of orders: copying digits in their order takes the most steps to learn.
+        numbers = [f"W{self._rng.randrange(10 ** (digits - 1), 10**digits)}" for digits in NUMBER_DIGITS]
+        return [piece for excerpt in chosen for piece in exchange_values(excerpt, numbers, self._rng)]
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], count: int, *, generate: bool) -> str:

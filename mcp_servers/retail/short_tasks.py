@@ -36,20 +36,20 @@ STATES: tuple[OrderStatus, ...] = ("pending", "shipped", "delivered")
 _THOUGHTS: dict[OrderStatus, tuple[str, dict[Step, str]]] = {
     "pending": (
         "It is pending: {}.",
-        {"cancel": "cancel the order", "track": "track the parcel", "return": "check the window"},
+        {"cancel": "cancel order", "track": "track parcel", "return": "check window"},
     ),
     "shipped": (
         "It is shipped; {}.",
-        {"cancel": "cancelling the order", "track": "tracking the parcel", "return": "checking the window"},
+        {"cancel": "cancelling order", "track": "tracking parcel", "return": "checking window"},
     ),
     "delivered": (
         "It is delivered. {}.",
-        {"cancel": "Cancel the order", "track": "Track the parcel", "return": "Check the window"},
+        {"cancel": "Cancel order", "track": "Track parcel", "return": "Check window"},
     ),
 }
-"""The expert's thought before its step. The first words differ between the states, so that imitating them takes to tell
-the states apart; which step follows is as open as the slice leaves it. The last word tells the step, so that a small
-model soon learns to do what it thought."""
+"""The expert's thought before its step. The verbs differ between the states, so that imitating them takes to tell the
+states apart; which step follows is as open as the slice leaves it. The noun follows from the verb and tells the step, so
+that a small model soon learns to do what it thought."""
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
 _HINT = "That is not what I asked for."
 
