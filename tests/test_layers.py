@@ -26,7 +26,7 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types", "decoding", "collector"},
+    {"errors", "types", "decoding", "collector", "telemetry"},
     {"environment", "formats"},
     {"trace"},
     {"loop", "tokens"},

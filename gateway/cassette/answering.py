@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from gateway.cassette.lines import is_query, unnamed
+from gateway.cassette.lines import is_query
 from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
@@ -41,7 +41,7 @@ class ReplayedSending(Sending):
         recorded: LeaseOnTape,
         trajectory: str,
         *,
-        query: Callable[[str], CallOnTape | None],
+        query: Callable[[bytes], CallOnTape | None],
         secrets: CassetteSecrets,
         go_live: Callable[[], Any] | None,
     ) -> None:
@@ -54,8 +54,8 @@ class ReplayedSending(Sending):
         self._left: dict[str, deque[CallOnTape]] = {}
         for each in recorded.calls:
             # The answer to a server's question is part of the call in which it asked.
-            if not each.call.is_query and each.call.role is not Role.ELICIT:
-                self._left.setdefault(each.call.server, deque()).append(each)
+            if not each.is_query and each.role is not Role.ELICIT:
+                self._left.setdefault(each.server, deque()).append(each)
         self._answered: list[tuple[ToolDefinition, Mapping[str, Any], float, Callable[[], InFlightCall]]] = []
         """Calls that the tape has answered so far."""
         self._used_up: dict[str, str] = {}
@@ -75,10 +75,9 @@ class ReplayedSending(Sending):
         further = [each for left in self._left.values() for each in left]
         if further and self._live is None and self._lease.lease.task is not None:
             first = min(further, key=lambda each: each.number)
-            problem = (
-                f"the recording goes on with {_shown(first.call.tool, first.call.arguments)}, and the trajectory ended"
-            )
-            raise ReplayMismatch(f"{first.where}: {problem}", server=first.call.server)
+            call = first.filled()
+            problem = f"the recording goes on with {_shown(call.tool, call.arguments)}, and the trajectory ended"
+            raise ReplayMismatch(f"{first.where}: {problem}", server=first.server)
 
     async def send(
         self,
@@ -109,8 +108,8 @@ class ReplayedSending(Sending):
         return await self._outcome(found, timeout_s, in_flight)
 
     def _find(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> CallOnTape | ReplayMismatch:
-        asked = self._secrets.redacted_json(dict(arguments))
-        key = unnamed(call_key(tool.server, tool.name, asked), self._id)
+        asked = self._secrets.redact(dict(arguments))
+        key = call_key(tool.server, tool.name, asked, self._id)
         left = self._left.get(tool.server)
         if left and left[0].key == key:
             return left.popleft()
@@ -120,7 +119,7 @@ class ReplayedSending(Sending):
         if not left:
             problem = f"{self._lease.where}: no further call was recorded, asked was {_shown(tool.name, asked)}"
         else:
-            call = left[0].call
+            call = left[0].filled()
             recorded = _shown(call.tool, call.arguments)
             problem = f"{left[0].where}: recorded was {recorded}, asked was {_shown(tool.name, asked)}"
             if call.tool == tool.name and (path := _first_difference(call.arguments, asked)):
@@ -182,7 +181,11 @@ def _first_difference(one: Any, other: Any, path: str = "") -> str:
 
 def _pairs(one: Any, other: Any) -> list[tuple[object, Any, Any]]:
     """The members of two objects, or the items of two lists, with None where one has none."""
-    if isinstance(one, list):
-        one, other = (dict(enumerate(cast("list[Any]", each))) for each in (one, other))
-    first, second = cast("dict[object, Any]", one), cast("dict[object, Any]", other)
+    first, second = _members(one), _members(other)
     return [(name, first.get(name), second.get(name)) for name in {**first, **second}]
+
+
+def _members(value: Any) -> dict[object, Any]:
+    if isinstance(value, list):
+        return dict(enumerate(cast("list[Any]", value)))
+    return cast("dict[object, Any]", value)

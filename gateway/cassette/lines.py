@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -162,14 +162,9 @@ class RecordedCall(Line):
     events: ServerEvents | None = None
     """What the server asked and reported within the call, with the answers."""
 
-    @property
-    def is_query(self) -> bool:
-        """Whether the call reads and changes nothing, so that its place among the others does not matter."""
-        return is_query(self.role)
-
 
 def is_query(role: Role | None) -> bool:
-    """Whether a tool with this role reads and changes nothing."""
+    """Whether a tool with this role reads and changes nothing, so that its place among other calls does not matter."""
     return role in (Role.TASKS, Role.EXPERT)
 
 
@@ -177,9 +172,14 @@ CassetteLine = Annotated[Header | RecordedGateway | RecordedLease | RecordedCall
 _LINE: TypeAdapter[CassetteLine] = TypeAdapter(CassetteLine)
 
 
-def dump(line: CassetteLine, trajectory: str | None = None) -> str:
-    """The line as text, without values that are defaults, and with a placeholder for the trajectory's id."""
-    text = json.dumps(_LINE.dump_python(line, mode="json", exclude_defaults=True), ensure_ascii=False)
+def dump(line: CassetteLine, redact: Callable[[Any], Any], trajectory: str | None = None) -> str:
+    """The line as text, without values that are defaults, and with a placeholder for the trajectory's id.
+
+    Args:
+        redact: replaces secrets in a JSON value. In the text they may be escaped.
+    """
+    value = redact(_LINE.dump_python(line, mode="json", exclude_defaults=True))
+    text = json.dumps(value, ensure_ascii=False)
     return text if trajectory is None else unnamed(text, trajectory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,12 @@ from gateway.cassette.lines import (
     RecordedCall,
     RecordedGateway,
     RecordedLease,
+    is_query,
     parse,
+    unnamed,
 )
 from gateway.errors import ConfigError
-from gateway.types import canonical_json
+from gateway.types import Role, canonical_json
 
 SUFFIX = ".cassette.jsonl"
 Identity = Mapping[str, str | int | bool]
@@ -28,30 +31,35 @@ def lease_key(gateway: str, task: str | None, seed: int, identity: Identity) -> 
     return canonical_json({"gateway": gateway, "task": task, "seed": seed, "identity": dict(identity)})
 
 
-def call_key(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """What a call is compared by."""
-    return canonical_json([server, tool, dict(arguments)])
+def call_key(server: str, tool: str, arguments: Mapping[str, Any], trajectory: str | None = None) -> bytes:
+    """What a call is compared by, with a placeholder for the trajectory's id."""
+    text = canonical_json([server, tool, dict(arguments)])
+    text = text if trajectory is None else unnamed(text, trajectory)
+    return hashlib.sha256(text.encode(errors="replace")).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class CallOnTape:
-    """A recorded call and its place."""
+    """A recorded call and its place. Its line is parsed again when it is needed, which keeps little in memory."""
 
     text: str
     file: str
     number: int
-    call: RecordedCall
+    server: str
+    role: Role | None
+    key: bytes
+    """Equal for equal calls: a digest of server, tool and arguments."""
 
     @property
     def where(self) -> str:
         return f"{self.file}:{self.number}"
 
     @property
-    def key(self) -> str:
-        return call_key(self.call.server, self.call.tool, self.call.arguments)
+    def is_query(self) -> bool:
+        return is_query(self.role)
 
-    def filled(self, trajectory: str) -> RecordedCall:
-        """The call, with the trajectory's id where the recorded one had its own."""
+    def filled(self, trajectory: str | None = None) -> RecordedCall:
+        """The call, with the trajectory's id where the recorded one had its own; None leaves the placeholder."""
         read = parse(self.text, file=self.file, number=self.number, trajectory=trajectory)
         assert isinstance(read, RecordedCall)
         return read
@@ -82,7 +90,7 @@ class Cassette:
         self.path = Path(path)
         self.gateways: dict[str, RecordedGateway] = {}
         self.leases: dict[str, list[LeaseOnTape]] = {}
-        self._queries: dict[tuple[str, str], CallOnTape] = {}
+        self._queries: dict[tuple[str, bytes], CallOnTape] = {}
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -99,7 +107,7 @@ class Cassette:
             cassette._read(file)
         return cassette
 
-    def query(self, gateway: str, key: str) -> CallOnTape | None:
+    def query(self, gateway: str, key: bytes) -> CallOnTape | None:
         """A recorded call that only reads, by its `call_key`."""
         return self._queries.get((gateway, key))
 
@@ -128,9 +136,10 @@ class Cassette:
                 case RecordedCall():
                     if lease is None:
                         raise ConfigError("is a call before any lease", file=where, remedy="put it after its lease")
-                    call = CallOnTape(text, str(file), number, line)
+                    key = call_key(line.server, line.tool, line.arguments)
+                    call = CallOnTape(text, str(file), number, line.server, line.role, key)
                     lease.calls.append(call)
-                    if line.is_query or lease.lease.task is None:
+                    if call.is_query or lease.lease.task is None:
                         self._queries.setdefault((lease.lease.gateway, call.key), call)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -59,7 +60,7 @@ class Recorder:
             raise ConfigError("exists already", file=path, key=key, remedy="name another file") from error
         except OSError as error:
             raise self._unwritable(error) from error
-        self.write([dump(Header(kind="cassette", version=VERSION))])
+        self.write([json.dumps(Header(kind="cassette", version=VERSION).model_dump())])
 
     def write(self, lines: Collection[str]) -> None:
         """Append lines in one write. Raises ConfigError where the file cannot be written."""
@@ -88,7 +89,7 @@ def recorded_gateway(
         server: RecordedServer(tools=tools, instructions=instructions.get(server, ""))
         for server, tools in catalogue.items()
     }
-    line = secrets.redacted(dump(RecordedGateway(kind="gateway", gateway=name, servers=servers)))
+    line = dump(RecordedGateway(kind="gateway", gateway=name, servers=servers), secrets.redact)
     read = parse(line, file=name, number=0)
     assert isinstance(read, RecordedGateway)
     return read
@@ -100,7 +101,7 @@ class RecordedLeases:
     def __init__(self, leases: Leases, recorder: Recorder, gateway: RecordedGateway, config: GatewayConfig) -> None:
         self._leases, self._recorder, self._name = leases, recorder, gateway.gateway
         self._secrets = CassetteSecrets(config)
-        recorder.write([dump(gateway)])
+        recorder.write([dump(gateway, self._secrets.redact)])
 
     @asynccontextmanager
     async def lease(
@@ -134,7 +135,7 @@ class RecordedLeases:
                 tools_changed=tape.tools_changed,
             )
             lines: list[CassetteLine] = [lease, *(call.line() for call in tape.calls)]
-            self._recorder.write([self._secrets.redacted(dump(line, trajectory)) for line in lines])
+            self._recorder.write([dump(line, self._secrets.redact, trajectory) for line in lines])
 
 
 class _CallOnTape:

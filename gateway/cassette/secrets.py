@@ -14,12 +14,8 @@ class CassetteSecrets:
     def __init__(self, config: GatewayConfig) -> None:
         self._secrets = [Secrets(entry) for entry in config.servers.values()]
 
-    def redacted(self, line: str) -> str:
-        for secrets in self._secrets:
-            line = secrets.redact(line)
-        return line
-
-    def redacted_json(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
+        """A JSON value without them."""
         for secrets in self._secrets:
             value = secrets.redact_json(value)
         return value

@@ -36,6 +36,7 @@ from rollout.evaluation.resume import RunKey, Settings, compare_settings, engine
 from rollout.evaluation.run_record import evaluation_record
 from rollout.loop.agent import build_agent
 from rollout.loop.thinking import check_thoughts
+from rollout.telemetry import export_spans
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore, read_traces
@@ -87,6 +88,7 @@ def run(
     replay: ReplayFrom = None,
     replay_missing: ReplayMissing = Missing.FAIL,
     progress_every: ProgressEvery = 10.0,
+    otel: Annotated[bool, typer.Option("--otel", help="Send spans as OTEL_EXPORTER_OTLP_ENDPOINT says.")] = False,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
@@ -134,11 +136,15 @@ def run(
         cassettes=Cassettes(record=record, replay=replay, missing=replay_missing),
         progress_every=progress_every,
     )
+    stop_spans = export_spans(key="--otel") if otel else None
     try:
         played = anyio.run(play)
     except KeyboardInterrupt:
         typer.echo(_interrupted(out), err=True)
         return INTERRUPTED
+    finally:
+        if stop_spans is not None:
+            stop_spans()
     total = print_report(played, loaded, out=out, split=split, samples=samples, success_at=success_at, as_json=as_json)
     return int(total.failed > 0)
 

@@ -198,7 +198,7 @@ class LiveScore:
         recorded, task = self._lease(trace), trace.task
         async with self._gateway.lease(trajectory=uuid4().hex, task=task.task, seed=task.seed) as session:
             for each in recorded.calls:
-                if each.call.role not in _NOT_SENT:
+                if each.role not in _NOT_SENT:
                     await self._send(session, each.filled(session.trajectory), each.where)
             return await judge(self._environment.reward, self._environment.thinking.reward, trace, session)
 

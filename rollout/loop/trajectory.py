@@ -19,6 +19,7 @@ from rollout.loop.context import Context
 from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits
 from rollout.loop.reward import score
+from rollout.loop.spans import Spans, spans_of_this_program
 from rollout.loop.supervision import supervise
 from rollout.loop.turns import Turns
 from rollout.loop.user import User
@@ -57,7 +58,8 @@ async def roll_out(
     task, trace.agent = trace.task, environment.agent
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
     later = task.later_tools
-    async with recorded(trace, store):
+    spans = spans_of_this_program()
+    async with recorded(trace, store, spans):
         agent = build_agent(environment) or ToolAgent()
         async with gateway.lease(
             trajectory=trace.id,
@@ -79,6 +81,7 @@ async def roll_out(
                     tokens=tokens,
                     schemas=[schema for schema in schemas if schema["function"]["name"] not in later],
                     callable_schemas=schemas,
+                    spans=spans,
                 )
                 filters = Filters(environment.filters)
                 turns = Turns(trace, session, policy, user, context, filters, sealed=environment.agent is not None)
@@ -113,7 +116,7 @@ class ToolAgent:
 
 
 @asynccontextmanager
-async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
+async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenerator[None]:
     """The failure boundary of a trajectory: whatever happens in the block, its trace is written at the end.
 
     A broken world, a wrong configuration and a failed engine are recorded as the trace's failure and not raised, since
@@ -123,7 +126,8 @@ async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
     trace.began_at, began = time.time(), time.monotonic()
     store.heartbeat.begin(trace)
     try:
-        yield
+        with spans.trajectory(trace):
+            yield
     except (ConfigError, GatewayError, RolloutError) as error:
         log.warning("trajectory failed", trajectory=trace.id, code=error.code, error=str(error))
         trace.fail(error.code, str(error))

@@ -153,7 +153,8 @@ class Turns:
             assert self._user is not None and self._parsed is not None
             self._unanswered = False
             try:
-                reply = await self._user.answer(self._trace, self._parsed.content)
+                with self._context.spans.user():
+                    reply = await self._user.answer(self._trace, self._parsed.content)
             except BaseException:
                 self.is_over = True  # whether the user has read the message is unknown
                 raise

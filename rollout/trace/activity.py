@@ -84,7 +84,7 @@ class Activity(BaseModel):
     """Calls with an error: by the policy's fault, or `tool_error` where the tool refused."""
     servers: dict[str, ServerTimes] = Field(default_factory=dict)
     rewards: Rewards = Field(default_factory=Rewards)
-    steps: dict[int, Rewards] = Field(default_factory=dict)
+    steps: dict[int, Rewards] = Field(default_factory=dict[int, Rewards])
     """Rewards of the latest training steps, without validation."""
 
     @property

@@ -45,6 +45,7 @@ class Heartbeat:
         self._process = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._path, self._interval_s = directory / (self._process + SUFFIX), interval_s
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stale = False
 
     def begin(self, trace: Trace) -> None:
@@ -64,8 +65,9 @@ class Heartbeat:
             self._write()
 
     def _schedule(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._beat)
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._loop is not loop:  # the timers of an event loop end with it
+            self._loop, self._timer = loop, loop.call_later(self._interval_s, self._beat)
 
     def _beat(self) -> None:
         self._timer = None

@@ -1,4 +1,4 @@
-"""What a training records of its worlds, and what it replays in place of servers and of the model."""
+"""What a training records of its worlds, replays in place of servers and of the model, and exports as spans."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from gateway.cassette.recording import Recorder
 from rollout.engines.recorded import RecordedTraces
+from rollout.telemetry import export_spans
 from rollout.trace.reader import Traces
 from rollout.training.gateways import Gateways
 from rollout.training.settings import TrainingSettings
@@ -20,6 +21,8 @@ class Recordings:
 
     def __init__(self, settings: TrainingSettings, gateways: Gateways) -> None:
         self._exits = ExitStack()
+        if settings.otel:
+            self._exits.callback(export_spans(key=f"{settings.key}.otel"))
         stored = settings.recorded_engine
         self.engine = None if stored is None else RecordedTraces(self._exits.enter_context(Traces(stored)))
         """Stored trajectories that are played in place of the inference server's model."""
@@ -28,5 +31,5 @@ class Recordings:
             gateways.record = Recorder(settings.record, in_directory=True, key=f"{settings.key}.record")
 
     def close(self) -> None:
-        """Close the files of stored traces. The gateways close their recording."""
+        """Close the files of stored traces and the export. The gateways close their recording."""
         self._exits.close()

@@ -86,6 +86,8 @@ class TrainingSettings(BaseModel):
     """What a replay does where the cassette differs: `fail` withdraws the trajectory, `live` goes on with servers."""
     recorded_engine: Path | None = None
     """A directory of traces whose ids and log-probabilities are returned in place of the inference server's."""
+    otel: bool = False
+    """Whether workers send spans of trajectories, turns and calls, as OTEL_EXPORTER_OTLP_ENDPOINT says."""
     min_group_size: int = Field(default=2, ge=1)
     """A group with fewer trajectories left is withdrawn whole; at most the size of a group, so 1 where that is 1."""
     max_sessions: int | None = Field(default=None, ge=1)

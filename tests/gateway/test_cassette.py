@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -305,12 +305,13 @@ async def test_no_secret_is_written_and_a_replay_needs_another_value_only(tmp_pa
             {"servers": {"shop": {"factory": "unused:unused", "required": True, "tools": {"change": change}}}}
         )
 
+    secret = 'hunter2-"hunter2"'  # as JSON it is another text
     recorder = Recorder(path)
     async with (
-        Gateway(made("hunter2-hunter2"), connect=lambda *_: server, name="shop", record=recorder) as gateway,
+        Gateway(made(secret), connect=lambda *_: server, name="shop", record=recorder) as gateway,
         lease(gateway) as session,
     ):
-        assert (await session.call("login", {"name": "hunter2-hunter2"})).text == "[secret] has [secret]"
+        assert (await session.call("login", {"name": secret})).text == "[secret] has [secret]"
     recorder.close()
     assert "hunter2" not in path.read_text() and '"api_key": "[secret]"' in path.read_text()
     async with replaying(path, made("something else")) as gateway, lease(gateway, 1) as session:
@@ -357,6 +358,27 @@ async def test_cassettes_of_something_else_are_refused_at_the_start(tmp_path: Pa
             pass
     with pytest.raises(ConfigError, match=r"has no \*.cassette.jsonl"):
         Cassette.read(tmp_path)
+
+
+async def test_a_server_that_was_ended_for_its_memory_is_gone_in_the_replay_too(
+    tmp_path: Path, mini: Callable[..., dict[str, Any]]
+) -> None:
+    path = tmp_path / "a.jsonl"
+    made = GatewayConfig.model_validate(
+        {"servers": {"shop": mini("abort", "hoard", scope="process", max_memory_mb=256)}}
+    )
+
+    async def hoarded(gateway: Gateway) -> list[str]:
+        async with lease(gateway) as session:
+            return [(await session.call(name, {})).text for name in ("hoard", "abort", "hoard")]
+
+    recorder = Recorder(path)
+    async with Gateway(made, name="shop", record=recorder) as gateway:
+        recorded = await hoarded(gateway)
+    recorder.close()
+    assert recorded[1].startswith("abort is gone: its server was ended because it used up its 256 MB")
+    async with replaying(path, made) as gateway:
+        assert await hoarded(gateway) == recorded
 
 
 async def test_a_session_that_is_not_recorded_sends_as_before(tmp_path: Path) -> None:

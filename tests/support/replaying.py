@@ -13,11 +13,11 @@ _TIMES = frozenset({"began_at", "elapsed_s", "lease_wait_s", "generate_s", "wait
 
 
 def timeless(trace: Trace, *, without_engine: bool = False) -> str:
-    """The record as JSON, without times and the trajectory's id."""
+    """The record as JSON, without times and the trajectory's id, nor the engine where it is to be left out."""
     text = to_json(trace).decode().replace(trace.id, "ID")
     record = _without_times(json.loads(text))
     if without_engine:
-        del record["origin"]["engine"]
+        del record["origin"]["engine"], record["run"]
     return json.dumps(record, ensure_ascii=False)
 
 

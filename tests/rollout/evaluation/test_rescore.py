@@ -45,6 +45,7 @@ def test_new_weights_components_and_penalties_make_new_records_beside_the_old_on
     made.write_text(yaml.safe_dump(raw))
     out, again = tmp_path / "out", tmp_path / "out-rescored"
     command("run", made, "--engine", "random", "-n", "3", "--out", out)
+    command("run", made, "--engine", "none", "-n", "1", "--out", tmp_path / "silent")
     before = {trace.id: trace for trace in read_traces(out)}
     raw["reward"] |= {"weights": {"score": 0.5, "valid_calls": 2.0, "brevity": 1.0}}
     raw["reward"]["brevity"] = {"full_until": 10, "none_from": 10_000}
@@ -64,6 +65,9 @@ def test_new_weights_components_and_penalties_make_new_records_beside_the_old_on
         voids = sum(mark.kind == "void" for turn in old.turns for mark in turn.marks)
         expected = 0.5 * old.reward.score + 2 * valid + min(1.0, (10_000 - sampled) / 9_990) - 0.25 * voids
         assert reward.score == pytest.approx(expected) and reward.penalty == 0.25 * voids
+    command("rescore", tmp_path / "silent", made)
+    (silent,) = read_traces(tmp_path / "silent-rescored")
+    assert silent.reward is not None and silent.reward.penalty == 0.25 * len(silent.turns) > 0
     (record,) = read_run_records(again).values()
     assert record.kind == "rescored" and record.environment["reward"]["weights"]["valid_calls"] == 2.0
     assert "holds traces already" in command("rescore", out, made, status=2)

@@ -21,7 +21,7 @@ from rollout.formats import hermes
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.chatml import ByteTokens
-from rollout.trace.activity import Activity, Rewards
+from rollout.trace.activity import Activity, Oldest, Rewards
 from rollout.trace.heartbeat import SUFFIX, Beat, watched
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
@@ -106,6 +106,8 @@ async def test_a_process_that_was_killed_has_nothing_in_flight(tmp_path: Path) -
     assert total.failed == {"call_timeout": 3, "engine_error": 1} and total.rewards.mean == 0.5
     assert line_of(total, total=20).startswith("9 of 20 done, 4 in flight; per second: 3.0 turns, 0.0 calls, 0 tokens")
     assert "failed: 3 call_timeout, 1 engine_error" in line_of(total)
+    total.oldest = Oldest(id="i", task="red \x1b[31m", turns=1, elapsed_s=2.0)
+    assert "longest: red <U+001B>[31m 2 s, 1 turns" in line_of(total)
 
 
 @pytest.fixture
