@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo_experiment.display import bar, console
-
 from rollout.trace.store import read_traces
 
 PYTHON = Path(__file__).parents[2] / ".venv-areal" / "bin" / "python"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from demo_experiment.display import bar, console
-
 from rollout.cli.live import line_of
 from rollout.trace.heartbeat import watched
 
