@@ -20,13 +20,18 @@ def shares_files(shared: World, own: World) -> bool:
     return bool(own.kept_files) or bool(leak_in(own, reference))
 
 
+def leaks(world: World, others: Sequence[World]) -> bool:
+    """Whether one lease of a visit saw the other, with fresh leases of all visits to tell what is random."""
+    return bool(leak_in(world, Reference([world.first, *(other.first for other in others)])))
+
+
 def conclude(
     report: ServerReport,
     entry: ServerConfig,
     *,
     shared: World | None,
     own: World,
-    directories: World | None,
+    directories: Sequence[World],
     more: Sequence[World],
     throwaway: Throwaway | None,
     offered: Mapping[str, ToolDefinition],
@@ -36,12 +41,12 @@ def conclude(
     Args:
         shared: Under scope `shared`; None where the server cannot be shared.
         own: Under the strongest scope.
-        directories: The same with a directory for each lease; None where that was not tried.
+        directories: The same with a directory for each lease; twice where the first visit showed a leak.
         more: Further visits, for their fresh leases.
         throwaway: The server's throwaway place; without one every visit finds what the last one left.
         offered: The policy's tools by exposed name.
     """
-    worlds = [world for world in (shared, own, directories, *more) if world is not None]
+    worlds = [world for world in (shared, own, *directories, *more) if world is not None]
     # A run that was cut short would hide what the others show later.
     whole = [world.first for world in worlds if world.first.complete] or [worlds[0].first]
     fresh = whole if throwaway is not None else whole[:1]
@@ -56,8 +61,12 @@ def conclude(
     report.flaky += reference.flaky
     report.files = own.changed
     with_directory: tuple[Isolation, EntryChanges] | None = None
-    if directories is not None and throwaway is not None:
-        with_directory = isolation_of(directories, reference), throwaway.own_directory(own.kept_files or own.changed)
+    if directories and throwaway is not None:
+        found = [isolation_of(world, reference) for world in directories]
+        kept = next((each for each in found if each.finding is not IsolationVerdict.LEAKS), found[0])
+        if kept is not found[0]:
+            report.flaky.append(f"with directories of their own, once and not again: {found[0].evidence}")
+        with_directory = kept, throwaway.own_directory(own.kept_files or own.changed)
     report.advice = advise(
         entry,
         found_shared,
