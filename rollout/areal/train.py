@@ -1,4 +1,4 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 """Train with AReaL's own trainer over MCP.
 
     python -m rollout.areal.train --config configs/areal/grpo.yaml train_dataset.path=ROWS.parquet actor.path=MODEL ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -41,7 +41,7 @@ def override_of(section: type[Section]) -> type[BaseModel]:
             nested = override_of(kind)
             fields[name] = (nested, nested())
         else:
-            optional: Any = kind | None  # pyright: ignore[reportUnknownVariableType]
+            optional: Any = cast("Any", kind) | None
             fields[name] = (Annotated[optional, *field.metadata] if field.metadata else optional, None)
     return create_model(f"{section.__name__}Override", __config__=Section.model_config, **fields)
 
