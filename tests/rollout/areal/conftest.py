@@ -18,7 +18,7 @@ collect_ignore_glob = OTHERS if importlib.util.find_spec("areal") else IMPORT_AR
 
 
 if importlib.util.find_spec("areal"):
-    # After AReaL's engine was used under pytest, native modules of this environment crash when the interpreter ends, behind
+    # After AReaL's engine was used under pytest, native modules crash as the interpreter ends, behind
     # the last Python frame. AReaL's trainer ends with status 0. The reports are out by now, the status is known.
     _STATUS = pytest.StashKey[int]()
 
