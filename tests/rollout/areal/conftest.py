@@ -7,7 +7,26 @@ there, so that `make test-full` can run this directory in both.
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
+
+import pytest
 
 IMPORT_AREAL = ["test_agreement.py", "test_areal_preflight.py", "test_workflow.py"]
 OTHERS = ["test_areal_training.py", "test_groups.py", "test_learning.py", "test_samples.py", "test_stopping.py"]
 collect_ignore_glob = OTHERS if importlib.util.find_spec("areal") else IMPORT_AREAL
+
+
+if importlib.util.find_spec("areal"):
+    # After AReaL's engine was used under pytest, native modules crash as the interpreter ends, behind
+    # the last Python frame. AReaL's trainer ends with status 0. The reports are out by now, the status is known.
+    _STATUS = pytest.StashKey[int]()
+
+    def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+        session.config.stash[_STATUS] = int(exitstatus)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(config: pytest.Config) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(config.stash.get(_STATUS, 1))
