@@ -6,7 +6,8 @@ import logging
 import sys
 from collections.abc import MutableMapping
 from importlib import import_module
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -49,14 +50,25 @@ app = typer.Typer(
     cls=LazyCommands,
     result_callback=exit_with,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Train tool-using models against MCP servers: look at servers, make rows, roll out, read traces.",
 )
 
 
+def print_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        typer.echo(version("mcp-rollout"))
+        raise typer.Exit
+
+
 @app.callback()
-def quiet_logs(context: typer.Context) -> None:
+def quiet_logs(
+    context: typer.Context,
+    shows_version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Log warnings only, on standard error, without the events that the command reports itself."""
     import structlog
 

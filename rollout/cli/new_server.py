@@ -6,6 +6,7 @@ import keyword
 import re
 import shutil
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Annotated
@@ -58,7 +59,10 @@ def new_server(
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=target, key="--out") from error
     paths = [str(target / file) for file in written]
-    following = f"next: pytest {target / f'test_{name}.py'}; then {target / 'README.md'}"
+    # pytest comes with the development install only.
+    has_pytest = find_spec("pytest") is not None
+    test = f"pytest {target / f'test_{name}.py'}" if has_pytest else f"mcp-rollout check-env {target / f'{name}.yaml'}"
+    following = f"next: {test}; then {target / 'README.md'}"
     text = "\n".join([*paths, following])
     print_result({"name": name, "directory": str(target), "files": paths}, text, as_json=as_json)
     return 0

@@ -206,12 +206,12 @@ async def _play(
 ) -> Played:
     """Play the rows that are not recorded yet; a failed trajectory of an earlier run is played again."""
     store = TraceStore(out, key="--out")
+    compare_settings(out, settings)  # before a model is loaded
     async with AsyncExitStack() as stack:
         recorder, replay = stack.enter_context(cassettes.opened())
         engine = await stack.enter_async_context(opened_engine(options))
         _check(engine, environments, out, recorded)
         store.check()
-        compare_settings(out, settings)
         gateways: dict[str, Gateway] = {}
         runs: dict[str, RunRecord] = {}
         jobs: list[Job] = []

@@ -12,8 +12,7 @@ from rollout.contract.calls import Turn
 from rollout.contract.clauses import ClauseFailed, ClauseUntested, expect_same
 from rollout.contract.play import CheckSetup, Play, view
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
-
-FULL = 1 - 1e-9
+from rollout.trace.outcome import ROUNDING
 
 
 async def reset(setup: CheckSetup) -> str:
@@ -46,8 +45,10 @@ async def expert(setup: CheckSetup) -> str:
         # A tool may refuse a call whose arguments fit, and finding that out may be the solution: the score decides.
         if play.misfits:
             raise ClauseFailed(f"task {item.task!r}: a call of the expert cannot be made: {play.misfits[0]}")
-        if found is not None and found.score < FULL:
-            raise ClauseFailed(f"task {item.task!r}: the expert scores {found.score:g}, parts {found.parts}")
+        least = setup.environment.tasks.expert_reward if setup.environment.tasks else 1.0
+        if found is not None and found.score < least - ROUNDING:
+            problem = f"the expert scores {found.score:g} of {least:g}, parts {found.parts}"
+            raise ClauseFailed(f"task {item.task!r}: {problem}")
     return f"{len(setup.items)} tasks"
 
 

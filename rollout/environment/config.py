@@ -75,6 +75,13 @@ class ServerReference(Section):
     """The server's name."""
 
 
+class TasksConfig(ServerReference):
+    """The server of the tasks, and what its expert earns."""
+
+    expert_reward: float = 1.0
+    """The least score of the expert's scripts, for environments in which 1 cannot be had; `check-env` demands it."""
+
+
 class LimitsConfig(Section):
     """An environment's bounds on one trajectory. Where one is None, the trainer's value applies, see `Limits.of`."""
 
@@ -182,11 +189,12 @@ class Environment(GatewayConfig):
     """For people."""
     servers: dict[str, ServerConfig] = Field(min_length=1)
     system: tuple[SystemPart, ...] = ()
-    """Parts of the system message that rows begin with, joined by blank lines; a single part needs no list."""
+    """Parts of the system message that rows begin with, joined by blank lines. A single part needs no list, and a text
+    no key."""
     user: ServerReference | None = None
     """The server that simulates the user (roles `start` and `reply`)."""
     reward: RewardConfig = RewardConfig()
-    tasks: ServerReference | None = None
+    tasks: TasksConfig | None = None
     """The server that lists the tasks and the expert's scripts (roles `tasks` and `expert`)."""
     limits: LimitsConfig = LimitsConfig()
     results: ResultsConfig = ResultsConfig()
@@ -210,7 +218,8 @@ class Environment(GatewayConfig):
     def _accept_a_single_part(cls, value: Any) -> Any:
         if value is None:
             return ()
-        return [value] if isinstance(value, dict) else value
+        parts = cast("list[Any]", value if isinstance(value, list) else [value])
+        return [{"text": part} if isinstance(part, str) else part for part in parts]
 
     @model_validator(mode="after")
     def _references_exist(self) -> Self:
@@ -251,14 +260,14 @@ def environment_file(name: str, directory: str | Path | None = None) -> Path:
 
     Args:
         name: without suffix.
-        directory: where to look; None looks in `configs/environments` of the working directory, then among the
-            included environments.
+        directory: where to look for `{name}.yaml` or `{name}/{name}.yaml`; None looks in `configs/environments` of the
+            working directory, then among the included environments.
 
     Raises:
         ConfigError: there is none of this name.
     """
     directories = DEFAULT_DIRECTORIES if directory is None else (Path(directory),)
-    for path in (each / f"{name}.yaml" for each in directories):
+    for path in (each / place for each in directories for place in (f"{name}.yaml", f"{name}/{name}.yaml")):
         if path.is_file():
             return path
     places = " or ".join(map(str, directories))
@@ -279,5 +288,6 @@ def _required_by_default(servers: Any) -> Any:
 
 
 def environment_names(directory: str | Path) -> Sequence[str]:
-    """Names of the environments in a directory, sorted."""
-    return sorted(path.stem for path in Path(directory).glob("*.yaml"))
+    """Names of the environments in a directory, sorted; in one of its own it is `NAME/NAME.yaml`."""
+    own = [path for path in Path(directory).glob("*/*.yaml") if path.stem == path.parent.name]
+    return sorted({path.stem for path in (*Path(directory).glob("*.yaml"), *own)})

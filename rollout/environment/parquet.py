@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,25 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         ConfigError: the file does not exist, or is not a Parquet file.
     """
-    try:
+    with _config_errors(path):
         table = pq.read_table(path)
+    yield from table.to_pylist()
+
+
+def count_rows(path: Path) -> int:
+    """The number of rows of a file, without reading them. Raises ConfigError as `read_rows`."""
+    with _config_errors(path), pq.ParquetFile(path) as file:
+        return file.metadata.num_rows
+
+
+@contextmanager
+def _config_errors(path: Path) -> Generator[None]:
+    try:
+        yield
     except FileNotFoundError as error:
         raise ConfigError("no such file", file=path, remedy="write it with `mcp-rollout data`") from error
     except (OSError, pa.ArrowInvalid) as error:
         raise ConfigError(f"is not a parquet file: {error}", file=path) from error
-    yield from table.to_pylist()
 
 
 def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> None:

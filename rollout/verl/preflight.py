@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError, GatewayError
 from rollout.environment.config import Environment
-from rollout.environment.parquet import read_rows
+from rollout.environment.parquet import count_rows, read_rows
 from rollout.environment.row_validation import (
     STOCK_AGENT,
     Row,
@@ -77,6 +77,7 @@ async def preflight(config: DictConfig) -> None:
     for path in _files(config):
         raise_first(unknown_agents(config, path, agents))
         rows += _rows(config, path)
+    _check_batch_size(config)
     lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
     for environment in _environments(rows, settings, config):
         check_thinking(environment, config)
@@ -103,6 +104,19 @@ def _check_given(config: DictConfig) -> None:
         raise ConfigError(
             "the CPU engine needs verl's CPU platform", key="engine", remedy="set VERL_PLATFORM=cpu in the environment"
         )
+
+
+def _check_batch_size(config: DictConfig) -> None:
+    """Refuse a batch that the training files cannot fill once: verl drops what does not fill one."""
+    files = config.data.train_files
+    paths = [Path(str(name)).expanduser() for name in ([files] if isinstance(files, str) else files)]
+    if any(path.suffix in (".json", ".jsonl") for path in paths):
+        return
+    rows, size = sum(map(count_rows, paths)), int(config.data.train_batch_size)
+    if rows < size:
+        problem = f"is {size}, and data.train_files have {rows} rows"
+        remedy = f"at most {rows}, or write more rows with `mcp-rollout data`"
+        raise ConfigError(problem, key="data.train_batch_size", remedy=remedy)
 
 
 def _warn_of_renormalised_sampling(config: DictConfig) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,7 @@ def test_tools_says_what_they_cost_under_a_tokenizer(servers: Path, tmp_path: Pa
     assert "data.max_prompt_length=" in said
     missing = mcp_rollout("tools", servers, "--tokenizer", tmp_path / "nothing")
     assert (missing.status, "--tokenizer" in missing.err) == (2, True)
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert mcp_rollout("--version").out.strip() == version("mcp-rollout")

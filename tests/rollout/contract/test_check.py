@@ -96,6 +96,13 @@ def test_the_broken_clause_is_named_with_what_was_seen(fault: str) -> None:
     assert seen in said(report, clause), said(report, clause)
 
 
+def test_an_expert_that_cannot_have_1_is_held_to_what_the_environment_says() -> None:
+    wrong = environment("expert_errs")
+    assert wrong.tasks is not None
+    lower = wrong.model_copy(update={"tasks": wrong.tasks.model_copy(update={"expert_reward": 0.0})})
+    assert Clause.EXPERT not in examined(lower).failed
+
+
 def test_a_fault_that_concerns_one_clause_is_not_laid_at_another_door() -> None:
     for fault in ("tasks_twice", "prompt_of_its_own", "elicit_wavers", "release_once", "score_above_one"):
         failed = examined(environment(fault)).failed

@@ -65,6 +65,7 @@ def preflight(
                     "hydra.searchpath=[pkg://verl.trainer.config]",
                     "engine=cpu",
                     f"data.train_files={tmp_path / 'rows.parquet'}",
+                    "data.train_batch_size=3",
                     f"actor_rollout_ref.model.path={model}",
                     f"trainer.default_local_dir={tmp_path / 'out'}",
                     f"actor_rollout_ref.rollout.custom.mcp.environments_dir={tmp_path / 'environments'}",
@@ -334,7 +335,7 @@ MINI_BATCH = "actor_rollout_ref.actor.ppo_mini_batch_size"
         ("drop_previous", [], None),
         ("drop_previous", [STOCK], "trainer.v1.trainer_mode"),
         ("drop_previous", [STOCK, f"{MINI_BATCH}=64"], None),
-        ("drop_previous", [f"{MINI_BATCH}=16"], MINI_BATCH),
+        ("drop_previous", [f"{MINI_BATCH}=1"], MINI_BATCH),
     ],
 )
 def test_more_than_one_optimizer_step_of_a_batch_is_warned_of(
@@ -393,3 +394,13 @@ def test_more_workers_than_processes_or_sessions_of_a_node_are_refused(
 ) -> None:
     message = preflight("actor_rollout_ref.rollout.agent.num_workers=4", *overrides, environment=environment)
     assert [part for part in said if part not in message] == [] and bool(message) == bool(said), message
+
+
+def test_a_batch_that_the_rows_cannot_fill_is_refused(preflight: Preflight) -> None:
+    message = preflight("data.train_batch_size=4")
+    assert "data.train_batch_size" in message and "is 4, and data.train_files have 3 rows" in message
+
+
+def test_a_score_that_lacks_a_part_is_reported_before_ray_starts(preflight: Preflight) -> None:
+    message = preflight(environment={**ENVIRONMENT, "reward": {"server": "echo", "parts": ["letters", "words"]}})
+    assert "a trajectory of echo that does nothing fails" in message and "lacks the parts ['words']" in message

@@ -1,0 +1,38 @@
+"""Where environments are looked up, and the short forms of their keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import ConfigError
+from rollout.environment.config import environment_names, load_environment
+
+TEXT = "servers: {{echo: {{command: '${{python}}', args: [server.py]}}}}\nsystem: {system}\n"
+
+
+def write(file: Path, system: str = "Be brief.") -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(TEXT.format(system=system))
+
+
+def test_environments_side_by_side_each_in_a_directory_of_its_own(tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        write(tmp_path / name / f"{name}.yaml")
+    write(tmp_path / "gamma.yaml")
+    write(tmp_path / "alpha" / "notes.yaml")
+    assert list(environment_names(tmp_path)) == ["alpha", "beta", "gamma"]
+    assert load_environment("beta", tmp_path).file == str(tmp_path / "beta" / "beta.yaml")
+    assert load_environment("gamma", tmp_path).name == "gamma"
+    with pytest.raises(ConfigError, match="alpha"):
+        load_environment("alpa", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("written", "texts"),
+    [("Be brief.", ["Be brief."]), ("[One., {text: Two.}]", ["One.", "Two."]), ("{text: Three.}", ["Three."])],
+)
+def test_a_part_of_the_system_message_may_be_a_plain_text(written: str, texts: list[str], tmp_path: Path) -> None:
+    write(tmp_path / "own.yaml", written)
+    assert [part.text for part in load_environment("own", tmp_path).system] == texts
