@@ -18,6 +18,11 @@ ROLE_META = "mcp-rollout/role"
 REWARD_META = "mcp-rollout/reward"
 """Key in a result's `_meta`: a reward for this turn; read from trusted servers only."""
 
+STATE_META = "mcp-rollout/state"
+"""Key in a result's `_meta`: a digest of the server's state after the call; equal digests mean equal states."""
+VOLATILE_META = "mcp-rollout/volatile"
+"""Key in a result's `_meta`: dotted paths of the fields of its content that differ each time, such as a clock."""
+
 
 class Scope(StrEnum):
     """How a server's state is kept apart between trajectories."""
@@ -196,6 +201,12 @@ class ToolResult:
     """The values sent instead of strings that were coerced, by dotted path of the argument."""
     fault: CallFault | None = None
     resends: int = 0
+
+    @property
+    def state(self) -> str | None:
+        """The server's digest of its state after the call, from `STATE_META`."""
+        digest = self.meta.get(STATE_META)
+        return digest if isinstance(digest, str) else None
 
     @property
     def text(self) -> str:

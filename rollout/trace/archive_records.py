@@ -53,6 +53,8 @@ def record_of(row: Row, segments: list[Row]) -> Row:
         | {"step": -1 if row["step"] is None else row["step"]}
         | {name: row[name] for name in ("parent", "branched_at")},
         "agent": None if row["agent"] is None else json.loads(row["agent"]),
+        # Archives of earlier versions have no such column.
+        "strategy": json.loads(row.get("strategy") or "{}"),
         "run": row["run"],
         "messages": messages,
         "earlier": earlier,
@@ -102,7 +104,8 @@ def _tool_event(call: Row, texts: list[str]) -> Row:
 
 def _user_event(reply: Row, texts: list[str]) -> Row:
     text = reply["text"] if reply["message"] is None else texts[reply["message"]]
-    return {"message": text} | {name: reply[name] for name in ("seq", "done", "reward", "elapsed_s")}
+    kept = {name: reply[name] for name in ("seq", "done", "reward", "elapsed_s")}
+    return kept | {"message": text, "state": reply.get("state")}
 
 
 def _message(row: Row, calls: list[Row], by_turn: dict[int, list[Row]]) -> Row:

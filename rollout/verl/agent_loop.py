@@ -66,8 +66,8 @@ class MCPAgentLoop(AgentLoopBase):
         """Play one trajectory. Never raises: a failure is recorded, reported, and the trajectory withdrawn.
 
         Returns:
-            One sample, or under v1 one for each segment of a context that dropped thinking. For a withdrawn
-            trajectory, what keeps it out of training: an empty list (v1) or a masked token (v0).
+            One sample, or under v1 one for each segment of the context (`drop_previous`, `single_turn`). For a
+            withdrawn trajectory, what keeps it out of training: an empty list (v1) or a masked token (v0).
         """
         trace = Trace.begin(uuid4().hex, UNREADABLE, _origin(row))
         parts: tuple[str, ...] = ()
@@ -128,9 +128,11 @@ class MCPAgentLoop(AgentLoopBase):
         async def policy_for(_: Session) -> Policy:
             return policy
 
+        # v0 takes one sample of a trajectory, and validation measures the policy as it will be used.
+        is_chain = trace.origin.validate_ or not self.config.trainer.use_v1
         await roll_out(
             trace,
-            environment=running.environment,
+            environment=running.environment.as_chain if is_chain else running.environment,
             gateway=running.gateway,
             policy_for=policy_for,
             tokens=tokens,

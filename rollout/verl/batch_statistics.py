@@ -12,13 +12,15 @@ from typing import Any
 import ray
 
 from gateway.errors import LockMismatch
+from rollout.environment.strategy_config import Strategy
 from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
 from rollout.trace.events import MarkKind
 from rollout.trace.record import Trace
 
 ACTOR_NAME = "mcp_rollout_batch_statistics"
+_STRATEGIES = tuple(f"mcp/strategy/{strategy}" for strategy in Strategy)
 _MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)
-_MEANS = ("mcp/turns", "mcp/tool_calls", "mcp/lease_wait_s", "mcp/failed_share", "mcp/penalty", *_MARKS)
+_MEANS = ("mcp/turns", "mcp/tool_calls", "mcp/lease_wait_s", "mcp/failed_share", "mcp/penalty", *_STRATEGIES, *_MARKS)
 """Metrics that every trajectory has a value of."""
 _SCORE = "mcp/score/mean"
 """The reward, each trajectory counted once: verl's `critic/score/mean` counts its training samples."""
@@ -56,6 +58,7 @@ class TrajectoryStatistics:
             "mcp/lease_wait_s": trace.lease_wait_s,
             "mcp/failed_share": float(trace.is_withdrawn),
             "mcp/penalty": reward.penalty if reward else 0.0,
+            **{name: float(name.endswith(f"/{trace.strategy.use}")) for name in _STRATEGIES},
             **{mark: marks[mark] for mark in _MARKS},
         }
         if reward:

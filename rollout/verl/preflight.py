@@ -47,6 +47,7 @@ from rollout.verl.settings import (
     share,
     workers_per_node,
 )
+from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
 from rollout.verl.trainer_checks import check_groups, check_trainer, warn_of_several_updates
 
@@ -223,6 +224,7 @@ async def _check_environment(
     except ConfigError as error:
         raise environment_problem(own[0], error) from error
     check_thinking(environment, config)
+    check_strategy(environment, config)
     warn_of_several_updates(environment, config)
     async with opened_environment(environment) as gateway:
         problems, schemas = await environment_problems(environment, gateway, own, lock.entries, lock_path=lock.path)

@@ -1,0 +1,105 @@
+"""Two GRPO steps of each strategy through verl's own trainer loop, held against the engine's log."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echo_training import prepare_training
+from engine_log import derive, read_generations, read_records, samples_of
+from verl_run import logged, train
+
+pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600)]
+
+ROOT = Path(__file__).parents[3]
+LEAVES, STEPS, ROWS = 4, 2, 2
+ENVIRONMENT: dict[str, Any] = {
+    "servers": {
+        "echo": {
+            "command": "${python}",
+            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
+            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
+        }
+    },
+    "user": {"server": "echo"},
+    "reward": {"server": "echo", "parts": ["letters"]},
+}
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "user", "content": "Shout plum."},
+    {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}]},
+    {"role": "tool", "content": "PLUM"},
+    {"role": "assistant", "content": "PLUM"},
+    {"role": "user", "content": "Shout pear 1."},
+    {"role": "assistant", "content": "PEAR"},
+]
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "chain": {"use": "chain"},
+    "single_turn": {"use": "single_turn"},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    strategy: str
+    metrics: dict[int, dict[str, Any]]
+    records: list[dict[str, Any]]
+    generations: list[dict[str, Any]]
+    updates: list[dict[str, Any]]
+    """What the trainer's loss was given, by micro-batch, and its optimizer steps."""
+
+
+@pytest.fixture(scope="module", params=STRATEGIES)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    home = tmp_path_factory.mktemp(request.param)
+    environment = ENVIRONMENT | {"strategy": STRATEGIES[request.param]}
+    overrides = prepare_training(home, environment, CONVERSATION, samples=LEAVES)
+    overrides |= {
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
+        "actor_rollout_ref.actor.policy_loss.loss_mode": "seen_vanilla",
+        "data.max_response_length": 640,
+        "trainer.total_training_steps": STEPS,
+    }
+    seeing = {"VERL_USE_EXTERNAL_MODULES": "seen_updates", "SEEN_UPDATES": str(home / "updates.jsonl")}
+    done = train(home, overrides, timeout_s=1600, PYTHONPATH=str(Path(__file__).parent), **seeing)
+    assert done.returncode == 0, done.stdout[-8000:]
+    updates = list(map(json.loads, (home / "updates.jsonl").read_text().splitlines()))
+    records, generations = read_records(home / "traces"), read_generations(home / "engine.jsonl")
+    return Run(request.param, logged(home), records, generations, updates)
+
+
+def test_both_steps_trained_on_whole_groups(run: Run) -> None:
+    assert len(run.records) == STEPS * ROWS * LEAVES
+    assert {record["strategy"]["use"] for record in run.records} == {run.strategy}
+    for metrics in run.metrics.values():
+        assert metrics["mcp/failed_share"] == 0 and metrics["actor/grad_norm"] > 0
+        assert metrics["mcp/group_size/min"] == LEAVES
+        assert metrics[f"mcp/strategy/{run.strategy}"] == 1
+
+
+def test_a_step_is_one_optimizer_step_whatever_the_number_of_samples(run: Run) -> None:
+    assert sum("optimizer_step" in update for update in run.updates) == STEPS
+    if run.strategy == "single_turn":
+        counts = Counter(len(samples_of(record)) for record in run.records)
+        assert max(counts) > 1, counts
+        assert all(len(samples_of(record)) == len(record["turns"]) for record in run.records)
+
+
+def test_the_engines_log_gives_the_same_ids_masks_and_logprobs(run: Run) -> None:
+    left = list(run.generations)
+    for record in run.records:
+        for sample in samples_of(record):
+            ids, mask, logprobs = derive(sample, left)
+            assert sample["response_ids"][: len(ids)] == ids
+            assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
+            assert sample["logprobs"][: len(ids)] == logprobs
+    assert left == []
+
+
+def test_the_trainer_finds_the_engines_probabilities(run: Run) -> None:
+    for metrics in run.metrics.values():
+        assert metrics["training/rollout_probs_diff_valid"] == 1
+        assert metrics["training/rollout_probs_diff_max"] < 1e-3
