@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from demo_experiment.variation import Piece, order_numbers, vary
@@ -75,7 +75,7 @@ def warm_up(
     if len(conversations) < options.batch_size:
         raise ConfigError(f"has {len(conversations)} rows, a batch takes {options.batch_size}", file=data)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
-    loss = _train(
+    loss = train_on(
         model, Variants(tokenizer, conversations, options.seed), options, progress or (lambda _step, _loss: None)
     )
     model.save_pretrained(model_dir)
@@ -148,12 +148,21 @@ def _render(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], count: i
     )
 
 
-def _train(
+class Source(Protocol):
+    """Conversations that share a prefix."""
+
+    prefix: list[int]
+
+    def draw(self, count: int) -> list[Conversation]: ...
+
+
+def train_on(
     model: PreTrainedModel,
-    variants: Variants,
+    variants: Source,
     options: WarmUp,
     progress: Callable[[int, float], None],
 ) -> float:
+    """Train the model on what `variants` draws; returns the last step's loss."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
     prefix = torch.tensor([variants.prefix])
     value = float("nan")

@@ -218,7 +218,15 @@ async def _play(
                 finished=finished,
             )
         store.close()
-        return Played(engine=engine.name, notes=engine.notes, traces=traces, resumed=resumed)
+        notes = [*engine.notes, *_notes_on_trees(traces)]
+        return Played(engine=engine.name, notes=notes, traces=traces, resumed=resumed)
+
+
+def _notes_on_trees(traces: Sequence[Trace]) -> list[str]:
+    names = sorted({trace.task.environment for trace in traces if trace.origin.parent is not None})
+    return [
+        f"{name}: leaves of a tree share beginnings, so pass@k is not that of independent samples" for name in names
+    ]
 
 
 def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Trace]) -> None:

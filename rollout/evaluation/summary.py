@@ -38,6 +38,12 @@ class Summary:
     tool_calls: int
     tool_error_rate: float
     sampled_tokens: int
+    """Each token once, however many leaves of a tree share it."""
+    strategies: dict[str, int]
+    branches: int
+    """Leaves that share their beginning with another; samples of their rows are not independent."""
+    shared_tokens: int
+    """Tokens that branches took over instead of sampling them."""
     stop_reasons: dict[str, int]
     failures: dict[str, int]
 
@@ -51,6 +57,7 @@ def summarise(
     scores = [reward.score for reward in rewards]
     calls = sum(trace.tool_calls for trace in played)
     rows = _successes(played, success_at)
+    shared = sum(trace.strategy.shared_tokens for trace in played)
     return Summary(
         trajectories=len(traces),
         resumed=resumed,
@@ -66,7 +73,10 @@ def summarise(
         turns_mean=statistics.fmean(len(trace.turns) for trace in played) if played else None,
         tool_calls=calls,
         tool_error_rate=sum(trace.tool_errors for trace in played) / calls if calls else 0.0,
-        sampled_tokens=sum(turn.sampled for trace in played for turn in trace.turns),
+        sampled_tokens=sum(turn.sampled for trace in played for turn in trace.turns) - shared,
+        strategies=dict(Counter(trace.strategy.use.value for trace in played)),
+        branches=sum(trace.origin.parent is not None for trace in played),
+        shared_tokens=shared,
         stop_reasons=dict(Counter(str(trace.stop_reason) for trace in traces)),
         failures=dict(Counter(_failure(trace) for trace in traces if not is_done(trace))),
     )

@@ -22,6 +22,7 @@ class _Reply(BaseModel):
     done: bool
     reward: float | None = Field(default=None, allow_inf_nan=False)
     tools: list[str] | None = None
+    state: str | None = None
 
 
 class User:
@@ -62,7 +63,7 @@ class User:
                 done=reply.done,
                 reward=result.reward if reply.reward is None else reply.reward,
                 elapsed_s=time.monotonic() - began,
-                state=result.state,
+                state=reply.state or result.state,
             )
         )
         if reply.done:

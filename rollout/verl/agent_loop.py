@@ -19,6 +19,7 @@ from gateway.leases.session import Session
 from gateway.types import canonical_json
 from rollout.environment.task import Origin, Task
 from rollout.errors import RolloutError
+from rollout.loop.group import Group
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Trace
@@ -41,6 +42,8 @@ class _Batch:
 
     step: int = -1
     validate: bool = False
+    group: Group | None = None
+    """The siblings of the row; None where this worker does not play them together."""
 
 
 _BATCH: ContextVar[_Batch] = ContextVar("mcp_rollout_batch", default=_Batch())  # noqa: B039 - frozen
@@ -139,6 +142,7 @@ class MCPAgentLoop(AgentLoopBase):
             limits=running.limits,
             store=runtime.store,
             tools=tools,
+            group=_BATCH.get().group,
         )
 
 
@@ -192,11 +196,30 @@ _Worker: Any = getattr(AgentLoopWorkerTQ, "__ray_metadata__").modified_class  # 
 
 
 class MCPAgentLoopWorker(_Worker):
-    """verl's worker, which gives the agent loop the step and the validate flag that `run` does not receive."""
+    """verl's worker, which gives the agent loop what `run` does not receive: step, validate flag and siblings.
+
+    verl plays all siblings of a row as tasks of one worker, so they can grow a tree in its process.
+    """
+
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], **options: Any
+    ) -> None:
+        validate = bool(trajectory["validate"])
+        rollout = self.config.actor_rollout_ref.rollout
+        # As verl does: a row may have a number of its own.
+        leaves = prompt.get("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n)
+        # The tasks that verl starts below inherit the context.
+        _BATCH.set(_Batch(step=int(trajectory["step"]), validate=validate, group=Group(leaves, str(prompt["uid"]))))
+        await super()._run_prompt(prompt, sampling_params, trajectory, **options)
 
     async def _run_agent_loop(self, sampling_params: dict[str, Any], trajectory: dict[str, Any], **row: Any) -> None:
-        _BATCH.set(_Batch(step=int(trajectory["step"]), validate=bool(trajectory["validate"])))
-        await super()._run_agent_loop(sampling_params, trajectory, **row)
+        group = _BATCH.get().group
+        try:
+            await super()._run_agent_loop(sampling_params, trajectory, **row)
+        finally:
+            # Also where the trajectory never began: its siblings may wait for it.
+            if group is not None:
+                group.leave(int(row["session_id"]))
 
 
 class MCPAgentLoopManager(AgentLoopManagerTQ):

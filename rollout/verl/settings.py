@@ -71,6 +71,19 @@ else:
     StrategyOverride = override_of(StrategyConfig)
 
 
+ESTIMATORS = ("tree_grpo", "step_grpo")
+"""Our values of `algorithm.adv_estimator`; they need our trainer."""
+
+
+class AdvantagesConfig(Section):
+    """Weights of our advantage estimators, see `rollout.verl.advantages`."""
+
+    tree_weight: float = Field(default=0.5, ge=0.0, le=1.0)
+    """In `tree_grpo`, the weight of the comparison below the branching point; that in the row has the rest."""
+    step_weight: float = Field(default=1.0, ge=0.0)
+    """In `step_grpo`, the weight of the comparison in the same state, beside that in the row."""
+
+
 class Settings(BaseModel):
     """Our section; None keeps the environment's own value."""
 
@@ -97,6 +110,7 @@ class Settings(BaseModel):
     thinking: ThinkingOverride = ThinkingOverride()
     filters: FiltersOverride = FiltersOverride()
     strategy: StrategyOverride = StrategyOverride()
+    advantages: AdvantagesConfig = AdvantagesConfig()
 
     @classmethod
     def of(cls, config: DictConfig) -> Settings:

@@ -291,7 +291,8 @@ async def test_roots_that_fail_release_those_who_wait(tmp_path: Path, fails_at: 
         assert trace.stop_reason is StopReason.ANSWERED
         has_branched = trace.origin.parent is not None
         assert has_branched or trace.strategy.note == "no root has a turn to branch at"
-        assert has_branched is (branch_at == "first_turns" and fails_at > 1) or branch_at == "first_turns"
+        # A root that is still running may be branched at before it fails; one that has failed is not.
+        assert has_branched is (branch_at == "first_turns" and fails_at > 1)
 
 
 async def test_one_session_is_enough_for_a_tree(tmp_path: Path) -> None:

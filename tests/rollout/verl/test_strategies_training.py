@@ -39,6 +39,7 @@ CONVERSATION: list[dict[str, Any]] = [
 STRATEGIES: dict[str, dict[str, Any]] = {
     "chain": {"use": "chain"},
     "single_turn": {"use": "single_turn"},
+    "tree": {"use": "tree", "tree": {"roots": 2}},
 }
 
 
@@ -89,10 +90,19 @@ def test_a_step_is_one_optimizer_step_whatever_the_number_of_samples(run: Run) -
 
 
 def test_the_engines_log_gives_the_same_ids_masks_and_logprobs(run: Run) -> None:
+    """And nothing that was sampled is left over, so no beginning was sampled twice."""
     left = list(run.generations)
-    for record in run.records:
+    taken: dict[str, list[dict[str, Any]]] = {}
+    for record in sorted(run.records, key=lambda record: record["strategy"]["shared_turns"]):
         for sample in samples_of(record):
-            ids, mask, logprobs = derive(sample, left)
+            # A leaf's first turns are its parent's generations, and the engine has made no others.
+            inherited = taken.get(record["origin"]["parent"], [])[: record["strategy"]["shared_turns"]]
+            available = [*inherited, *left]
+            ids, mask, logprobs = derive(sample, available)
+            used = [each for each in [*inherited, *left] if not any(each is other for other in available)]
+            taken.setdefault(record["id"], []).extend(used)
+            left = [each for each in left if not any(each is other for other in used)]
+            assert all(any(each is other for other in used) for each in inherited)
             assert sample["response_ids"][: len(ids)] == ids
             assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
             assert sample["logprobs"][: len(ids)] == logprobs
@@ -103,3 +113,25 @@ def test_the_trainer_finds_the_engines_probabilities(run: Run) -> None:
     for metrics in run.metrics.values():
         assert metrics["training/rollout_probs_diff_valid"] == 1
         assert metrics["training/rollout_probs_diff_max"] < 1e-3
+
+
+def test_leaves_of_a_tree_share_their_beginnings(run: Run) -> None:
+    branched = [record for record in run.records if record["origin"]["parent"] is not None]
+    if run.strategy != "tree":
+        assert branched == []
+        return
+    assert branched and not any(record["strategy"]["diverged"] for record in run.records)
+    records = {record["id"]: record for record in run.records}
+    for record in branched:
+        parent, shared = records[record["origin"]["parent"]], record["origin"]["branched_at"]
+        assert (record["origin"]["uid"], parent["strategy"]["shared_turns"]) == (parent["origin"]["uid"], 0)
+        ids, of_parent = (each["prompt_ids"] + each["response_ids"] for each in (record, parent))
+        assert ids[:shared] == of_parent[:shared]
+        place = shared - len(record["prompt_ids"])
+        assert record["loss_mask"][:place] == parent["loss_mask"][:place] and 1 in record["loss_mask"][:place]
+        assert record["logprobs"][:place] == parent["logprobs"][:place]
+    for step, metrics in run.metrics.items():
+        own = [record["strategy"] for record in run.records if record["origin"]["step"] == step]
+        assert metrics["mcp/tree/shared_tokens"] == sum(each["shared_tokens"] for each in own)
+        assert metrics["mcp/tree/replayed_calls"] == sum(each["replayed_calls"] for each in own)
+        assert metrics["mcp/tree/diverged"] == 0 and metrics["mcp/critical_path_s"] > 0
