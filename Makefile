@@ -13,7 +13,7 @@ SGLANG_VENV ?= .venv-sglang
 # So has OpenEnv, whose own client and server `make bench` measures beside ours.
 OPENENV_VENV ?= .venv-openenv
 
-.PHONY: install third-party bfcl sglang bench-peers demo demo-control docs test test-full lint bench clean
+.PHONY: install third-party bfcl sglang bench-peers demo demo-control experiment docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -73,6 +73,10 @@ demo: install
 # The same with a learning rate of zero: the curve has to stay flat.
 demo-control: install
 	$(BIN)/python examples/demo.py --control
+
+# Chains, trees and single turns on a long task. Hours on two cores; the same command goes on where it was interrupted.
+experiment: install
+	$(BIN)/python examples/strategies.py
 
 lint: docs bfcl
 	$(BIN)/ruff check --no-cache .

@@ -14,7 +14,7 @@ import anyio
 import structlog
 
 from rollout.environment.strategy_config import BranchAt, TreeConfig
-from rollout.environment.task import Origin, sampling_seed
+from rollout.environment.task import Origin
 from rollout.loop.replay import Branch
 from rollout.loop.tape import Tape
 from rollout.trace.record import Trace
@@ -84,7 +84,9 @@ class Group:
         own, rank = (origin.sample - tree.roots) % tree.roots, (origin.sample - tree.roots) // tree.roots
         with anyio.move_on_after(tree.wait_timeout_s):
             for root in ((own + number) % tree.roots for number in range(tree.roots)):
-                found = await self._branch_off(root, rank, Random(sampling_seed(origin, 0)), tree)
+                # Seeded by a text, which is hashed: numbers that differ little give first draws that differ little.
+                random = Random(f"{origin.row}/{origin.sample}/{origin.step}")
+                found = await self._branch_off(root, rank, random, tree)
                 if found is not None:
                     return found
             return "no root has a turn to branch at"

@@ -98,7 +98,7 @@ def test_a_restored_day_goes_on_as_the_saved_one() -> None:
 async def test_the_expert_takes_fourteen_turns_and_hears_the_storekeeper_five_times(stage: Stage) -> None:
     (task,) = await stage.tasks("test", 1)
     trace = await stage.play(task, stage.engine("expert", task))
-    assert len(trace.turns) == 14 and trace.user_turns == 6 and trace.stop_reason is StopReason.USER_DONE
+    assert len(trace.turns) == 14 and trace.user_turns == 5 and trace.stop_reason is StopReason.USER_DONE
     assert sum(turn.reward for turn in trace.turns) == pytest.approx(1.0)
     states = [event.state for turn in trace.turns for event in turn.tools]
     assert None not in states and len(set(states)) == 2 * PARCELS + 1

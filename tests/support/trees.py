@@ -64,6 +64,7 @@ async def grow(
     leaves: int,
     tree: Mapping[str, Any],
     absent: Sequence[int] = (),
+    scopes: dict[int, anyio.CancelScope] | None = None,
     limits: Limits | None = None,
     **fields: Any,
 ) -> dict[int, Trace]:
@@ -71,6 +72,7 @@ async def grow(
 
     Args:
         absent: samples that never begin, as rows that cannot be parsed do not.
+        scopes: gets the cancel scope of each trajectory.
     """
     made = environment(servers, strategy={"use": "tree", "tree": tree}, **fields)
     group, traces = Group(leaves, "group"), dict[int, Trace]()
@@ -81,16 +83,19 @@ async def grow(
             return engine.policy(sample)
 
         trace = traces[sample] = Trace.begin(f"leaf-{sample}", task(), Origin(sample=sample, uid="group"))
-        await roll_out(
-            trace,
-            environment=made,
-            gateway=gateway,
-            policy_for=policy_for,
-            tokens=TOKENS,
-            limits=limits or Limits(response_tokens=100_000),
-            store=store,
-            group=group,
-        )
+        with anyio.CancelScope() as scope:
+            if scopes is not None:
+                scopes[sample] = scope
+            await roll_out(
+                trace,
+                environment=made,
+                gateway=gateway,
+                policy_for=policy_for,
+                tokens=TOKENS,
+                limits=limits or Limits(response_tokens=100_000),
+                store=store,
+                group=group,
+            )
 
     async with opened(made, servers) as gateway:
         async with anyio.create_task_group() as tasks:

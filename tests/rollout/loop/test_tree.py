@@ -12,11 +12,16 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import CallToolResult, TextContent
 from trees import Engine, grow
-from worlds import ROLE
+from worlds import ROLE, task
 
+from rollout.environment.strategy_config import TreeConfig
+from rollout.environment.task import Origin
 from rollout.errors import EngineError
 from rollout.formats import hermes
+from rollout.loop.group import Group
 from rollout.loop.limits import Limits
+from rollout.loop.replay import Branch
+from rollout.loop.tape import BranchingPoint
 from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import read_traces
 from rollout.types import Call
@@ -149,6 +154,22 @@ async def test_the_oldest_weights_of_what_was_inherited_count(tmp_path: Path) ->
     traces = await grow({"world": World().server}, Engine(own), tmp_path, leaves=2, tree={"roots": 1}, **SCORED)
     shared = traces[1].strategy.shared_turns
     assert [turn.weights_version[0] for turn in traces[1].turns] == [5] * shared + [6] * (TURNS - shared)
+
+
+async def test_uniform_gives_every_turn_but_the_first_the_same_chance() -> None:
+    chosen = Counter[int]()
+    finished = Trace.begin("root", task(), Origin())
+    finished.response_ids, finished.stop_reason = [1], StopReason.ANSWERED
+    point = BranchingPoint(generations=0, calls=0, tokens=0, context="", snapshot=None)
+    for row in range(100):
+        group = Group(5)
+        group.record(0, "root").points = [point] * 5
+        group.leave(0, finished)
+        for sample in range(1, 5):
+            found = await group.branch(Origin(row=row, sample=sample), TreeConfig(roots=1))
+            assert isinstance(found, Branch)
+            chosen[found.turn] += 1
+    assert sorted(chosen) == [1, 2, 3, 4] and all(70 <= count <= 130 for count in chosen.values()), chosen
 
 
 async def test_entropy_branches_at_the_most_surprising_turns(tmp_path: Path) -> None:
@@ -292,7 +313,7 @@ async def test_roots_that_fail_release_those_who_wait(tmp_path: Path, fails_at: 
         has_branched = trace.origin.parent is not None
         assert has_branched or trace.strategy.note == "no root has a turn to branch at"
         # A root that is still running may be branched at before it fails; one that has failed is not.
-        assert has_branched is (branch_at == "first_turns" and fails_at > 1)
+        assert has_branched is (branch_at == "first_turns" and fails_at > 0)
 
 
 async def test_one_session_is_enough_for_a_tree(tmp_path: Path) -> None:
@@ -323,7 +344,53 @@ async def test_roots_that_never_begin_release_those_who_wait(tmp_path: Path, abs
     )
 
 
-async def test_a_root_that_is_out_of_time_or_cut_is_branched_at_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turn", [0, 2])
+async def test_a_root_that_is_cancelled_releases_those_who_wait(tmp_path: Path, turn: int) -> None:
+    scopes: dict[int, anyio.CancelScope] = {}
+
+    async def before(sample: int, now: int) -> None:
+        if (sample, now) == (0, turn):
+            scopes[0].cancel()
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(30):
+        traces = await grow(
+            {"world": World().server},
+            Engine(own, before=before),
+            tmp_path,
+            leaves=8,
+            tree={"roots": 1},
+            scopes=scopes,
+            max_sessions=1,
+            **SCORED,
+        )
+    assert traces[0].failure is not None and traces[0].failure.kind == "cancelled"
+    for trace in list(traces.values())[1:]:
+        assert trace.stop_reason is StopReason.ANSWERED and trace.strategy.note == "no root has a turn to branch at"
+
+
+async def test_a_root_that_runs_out_of_time_is_branched_at_where_it_came_to(tmp_path: Path) -> None:
+    async def before(sample: int, turn: int) -> None:
+        if (sample, turn) == (0, 2):
+            await anyio.sleep_forever()
+
+    limits = Limits(response_tokens=100_000, wall_clock_s=1.0)
+    traces = await grow(
+        {"world": World().server},
+        Engine(own, before=before),
+        tmp_path,
+        leaves=8,
+        tree={"roots": 1},
+        limits=limits,
+        max_sessions=1,
+        **SCORED,
+    )
+    assert traces[0].stop_reason is StopReason.TIME_LIMIT and len(traces[0].turns) == 2
+    assert {trace.strategy.shared_turns for trace in list(traces.values())[1:]} == {1, 2}
+    assert all(trace.stop_reason is StopReason.ANSWERED for trace in list(traces.values())[1:])
+
+
+async def test_a_root_that_is_cut_is_branched_at_all_the_same(tmp_path: Path) -> None:
     limits = Limits(response_tokens=100_000, assistant_turns=2)
     traces = await grow(
         {"world": World().server}, Engine(own), tmp_path, leaves=3, tree={"roots": 1}, limits=limits, **SCORED

@@ -6,12 +6,15 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 from echo_training import prepare_training
 from engine_log import derive, read_generations, read_records, samples_of
 from verl_run import logged, train
+
+from rollout.trace.trained import read_trained
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600)]
 
@@ -36,16 +39,22 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "user", "content": "Shout pear 1."},
     {"role": "assistant", "content": "PEAR"},
 ]
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "chain": {"use": "chain"},
-    "single_turn": {"use": "single_turn"},
-    "tree": {"use": "tree", "tree": {"roots": 2}},
+TREE: dict[str, Any] = {"use": "tree", "tree": {"roots": 2}}
+RUNS: dict[str, tuple[dict[str, Any], str]] = {
+    "chain": ({"use": "chain"}, "grpo"),
+    "single_turn": ({"use": "single_turn"}, "grpo"),
+    "tree": (TREE, "grpo"),
+    "tree with tree_grpo": (TREE, "tree_grpo"),
+    "single_turn with step_grpo": ({"use": "single_turn"}, "step_grpo"),
 }
+"""Strategy and estimator of each run."""
 
 
 @dataclass(frozen=True)
 class Run:
+    home: Path
     strategy: str
+    estimator: str
     metrics: dict[int, dict[str, Any]]
     records: list[dict[str, Any]]
     generations: list[dict[str, Any]]
@@ -53,15 +62,18 @@ class Run:
     """What the trainer's loss was given, by micro-batch, and its optimizer steps."""
 
 
-@pytest.fixture(scope="module", params=STRATEGIES)
+@pytest.fixture(scope="module", params=RUNS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    home = tmp_path_factory.mktemp(request.param)
-    environment = ENVIRONMENT | {"strategy": STRATEGIES[request.param]}
+    strategy, estimator = RUNS[request.param]
+    home = tmp_path_factory.mktemp(request.param.replace(" ", "_"))
+    environment = ENVIRONMENT | {"strategy": strategy}
     overrides = prepare_training(home, environment, CONVERSATION, samples=LEAVES)
     overrides |= {
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
         "actor_rollout_ref.actor.policy_loss.loss_mode": "seen_vanilla",
         "data.max_response_length": 640,
+        "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
+        "algorithm.adv_estimator": estimator,
         "trainer.total_training_steps": STEPS,
     }
     seeing = {"VERL_USE_EXTERNAL_MODULES": "seen_updates", "SEEN_UPDATES": str(home / "updates.jsonl")}
@@ -69,7 +81,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     assert done.returncode == 0, done.stdout[-8000:]
     updates = list(map(json.loads, (home / "updates.jsonl").read_text().splitlines()))
     records, generations = read_records(home / "traces"), read_generations(home / "engine.jsonl")
-    return Run(request.param, logged(home), records, generations, updates)
+    return Run(home, strategy["use"], estimator, logged(home), records, generations, updates)
 
 
 def test_both_steps_trained_on_whole_groups(run: Run) -> None:
@@ -135,3 +147,29 @@ def test_leaves_of_a_tree_share_their_beginnings(run: Run) -> None:
         assert metrics["mcp/tree/shared_tokens"] == sum(each["shared_tokens"] for each in own)
         assert metrics["mcp/tree/replayed_calls"] == sum(each["replayed_calls"] for each in own)
         assert metrics["mcp/tree/diverged"] == 0 and metrics["mcp/critical_path_s"] > 0
+
+
+def test_advantages_are_those_of_turns(run: Run) -> None:
+    """GRPO gives a trajectory one advantage; the others give each turn its own, before a branch that of GRPO."""
+    records = {record["id"]: record for record in run.records}
+    scores: dict[str, list[float]] = {}
+    for record in run.records:
+        scores.setdefault(record["origin"]["uid"], []).append(record["reward"]["score"])
+    differ = 0
+    for each in read_trained(run.home / "traces"):
+        record = records[each.trace]
+        segment = [*record["earlier"], record][each.segment]
+        by_turn: dict[int, set[float]] = {}
+        for span in segment["spans"]:
+            if span["kind"] == "completion":
+                by_turn.setdefault(span["turn"], set()).update(each.advantages[span["start"] : span["end"]])
+        assert all(len(values) == 1 for values in by_turn.values())
+        row = scores[record["origin"]["uid"]]
+        of_row = (record["reward"]["score"] - fmean(row)) / (stdev(row) + 1e-6)
+        found = [by_turn[turn].pop() for turn in sorted(by_turn)]
+        differ += len(set(found)) > 1
+        if run.estimator == "grpo":
+            assert found == pytest.approx([of_row] * len(found), abs=1e-3)
+        elif run.estimator == "tree_grpo":
+            assert found[0] == pytest.approx(of_row, abs=1e-3)  # no leaf branches at its first turn
+    assert (differ > 0) == (run.estimator == "tree_grpo")  # a sample of a single turn has one turn
