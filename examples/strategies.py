@@ -3,7 +3,7 @@
     python examples/strategies.py [--only tree-1] [--tokens 300000] [--out outputs/strategies]
 
 Every run starts and resumes alone: the same command goes on where it was interrupted, and `--only` takes one run. The
-model is warmed up once, on an expert that decides blindly. `--control` runs have a learning rate of zero.
+model is warmed up once, on an expert that decides blindly. `chain-0-control` has a learning rate of zero.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from demo_experiment.display import console
 from rich.table import Table
 from strategies_experiment.prepare import prepare
 from strategies_experiment.results import Curve, curve, plot
-from strategies_experiment.runs import SEEDS, STRATEGIES, Run, train
+from strategies_experiment.runs import COMPARISONS, SEEDS, STRATEGIES, Run, train
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,6 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for strategy in STRATEGIES
     ]
     runs.append(Run(home=given.out, strategy="chain", budget=given.tokens, learning_rate=0.0))
+    if given.comparisons:
+        runs += [
+            Run(home=given.out, strategy="chain", budget=given.tokens, label=label, options=options)
+            for label, options in COMPARISONS.items()
+        ]
     names = [run.name for run in runs]
     if given.only is not None and given.only not in names:
         raise SystemExit(f"error: --only: no run {given.only!r}; there are {', '.join(names)}")
@@ -73,6 +78,7 @@ def show(curves: Sequence[Curve], home: Path) -> None:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="RUN", help="one run, for example tree-1 or chain-0-control")
+    parser.add_argument("--comparisons", action="store_true", help="further settings too, one seed each")
     parser.add_argument("--tokens", type=int, default=300_000, help="sampled tokens of a run (default: %(default)s)")
     parser.add_argument("--warm-up-steps", type=int, default=500, help="(default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("outputs", "strategies"), help="(default: %(default)s)")

@@ -15,6 +15,16 @@ from demo_experiment.display import console
 
 STRATEGIES = ("chain", "tree", "single_turn")
 SEEDS = (0, 1, 2)
+_MCP = "actor_rollout_ref.rollout.custom.mcp"
+COMPARISONS: dict[str, tuple[str, ...]] = {
+    "void_masked": (f"{_MCP}.filters.void.action=mask",),
+    "thinking_masked": (f"{_MCP}.thinking.loss=mask",),
+    "drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
+    "dense": (f"{_MCP}.reward_weights={{score:0,turns:1}}",),
+    "tree_grpo": (f"{_MCP}.strategy.use=tree", "algorithm.adv_estimator=tree_grpo"),
+    "step_grpo": (f"{_MCP}.strategy.use=single_turn", "algorithm.adv_estimator=step_grpo"),
+}
+"""Further runs, one seed each, by what they change about a chain with GRPO and the reward at the end."""
 EVERY = 5
 """Steps between two evaluations on the held-out tasks, at which checkpoints are written as well."""
 LEAVES, ROOTS = 8, 2
@@ -90,10 +100,10 @@ class Run:
             "actor_rollout_ref.rollout.temperature": 0.7,
             "actor_rollout_ref.rollout.val_kwargs.do_sample": True,
             "actor_rollout_ref.rollout.val_kwargs.temperature": 0.7,
-            "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 48,
-            "actor_rollout_ref.rollout.custom.mcp.strategy.use": self.strategy,
-            "actor_rollout_ref.rollout.custom.mcp.strategy.tree.roots": ROOTS,
-            "actor_rollout_ref.rollout.custom.mcp.strategy.single_turn.history_tokens": 512,
+            f"{_MCP}.tokens_per_turn": 48,
+            f"{_MCP}.strategy.use": self.strategy,
+            f"{_MCP}.strategy.tree.roots": ROOTS,
+            f"{_MCP}.strategy.single_turn.history_tokens": 512,
             "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "tool_config.yaml",
             "trainer.val_before_train": starts == 0,
             "trainer.test_freq": EVERY,

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.strategy_config import BranchAt, Strategy
 from rollout.verl.settings import KEY, TRAINER_MODE
 from rollout.verl.trainer_checks import uses_our_trainer
 
@@ -34,7 +34,14 @@ def check_strategy(environment: Environment, config: DictConfig) -> None:
 
 
 def _check_tree(environment: Environment, config: DictConfig) -> None:
-    roots, leaves = environment.strategy.tree.roots, config.actor_rollout_ref.rollout.n
+    rollout, tree = config.actor_rollout_ref.rollout, environment.strategy.tree
+    if tree.branch_at is BranchAt.ENTROPY and not rollout.calculate_log_probs:
+        problem = (
+            "entropy needs the engine's log-probabilities, and actor_rollout_ref.rollout.calculate_log_probs is off"
+        )
+        remedy = "turn it on, or branch at uniform"
+        raise ConfigError(problem, file=environment.file or None, key="strategy.tree.branch_at", remedy=remedy)
+    roots, leaves = tree.roots, rollout.n
     if roots >= leaves:
         problem = f"is {roots}, and a group has {leaves} leaves (actor_rollout_ref.rollout.n), so none would branch"
         remedy = "make it smaller than rollout.n, or use chains"

@@ -65,6 +65,14 @@ def test_validation_and_v0_roll_out_chains_and_it_is_said(strategy: str) -> None
     ("overrides", "said"),
     [
         ((f"{STRATEGY}.use=tree", f"{STRATEGY}.tree.roots=8"), "strategy.tree.roots: is 8, and a group has 8 leaves"),
+        (
+            (
+                f"{STRATEGY}.use=tree",
+                f"{STRATEGY}.tree.branch_at=entropy",
+                "actor_rollout_ref.rollout.calculate_log_probs=False",
+            ),
+            "strategy.tree.branch_at: entropy needs",
+        ),
         ((f"{STRATEGY}.use=single_turn", "trainer.v1.trainer_mode=sync"), "trainer.v1.trainer_mode: single_turn makes"),
         (
             (f"{STRATEGY}.use=single_turn", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
