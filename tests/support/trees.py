@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio
-from mcp.server.mcpserver import MCPServer
-from worlds import environment, opened, task
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.types import CallToolResult, TextContent
+from worlds import ROLE, environment, opened, task
 
 from gateway.leases.session import Session
 from rollout.environment.task import Origin
+from rollout.formats import hermes
 from rollout.loop.group import Group
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
-from rollout.types import Completion, Policy
+from rollout.types import Call, Completion, Policy
 
 TOKENS = ByteTokens()
 Say = Callable[[int, int], str]
@@ -105,3 +108,88 @@ async def grow(
             for sample in absent:
                 group.leave(sample)
     return traces
+
+
+def key(ctx: Context) -> str:
+    return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
+
+
+TURNS = 4
+
+
+class World:
+    """`add` adds to a trajectory's number; `seen` has all calls by trajectory. The score is a tenth of the number."""
+
+    def __init__(self, *, answer: Any = None, snapshots: bool = False) -> None:
+        self.server = MCPServer("world", log_level="ERROR")
+        self.numbers: dict[str, int] = {}
+        self.seen = Counter[str]()
+        self.restored = 0
+        server, numbers = self.server, self.numbers
+
+        @server.tool(name="reset", meta={ROLE: "reset"}, structured_output=False)
+        async def reset(task: str, seed: int, ctx: Context) -> str:
+            numbers[key(ctx)] = 0
+            return "{}"
+
+        @server.tool(structured_output=False)
+        async def add(number: int, ctx: Context) -> CallToolResult:
+            """Add to the number."""
+            self.seen[key(ctx)] += 1
+            numbers[key(ctx)] += number
+            text, meta = (answer or (lambda total: (f"{total}", {})))(numbers[key(ctx)])
+            return CallToolResult(content=[TextContent(type="text", text=text)], _meta=meta)
+
+        @server.tool(name="score", meta={ROLE: "score"})
+        async def score(messages: list[dict[str, Any]], ctx: Context) -> dict[str, Any]:
+            return {"score": numbers[key(ctx)] / 10, "parts": {}}
+
+        if snapshots:
+
+            @server.tool(name="snapshot", meta={ROLE: "snapshot"})
+            async def snapshot(ctx: Context) -> dict[str, Any]:
+                return {"state": {"number": numbers[key(ctx)]}}
+
+            @server.tool(name="restore", meta={ROLE: "restore"}, structured_output=False)
+            async def restore(state: dict[str, Any], ctx: Context) -> str:
+                self.restored += 1
+                numbers[key(ctx)] = state["number"]
+                return "{}"
+
+
+def adding(number: int) -> str:
+    return hermes.write(thinking="hm", calls=[Call(name="add", arguments={"number": number})])
+
+
+def same(sample: int, turn: int) -> str:
+    """Every leaf says the same."""
+    return adding(turn + 1) if turn < TURNS - 1 else "Done."
+
+
+def own(sample: int, turn: int) -> str:
+    """Every leaf says something of its own."""
+    return adding(10 * sample + turn + 1) if turn < TURNS - 1 else f"Done, says {sample}."
+
+
+SCORED = {"reward": {"server": "world"}}
+
+
+def check_against(engine: Engine, traces: dict[int, Trace]) -> None:
+    """Every sampled token is the engine's, in the context in which it was sampled, and was sampled once."""
+    by_context = {tuple(each["prompt_ids"]): list[dict[str, Any]]() for each in engine.log}
+    for each in engine.log:
+        by_context[tuple(each["prompt_ids"])].append(each)
+    owners = {trace.id: sample for sample, trace in traces.items()}
+    for sample, trace in traces.items():
+        for turn in range(len(trace.turns)):
+            sampled = [span for span in trace.spans if span.turn == turn and span.kind.is_sampled]
+            begin, end = sampled[0].start, sampled[-1].end
+            context = tuple(trace.prompt_ids + trace.response_ids[:begin])
+            is_shared = turn < trace.strategy.shared_turns
+            said_by = owners[trace.origin.parent] if is_shared and trace.origin.parent else sample
+            (found,) = [each for each in by_context[context] if each["sample"] == said_by]
+            assert trace.response_ids[begin:end] == found["token_ids"]
+            assert trace.logprobs[begin:end] == found["log_probs"]
+            assert trace.loss_mask[begin:end] == [1] * (end - begin)
+    generated = sum(len(trace.turns) - trace.strategy.shared_turns for trace in traces.values())
+    assert len(engine.log) == generated  # nothing was sampled that no leaf has, and no beginning twice

@@ -10,110 +10,22 @@ from typing import Any
 import anyio
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import CallToolResult, TextContent
-from trees import Engine, grow
+from trees import SCORED, TURNS, Engine, World, check_against, grow, key, own, same
 from worlds import ROLE, task
 
 from rollout.environment.strategy_config import TreeConfig
 from rollout.environment.task import Origin
-from rollout.errors import EngineError
-from rollout.formats import hermes
 from rollout.loop.group import Group
-from rollout.loop.limits import Limits
 from rollout.loop.replay import Branch
 from rollout.loop.tape import BranchingPoint
 from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import read_traces
-from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
-TURNS = 4
-
-
-def key(ctx: Context) -> str:
-    return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
-
-
-class World:
-    """`add` adds to a trajectory's number; `seen` has all calls by trajectory. The score is a tenth of the number."""
-
-    def __init__(self, *, answer: Any = None, snapshots: bool = False) -> None:
-        self.server = MCPServer("world", log_level="ERROR")
-        self.numbers: dict[str, int] = {}
-        self.seen = Counter[str]()
-        self.restored = 0
-        server, numbers = self.server, self.numbers
-
-        @server.tool(name="reset", meta={ROLE: "reset"}, structured_output=False)
-        async def reset(task: str, seed: int, ctx: Context) -> str:
-            numbers[key(ctx)] = 0
-            return "{}"
-
-        @server.tool(structured_output=False)
-        async def add(number: int, ctx: Context) -> CallToolResult:
-            """Add to the number."""
-            self.seen[key(ctx)] += 1
-            numbers[key(ctx)] += number
-            text, meta = (answer or (lambda total: (f"{total}", {})))(numbers[key(ctx)])
-            return CallToolResult(content=[TextContent(type="text", text=text)], _meta=meta)
-
-        @server.tool(name="score", meta={ROLE: "score"})
-        async def score(messages: list[dict[str, Any]], ctx: Context) -> dict[str, Any]:
-            return {"score": numbers[key(ctx)] / 10, "parts": {}}
-
-        if snapshots:
-
-            @server.tool(name="snapshot", meta={ROLE: "snapshot"})
-            async def snapshot(ctx: Context) -> dict[str, Any]:
-                return {"state": {"number": numbers[key(ctx)]}}
-
-            @server.tool(name="restore", meta={ROLE: "restore"}, structured_output=False)
-            async def restore(state: dict[str, Any], ctx: Context) -> str:
-                self.restored += 1
-                numbers[key(ctx)] = state["number"]
-                return "{}"
-
-
-def adding(number: int) -> str:
-    return hermes.write(thinking="hm", calls=[Call(name="add", arguments={"number": number})])
-
-
-def same(sample: int, turn: int) -> str:
-    """Every leaf says the same."""
-    return adding(turn + 1) if turn < TURNS - 1 else "Done."
-
-
-def own(sample: int, turn: int) -> str:
-    """Every leaf says something of its own."""
-    return adding(10 * sample + turn + 1) if turn < TURNS - 1 else f"Done, says {sample}."
-
-
-SCORED = {"reward": {"server": "world"}}
 
 
 def sample_of(trace: Trace) -> tuple[Any, ...]:
     return trace.prompt_ids, trace.response_ids, trace.loss_mask, trace.logprobs, trace.spans, trace.messages
-
-
-def check_against(engine: Engine, traces: dict[int, Trace]) -> None:
-    """Every sampled token is the engine's, in the context in which it was sampled, and was sampled once."""
-    by_context = {tuple(each["prompt_ids"]): list[dict[str, Any]]() for each in engine.log}
-    for each in engine.log:
-        by_context[tuple(each["prompt_ids"])].append(each)
-    owners = {trace.id: sample for sample, trace in traces.items()}
-    for sample, trace in traces.items():
-        for turn in range(len(trace.turns)):
-            sampled = [span for span in trace.spans if span.turn == turn and span.kind.is_sampled]
-            begin, end = sampled[0].start, sampled[-1].end
-            context = tuple(trace.prompt_ids + trace.response_ids[:begin])
-            is_shared = turn < trace.strategy.shared_turns
-            said_by = owners[trace.origin.parent] if is_shared and trace.origin.parent else sample
-            (found,) = [each for each in by_context[context] if each["sample"] == said_by]
-            assert trace.response_ids[begin:end] == found["token_ids"]
-            assert trace.logprobs[begin:end] == found["log_probs"]
-            assert trace.loss_mask[begin:end] == [1] * (end - begin)
-    generated = sum(len(trace.turns) - trace.strategy.shared_turns for trace in traces.values())
-    assert len(engine.log) == generated  # nothing was sampled that no leaf has, and no beginning twice
 
 
 @pytest.mark.parametrize("branch_at", ["uniform", "first_turns", "entropy"])
@@ -288,132 +200,3 @@ async def test_the_user_goes_on_where_the_branch_begins(tmp_path: Path, snapshot
         assert trace.stop_reason is StopReason.USER_DONE, trace.failure
         assert trace.reward is not None and trace.reward.score == 4.0
         assert [turn.user.message for turn in trace.turns if turn.user] == [f"I heard {n}." for n in range(1, 5)]
-
-
-@pytest.mark.parametrize("fails_at", range(TURNS))
-@pytest.mark.parametrize("branch_at", ["uniform", "first_turns"])
-async def test_roots_that_fail_release_those_who_wait(tmp_path: Path, fails_at: int, branch_at: str) -> None:
-    async def before(sample: int, turn: int) -> None:
-        if sample < 2 and turn == fails_at:
-            raise EngineError("gone")
-
-    with anyio.fail_after(30):
-        traces = await grow(
-            {"world": World().server},
-            Engine(own, before=before),
-            tmp_path,
-            leaves=8,
-            tree={"roots": 2, "branch_at": branch_at, "first_turns": 1},
-            max_sessions=1,
-            **SCORED,
-        )
-    assert [trace.failure.kind for trace in traces.values() if trace.failure] == ["engine_error"] * 2
-    for trace in list(traces.values())[2:]:
-        assert trace.stop_reason is StopReason.ANSWERED
-        has_branched = trace.origin.parent is not None
-        assert has_branched or trace.strategy.note == "no root has a turn to branch at"
-        # A root that is still running may be branched at before it fails; one that has failed is not.
-        assert has_branched is (branch_at == "first_turns" and fails_at > 0)
-
-
-async def test_one_session_is_enough_for_a_tree(tmp_path: Path) -> None:
-    engine = Engine(own)
-    with anyio.fail_after(30):
-        traces = await grow(
-            {"world": World().server}, engine, tmp_path, leaves=8, tree={"roots": 2}, max_sessions=1, **SCORED
-        )
-    check_against(engine, traces)
-    assert sum(trace.origin.parent is not None for trace in traces.values()) == 6
-
-
-@pytest.mark.parametrize("absent", [(0,), (0, 1)])
-async def test_roots_that_never_begin_release_those_who_wait(tmp_path: Path, absent: tuple[int, ...]) -> None:
-    with anyio.fail_after(30):
-        traces = await grow(
-            {"world": World().server},
-            Engine(own),
-            tmp_path,
-            leaves=8,
-            tree={"roots": 2},
-            absent=absent,
-            max_sessions=1,
-            **SCORED,
-        )
-    assert {trace.origin.parent for trace in traces.values() if trace.origin.sample >= 2} == (
-        {"leaf-1"} if absent == (0,) else {None}
-    )
-
-
-@pytest.mark.parametrize("turn", [0, 2])
-async def test_a_root_that_is_cancelled_releases_those_who_wait(tmp_path: Path, turn: int) -> None:
-    scopes: dict[int, anyio.CancelScope] = {}
-
-    async def before(sample: int, now: int) -> None:
-        if (sample, now) == (0, turn):
-            scopes[0].cancel()
-            await anyio.sleep_forever()
-
-    with anyio.fail_after(30):
-        traces = await grow(
-            {"world": World().server},
-            Engine(own, before=before),
-            tmp_path,
-            leaves=8,
-            tree={"roots": 1},
-            scopes=scopes,
-            max_sessions=1,
-            **SCORED,
-        )
-    assert traces[0].failure is not None and traces[0].failure.kind == "cancelled"
-    for trace in list(traces.values())[1:]:
-        assert trace.stop_reason is StopReason.ANSWERED and trace.strategy.note == "no root has a turn to branch at"
-
-
-async def test_a_root_that_runs_out_of_time_is_branched_at_where_it_came_to(tmp_path: Path) -> None:
-    async def before(sample: int, turn: int) -> None:
-        if (sample, turn) == (0, 2):
-            await anyio.sleep_forever()
-
-    limits = Limits(response_tokens=100_000, wall_clock_s=1.0)
-    traces = await grow(
-        {"world": World().server},
-        Engine(own, before=before),
-        tmp_path,
-        leaves=8,
-        tree={"roots": 1},
-        limits=limits,
-        max_sessions=1,
-        **SCORED,
-    )
-    assert traces[0].stop_reason is StopReason.TIME_LIMIT and len(traces[0].turns) == 2
-    assert {trace.strategy.shared_turns for trace in list(traces.values())[1:]} == {1, 2}
-    assert all(trace.stop_reason is StopReason.ANSWERED for trace in list(traces.values())[1:])
-
-
-async def test_a_root_that_is_cut_is_branched_at_all_the_same(tmp_path: Path) -> None:
-    limits = Limits(response_tokens=100_000, assistant_turns=2)
-    traces = await grow(
-        {"world": World().server}, Engine(own), tmp_path, leaves=3, tree={"roots": 1}, limits=limits, **SCORED
-    )
-    assert {trace.stop_reason for trace in traces.values()} == {StopReason.TURN_LIMIT}
-    assert [trace.strategy.shared_turns for trace in traces.values()] == [0, 1, 1]
-
-
-async def test_roots_of_one_turn_leave_chains(tmp_path: Path) -> None:
-    engine = Engine(lambda sample, turn: "Done.")
-    traces = await grow({"world": World().server}, engine, tmp_path, leaves=3, tree={"roots": 1}, **SCORED)
-    assert [trace.strategy.note for trace in traces.values()] == ["", *["no root has a turn to branch at"] * 2]
-
-
-async def test_a_branch_waits_no_longer_than_it_may(tmp_path: Path) -> None:
-    is_over = anyio.Event()
-
-    async def before(sample: int, turn: int) -> None:
-        if sample == 0:
-            await is_over.wait()
-        elif turn == TURNS - 1:
-            is_over.set()
-
-    tree = {"roots": 1, "wait_timeout_s": 0.05}
-    traces = await grow({"world": World().server}, Engine(own, before=before), tmp_path, leaves=2, tree=tree, **SCORED)
-    assert "within 0.05 s" in traces[1].strategy.note and traces[1].stop_reason is StopReason.ANSWERED
