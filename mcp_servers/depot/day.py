@@ -78,9 +78,12 @@ class Day:
                 return Reply(message="I have no more time. Goodbye.", done=True)
             return Reply(message=f"{self.parcel.code} is still untreated.", done=False)
         state.current += 1
+        return Reply(message=self._next(), done=False)
+
+    def _next(self) -> str:
         if self.parcel is None:
-            return Reply(message="That was the last one. Please close the book.", done=False)
-        return Reply(message=f"Thank you. The next parcel is {self.parcel.code}.", done=False)
+            return "That was the last one. Please close the book."
+        return f"Thank you. The next parcel is {self.parcel.code}."
 
     def score(self) -> Score:
         """0.9 times the share of parcels whose only treatment counts, and 0.1 for the closed book."""

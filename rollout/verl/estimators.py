@@ -64,7 +64,7 @@ def read(batch: tq.KVBatchMeta, settings: AdvantagesConfig) -> Batch:
     """Read the columns of a batch."""
     keys = real_keys(batch)
     rows = {key: row for row, key in enumerate(batch.keys)}
-    data = tq.kv_batch_get(keys, batch.partition_id, select_fields=[TURNS_COLUMN, COLUMN])
+    data = tq.kv_batch_get(keys, str(batch.partition_id), select_fields=[TURNS_COLUMN, COLUMN])
     last: dict[str, int] = {}
     for key in keys:
         session, _, output = key.rpartition("_")
@@ -76,7 +76,8 @@ def read(batch: tq.KVBatchMeta, settings: AdvantagesConfig) -> Batch:
         session, _, output = key.rpartition("_")
         if session not in numbers:
             numbers[session] = len(numbers)
-            trajectories.append({"uid": key.rsplit("_", 2)[0], **getattr(column, "data", column)})
+            of_trajectory: dict[str, Any] = getattr(column, "data", column)
+            trajectories.append({"uid": key.rsplit("_", 2)[0], **of_trajectory})
         is_last = int(output) == last[session]
         samples.append(Sample(row=rows[key], trajectory=numbers[session], is_last=is_last, turns=turns))
     return Batch(samples=samples, trajectories=trajectories, settings=settings)
