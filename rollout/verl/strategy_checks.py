@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment
 from rollout.environment.strategy_config import BranchAt, Strategy
-from rollout.verl.settings import KEY, TRAINER_MODE
+from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE
 from rollout.verl.trainer_checks import uses_our_trainer
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,14 @@ def _check_single_turn(config: DictConfig) -> None:
     if actor.ppo_mini_batch_size < batch:
         problem, key = f"is below data.train_batch_size: single_turn {needed}", "ppo_mini_batch_size"
         raise ConfigError(problem, key=f"actor_rollout_ref.actor.{key}", remedy=f"set it to {batch}")
-    if config.critic.enable or config.algorithm.adv_estimator == "gae":
+    estimator, voting = str(config.algorithm.adv_estimator), ("grpo", *ESTIMATORS)
+    if estimator not in voting:
+        problem = (
+            f"{estimator} counts each sample, and single_turn makes one of each turn: long trajectories would decide"
+        )
+        remedy = f"use one with a vote for each trajectory: {', '.join(voting)}"
+        raise ConfigError(problem, key="algorithm.adv_estimator", remedy=remedy)
+    if config.critic.enable:
         problem = f"single_turn {needed}, and the critic's steps are not bounded"
-        remedy = "use an estimator without a critic: algorithm.adv_estimator=grpo"
+        remedy = "set critic.enable=False"
         raise ConfigError(problem, key=f"{KEY}.strategy.use", remedy=remedy)

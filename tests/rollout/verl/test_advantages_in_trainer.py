@@ -68,7 +68,7 @@ def test_advantages_by_turn_go_through_verls_own_code(estimator: str) -> None:
         logprobs = {"rollout_log_probs": torch.zeros(len(turns)), "old_log_probs": torch.zeros(len(turns))}
         rows.append(
             {
-                "uid": "u",
+                "uid": key.split("_")[0],
                 "response_mask": mask,
                 "rm_scores": rewards,
                 "mcp_turns": turns,
