@@ -19,7 +19,7 @@ OPENENV_VENV ?= .venv-openenv
 # So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
 DOCTOR_SERVERS ?= .venv-doctor
 
-.PHONY: install third-party doctor-servers bfcl sglang areal bench-peers demo demo-control demo-areal docs test test-full lint bench clean
+.PHONY: install third-party doctor-servers bfcl sglang areal bench-peers demo demo-control demo-areal experiment docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -108,6 +108,10 @@ demo-control: install
 # The demo's training with AReaL in verl's place, and its control.
 demo-areal: install areal
 	$(BIN)/python examples/demo_areal.py
+
+# Chains, trees and single turns on a long task. Hours on two cores; the same command goes on where it was interrupted.
+experiment: install
+	$(BIN)/python examples/strategies.py
 
 lint: docs bfcl
 	$(BIN)/ruff check --no-cache .

@@ -21,6 +21,11 @@ REWARD_META = "mcp-rollout/reward"
 SERVER_TIME_META = "mcp-rollout/server_s"
 """Key in a result's `_meta`: seconds that the server worked on the call, by its own clock."""
 
+STATE_META = "mcp-rollout/state"
+"""Key in a result's `_meta`: a digest of the server's state after the call; equal digests mean equal states."""
+VOLATILE_META = "mcp-rollout/volatile"
+"""Key in a result's `_meta`: dotted paths of the fields of its content that differ each time, such as a clock."""
+
 
 class Scope(StrEnum):
     """How a server's state is kept apart between trajectories."""
@@ -207,6 +212,12 @@ class ToolResult:
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
             return float(seconds)
         return None
+
+    @property
+    def state(self) -> str | None:
+        """The server's digest of its state after the call, from `STATE_META`."""
+        digest = self.meta.get(STATE_META)
+        return digest if isinstance(digest, str) else None
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.errors import CodedError
+from gateway.errors import CodedError, GatewayError
 
 
 class RolloutError(CodedError):
@@ -31,3 +31,7 @@ class AgentTampered(AgentError):
 
 class AgentTimeout(AgentError):
     """The agent was still running `close_timeout_s` after its trajectory had ended."""
+
+
+class Diverged(GatewayError):
+    """A world that was to repeat a recorded one did not. The leaf of a tree is rolled out again, as a chain."""

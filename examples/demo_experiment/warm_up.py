@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -86,7 +86,7 @@ def warm_up(
     if len(conversations) < options.batch_size:
         raise ConfigError(f"has {len(conversations)} rows, a batch takes {options.batch_size}", file=data)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
-    loss = _train(
+    loss = train_on(
         model, Variants(tokenizer, conversations, options.seed), options, progress or (lambda _step, _loss: None)
     )
     model.save_pretrained(model_dir)
@@ -175,12 +175,21 @@ def _render(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], count: i
     )
 
 
-def _train(
+class Source(Protocol):
+    """Conversations that share a prefix."""
+
+    prefix: list[int]
+
+    def draw(self, count: int) -> list[Conversation]: ...
+
+
+def train_on(
     model: PreTrainedModel,
-    variants: Variants,
+    variants: Source,
     options: WarmUp,
     progress: Callable[[int, float], None],
 ) -> float:
+    """Train the model on what `variants` draws; returns the last step's loss."""
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
     others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
     optimizers = {

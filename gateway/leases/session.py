@@ -187,6 +187,34 @@ class Session:
         """Release the trajectory on every server. Raises the first `GatewayError`, after all were called."""
         await self._invoke_all(Role.RELEASE, {})
 
+    @property
+    def restorable(self) -> bool:
+        """Whether each server that keeps state of the trajectory has both roles, `snapshot` and `restore`."""
+        return all(self.has(role, server) for server in self._stateful for role in (Role.SNAPSHOT, Role.RESTORE))
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The state of each server that can be restored. Raises `GatewayError`."""
+        states: dict[str, Any] = {}
+        for server in (server for role, server in self._harness if role is Role.SNAPSHOT):
+            states[server] = (await self.invoke(Role.SNAPSHOT, {}, server=server)).structured
+        return states
+
+    async def restore(self, states: Mapping[str, Any]) -> None:
+        """Put the states that `snapshot` returned, of any session of the same task, in place of the servers' own.
+
+        Raises:
+            GatewayError: the world broke.
+        """
+        for server, state in states.items():
+            await self.invoke(Role.RESTORE, state, server=server)
+
+    @property
+    def _stateful(self) -> set[str]:
+        """Servers with a part in the harness of a trajectory, or with a tool that does more than read."""
+        tools = [*self.tools.values(), *self.later_tools.values()]
+        of_harness = {server for role, server in self._harness if role not in (Role.TASKS, Role.EXPERT)}
+        return of_harness | {tool.server for tool in tools if not tool.read_only}
+
     async def _invoke_all(self, role: Role, arguments: Mapping[str, Any]) -> None:
         servers = [server for known, server in self._harness if known is role]
         if len(servers) == 1:

@@ -16,6 +16,7 @@ from mcp_servers.kit.records import (
     TaskItem,
     told_texts,
 )
+from mcp_servers.kit.results import digest, told
 from mcp_servers.kit.roles import CHANGE, NOTE, READ, SET, harness_tool
 from mcp_servers.kit.serve import main, parser, serve
 from mcp_servers.kit.splits import Problem, Splits
@@ -42,9 +43,11 @@ __all__ = [
     "TaskItem",
     "ToolError",
     "TrajectoryState",
+    "digest",
     "harness_tool",
     "main",
     "parser",
     "serve",
+    "told",
     "told_texts",
 ]

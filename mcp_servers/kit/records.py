@@ -136,6 +136,8 @@ class Reply(HarnessResult):
     reward: float | None = None
     tools: list[str] | None = None
     """Names of the task's `later_tools` that the policy may call from now on. The message has to describe them."""
+    state: str | None = None
+    """A digest of the world's state after the reply, see `told`."""
 
 
 class Elicited(HarnessResult):

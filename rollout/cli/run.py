@@ -258,7 +258,15 @@ async def _play(
                 finished=finished,
             )
         store.close()
-        return Played(engine=engine.name, notes=engine.notes, outcomes=outcomes, resumed=resumed)
+        notes = [*engine.notes, *_notes_on_trees(outcomes)]
+        return Played(engine=engine.name, notes=notes, outcomes=outcomes, resumed=resumed)
+
+
+def _notes_on_trees(outcomes: Sequence[Outcome]) -> list[str]:
+    names = sorted({outcome.key.environment for outcome in outcomes if outcome.is_branch})
+    return [
+        f"{name}: leaves of a tree share beginnings, so pass@k is not that of independent samples" for name in names
+    ]
 
 
 def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Outcome]) -> None:

@@ -97,6 +97,9 @@ def _cells(summary: Summary) -> dict[tuple[int, str], str]:
         {f"pass@{k}": _interval(made) for k, made in summary.pass_at_k.items()},
         {f"pass^{k}": _interval(made) for k, made in summary.pass_hat_k.items() if k > 1},
         {
+            **{f"strategy: {name}": str(count) for name, count in summary.strategies.items() if name != "chain"},
+            **({"  branches": str(summary.branches)} if summary.branches else {}),
+            **({"  shared tokens": str(summary.shared_tokens)} if summary.branches else {}),
             "turns": _number(summary.turns_mean),
             "tool errors": f"{summary.tool_error_rate:.1%} of {summary.tool_calls}",
         },

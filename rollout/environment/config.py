@@ -15,7 +15,9 @@ from gateway.config.pydantic_errors import near
 from gateway.config.servers_file import check_template, expand_sampling, no_servers, parse_servers
 from gateway.errors import ConfigError, InvalidValue
 from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.results_config import ResultsConfig
 from rollout.environment.reward_config import RewardConfig, Section
+from rollout.environment.strategy_config import Strategy, StrategyConfig
 
 DEFAULT_ASSISTANT_TURNS = 15
 INCLUDED_CONFIGS = Path(__file__).parents[1] / "configs"
@@ -105,33 +107,6 @@ class LimitsConfig(Section):
     """Whether tool results and user messages end with a line that states the remaining budget."""
 
 
-class Keep(StrEnum):
-    """The part of a long result that is kept."""
-
-    HEAD = "head"
-    TAIL = "tail"
-    BOTH = "both"
-
-
-class CutConfig(Section):
-    """How much of a tool result enters the context. The trace keeps the whole result."""
-
-    max_tokens: int | None = Field(default=None, ge=16)
-    """In tokens of the policy's tokenizer, including the marker of the cut; None disables cutting."""
-    keep: Keep = Keep.BOTH
-    """Which part of a result stays."""
-
-
-class ResultsConfig(CutConfig):
-    """The default rule for cutting results, and rules for single tools."""
-
-    tools: dict[str, CutConfig] = Field(default_factory=dict)
-    """By exposed tool name or a glob of it; the first match applies."""
-    overflow_tokens: int = Field(default=64, ge=16)
-    """Results that exceed the trajectory's token budget are cut until this many tokens are left for the answer. If that
-    would leave less than this many tokens of a result, the trajectory ends instead."""
-
-
 class ThinkingLoss(StrEnum):
     KEEP = "keep"
     MASK = "mask"
@@ -200,6 +175,7 @@ class Environment(GatewayConfig):
     results: ResultsConfig = ResultsConfig()
     thinking: ThinkingConfig = ThinkingConfig()
     filters: FiltersConfig = FiltersConfig()
+    strategy: StrategyConfig = StrategyConfig()
     agent: AgentConfig | None = None
     """What takes the turns; None for the built-in `rollout.loop.trajectory.ToolAgent`."""
 
@@ -208,9 +184,16 @@ class Environment(GatewayConfig):
         """Whether a user message can follow the policy's: from the user, or from an agent."""
         return self.user is not None or self.agent is not None
 
-    @field_validator("agent", mode="before")
+    @property
+    def as_chain(self) -> Environment:
+        """The environment with the strategy `chain`."""
+        if self.strategy.use is Strategy.CHAIN:
+            return self
+        return self.model_copy(update={"strategy": self.strategy.model_copy(update={"use": Strategy.CHAIN})})
+
+    @field_validator("agent", "strategy", mode="before")
     @classmethod
-    def _accept_a_plain_class(cls, value: Any) -> Any:
+    def _accept_a_plain_name(cls, value: Any) -> Any:
         return {"use": value} if isinstance(value, str) else value
 
     @field_validator("system", mode="before")

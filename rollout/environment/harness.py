@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
+from rollout.environment.world import World
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -40,7 +41,7 @@ class _TaskList(BaseModel):
 
 
 async def call_harness(
-    session: Session, role: Role, arguments: Mapping[str, Any], model: type[Answer], *, server: str
+    session: World, role: Role, arguments: Mapping[str, Any], model: type[Answer], *, server: str
 ) -> tuple[Answer, ToolResult]:
     """Call the server's tool for `role`; return its structured result as `model`, and the whole result.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollout.environment.config import AgentConfig
+from rollout.environment.strategy_config import Strategy
 from rollout.evaluation.resume import RunKey, is_done
 from rollout.trace.outcome import Reward, StopReason
 from rollout.trace.record import Trace
@@ -28,6 +29,11 @@ class Outcome:
     tool_calls: int
     tool_errors: int
     sampled_tokens: int
+    """Without those that a branch took over."""
+    shared_tokens: int
+    """Those that a branch took over."""
+    strategy: Strategy
+    is_branch: bool
 
     @classmethod
     def of(cls, trace: Trace) -> Outcome:
@@ -43,5 +49,8 @@ class Outcome:
             turns=len(trace.turns),
             tool_calls=trace.tool_calls,
             tool_errors=trace.tool_errors,
-            sampled_tokens=sum(turn.sampled for turn in trace.turns),
+            sampled_tokens=sum(turn.sampled for turn in trace.turns) - trace.strategy.shared_tokens,
+            shared_tokens=trace.strategy.shared_tokens,
+            strategy=trace.strategy.use,
+            is_branch=trace.origin.parent is not None,
         )

@@ -14,8 +14,10 @@ from gateway.leases.session import Session
 from rollout.engines.chat import BUDGET, ChatEngine
 from rollout.engines.engine import Engine
 from rollout.environment.config import Environment
+from rollout.environment.strategy_config import Strategy
 from rollout.environment.task import Origin, Task
 from rollout.evaluation.resume import RunKey
+from rollout.loop.group import Group
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
@@ -36,6 +38,11 @@ class Job:
     def at_attempt(self, attempt: int) -> Job:
         """The same trajectory, played once more."""
         return replace(self, origin=self.origin.model_copy(update={"attempt": attempt}))
+
+    @property
+    def row(self) -> tuple[str, int]:
+        """The group that the trajectory belongs to."""
+        return self.environment.name, self.origin.row
 
     @property
     def key(self) -> RunKey:
@@ -90,6 +97,25 @@ def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engin
     ]
 
 
+def _groups(jobs: Sequence[Job]) -> dict[tuple[str, int], Group]:
+    """A group for each row of an environment that grows trees, with the row's jobs as its members.
+
+    Jobs are taken in order, so the roots of a branch have been taken before it. Those that an earlier run played are
+    not there to be branched at.
+    """
+    rows: dict[tuple[str, int], list[Job]] = {}
+    for job in jobs:
+        if job.environment.strategy.use is Strategy.TREE:
+            rows.setdefault(job.row, []).append(job)
+    groups: dict[tuple[str, int], Group] = {}
+    for row, own in rows.items():
+        samples = {job.origin.sample for job in own}
+        groups[row] = group = Group(max(samples) + 1, "/".join(map(str, row)))
+        for sample in set(range(group.size)) - samples:
+            group.leave(sample)
+    return groups
+
+
 async def play_all(
     jobs: Iterable[Job],
     *,
@@ -109,7 +135,8 @@ async def play_all(
         finished: Takes each trace after it has been written to disk.
         runs: Names of the run records, by the environment's name.
     """
-    todo = iter(jobs)
+    listed = list(jobs)
+    todo, groups = iter(listed), _groups(listed)
 
     async def player() -> None:
         for job in todo:
@@ -127,6 +154,7 @@ async def play_all(
                 tokens=engine.tokens(),
                 limits=lengths.limits(job.environment),
                 store=store,
+                group=groups.get(job.row),
             )
             finished(trace)
 

@@ -37,6 +37,12 @@ class Summary:
     tool_calls: int
     tool_error_rate: float
     sampled_tokens: int
+    """Each token once, however many leaves of a tree share it."""
+    strategies: dict[str, int]
+    branches: int
+    """Leaves that share their beginning with another; samples of their rows are not independent."""
+    shared_tokens: int
+    """Tokens that branches took over instead of sampling them."""
     stop_reasons: dict[str, int]
     failures: dict[str, int]
 
@@ -66,6 +72,9 @@ def summarise(
         tool_calls=calls,
         tool_error_rate=sum(outcome.tool_errors for outcome in played) / calls if calls else 0.0,
         sampled_tokens=sum(outcome.sampled_tokens for outcome in played),
+        strategies=dict(Counter(outcome.strategy.value for outcome in played)),
+        branches=sum(outcome.is_branch for outcome in played),
+        shared_tokens=sum(outcome.shared_tokens for outcome in played),
         stop_reasons=dict(Counter(str(outcome.stop_reason) for outcome in outcomes)),
         failures=dict(Counter(each.failure or str(each.stop_reason) for each in outcomes if not each.is_done)),
     )

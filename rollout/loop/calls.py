@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import anyio
 
 from gateway.errors import GatewayError
-from gateway.leases.session import Session
 from gateway.types import CallFault, ToolResult
+from rollout.environment.world import World
 from rollout.loop.context import Context
 from rollout.loop.filters import refused
 from rollout.loop.results import show
@@ -19,7 +19,7 @@ from rollout.types import Call, Message
 
 
 async def call_tools(
-    trace: Trace, session: Session, calls: Sequence[Call], context: Context, *, into: list[Message]
+    trace: Trace, session: World, calls: Sequence[Call], context: Context, *, into: list[Message]
 ) -> None:
     """Send the calls concurrently, record them in order, and append their tool messages to `into`.
 
@@ -49,7 +49,7 @@ async def call_tools(
 
 
 async def _send(
-    session: Session,
+    session: World,
     calls: Sequence[Call],
     sent: Sequence[int],
     results: list[ToolResult],
@@ -89,7 +89,7 @@ async def _send(
 
 def _recorded(
     trace: Trace,
-    session: Session,
+    session: World,
     calls: Sequence[Call],
     sent: Sequence[int],
     results: Sequence[ToolResult],

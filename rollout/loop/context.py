@@ -15,7 +15,7 @@ from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Edit, Message, TokenBuilder
 
-_ATTEMPTS = 3
+ATTEMPTS = 3
 """A text may have a few tokens more inside a message than alone, so a cut message is measured again."""
 
 
@@ -70,7 +70,7 @@ class Context:
         """
         line = self.limits.budget_line(trace) if self.limits.tell_budget else ""
         room = self.limits.tokens_left(trace) + len(trace.context) - len(base)
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             shown = [*messages[:-1], with_line(messages[-1], line)]
             edit = self.tokens.messages(base, trace.messages, shown, self.schemas)
             left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)

@@ -6,7 +6,7 @@ import base64
 from fnmatch import fnmatchcase
 
 from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.config import CutConfig, Keep, ResultsConfig
+from rollout.environment.results_config import CutConfig, CutRules, Keep
 from rollout.types import Shown, TokenBuilder
 
 _CHARACTERS = 64
@@ -14,7 +14,7 @@ _CHARACTERS = 64
 _ATTEMPTS = 4
 
 
-def show(result: ToolResult, *, tool: str, config: ResultsConfig, tokens: TokenBuilder) -> Shown:
+def show(result: ToolResult, *, tool: str, config: CutRules, tokens: TokenBuilder) -> Shown:
     """Select what the policy reads of a result.
 
     Args:
@@ -29,7 +29,7 @@ def show(result: ToolResult, *, tool: str, config: ResultsConfig, tokens: TokenB
     return Shown(text=text, cut_tokens=left_out, images=tuple(map(data_url, seen)))
 
 
-def rule_for(tool: str, config: ResultsConfig) -> CutConfig:
+def rule_for(tool: str, config: CutRules) -> CutConfig:
     """The first rule whose name or glob matches the tool, else the default rule."""
     return next((rule for pattern, rule in config.tools.items() if fnmatchcase(tool, pattern)), config)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import structlog
 
@@ -13,11 +15,15 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
-from rollout.errors import RolloutError
+from rollout.environment.strategy_config import Strategy
+from rollout.errors import Diverged, RolloutError
 from rollout.loop.agent import build_agent
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
+from rollout.loop.group import Group
+from rollout.loop.leaf import leaf_of
 from rollout.loop.limits import Limits
+from rollout.loop.reduced import ReducedContext
 from rollout.loop.reward import score
 from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
 from rollout.loop.spans import Spans, spans_of_this_program
@@ -44,6 +50,7 @@ async def roll_out(
     limits: Limits,
     store: TraceStore,
     tools: Sequence[dict[str, Any]] | None = None,
+    group: Group | None = None,
 ) -> Trace:
     """Lease a session, let the agent play the trajectory, score it. The trace is on disk when this returns or raises.
 
@@ -55,13 +62,50 @@ async def roll_out(
         trace: a new trace; it is filled and returned.
         tools: OpenAI-style schemas from the lock, with the task's later tools. Only these are rendered and can be
             called; None offers the environment's tools that the row selects.
+        group: the trajectory's siblings, with which a tree grows; without it a leaf of a tree is a chain.
     """
-    task, trace.agent = trace.task, environment.agent
+    play = partial(
+        _play,
+        environment=environment,
+        gateway=gateway,
+        policy_for=policy_for,
+        tokens=tokens,
+        limits=limits,
+        store=store,
+        tools=tools,
+        group=group,
+    )
+    try:
+        await play(trace)
+        if trace.failure is not None and trace.failure.kind == Diverged.code:
+            trace.begin_again(uuid4().hex)
+            await play(trace)
+    finally:
+        if group is not None:
+            group.leave(trace.origin.sample, trace)
+    return trace
+
+
+async def _play(
+    trace: Trace,
+    *,
+    environment: Environment,
+    gateway: Gateway,
+    policy_for: PolicyFor,
+    tokens: TokenBuilder,
+    limits: Limits,
+    store: TraceStore,
+    tools: Sequence[dict[str, Any]] | None,
+    group: Group | None,
+) -> None:
+    """Play the trajectory once, into its trace."""
+    task, trace.agent, trace.strategy.use = trace.task, environment.agent, environment.strategy.use
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
     later = task.later_tools
     spans = spans_of_this_program()
     async with recorded(trace, store, spans):
         agent = build_agent(environment) or ToolAgent()
+        leaf = await leaf_of(trace, environment, group)
         async with gateway.lease(
             trajectory=trace.id,
             task=task.task,
@@ -72,11 +116,12 @@ async def roll_out(
         ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
-                user = User(session, environment.user.server) if environment.user else None
-                policy = await policy_for(session)
+                world, policy = leaf.joined(trace, session, await policy_for(session))
+                user = User(world, environment.user.server) if environment.user else None
                 offered = [*session.tools.values(), *session.later_tools.values()]
                 schemas = [tool.openai_schema() for tool in offered] if tools is None else tools
-                context = Context(
+                kind = ReducedContext if environment.strategy.use is Strategy.SINGLE_TURN else Context
+                context = kind(
                     environment=environment,
                     limits=limits,
                     tokens=tokens,
@@ -85,8 +130,9 @@ async def roll_out(
                     spans=spans,
                 )
                 filters = Filters(environment.filters)
-                turns = Turns(trace, session, policy, user, context, filters, sealed=environment.agent is not None)
+                turns = Turns(trace, world, policy, user, context, filters, sealed=environment.agent is not None)
                 await supervise(agent, turns, trace)
+                leaf.check()
                 if not trace.is_withdrawn:
                     penalty = filters.settle(trace)
                     kept = store.directory / JUDGEMENTS
@@ -95,7 +141,6 @@ async def roll_out(
                     await session.wait_for_tool_changes()
             finally:
                 trace.server_events.add(session.drain_server_events())
-    return trace
 
 
 class ToolAgent:

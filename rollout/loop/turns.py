@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import anyio.lowlevel
 
-from gateway.leases.session import Session
 from rollout.environment.task import Task
+from rollout.environment.world import World
 from rollout.errors import AgentError
 from rollout.loop.calls import call_tools
 from rollout.loop.context import Context, with_line
@@ -54,7 +54,7 @@ class Turns:
     def __init__(
         self,
         trace: Trace,
-        session: Session,
+        session: World,
         policy: Policy,
         user: User | None,
         context: Context,

@@ -6,9 +6,9 @@ import time
 
 from pydantic import BaseModel, Field
 
-from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.harness import call_harness
+from rollout.environment.world import World
 from rollout.trace.record import StopReason, Trace, UserEvent
 from rollout.types import Message
 
@@ -22,6 +22,7 @@ class _Reply(BaseModel):
     done: bool
     reward: float | None = Field(default=None, allow_inf_nan=False)
     tools: list[str] | None = None
+    state: str | None = None
 
 
 class User:
@@ -30,7 +31,7 @@ class User:
     Messages carry a sequence number, so that a retried request cannot advance the user twice.
     """
 
-    def __init__(self, session: Session, server: str) -> None:
+    def __init__(self, session: World, server: str) -> None:
         self._session, self._server, self._seq = session, server, 0
 
     async def open(self, trace: Trace) -> None:
@@ -62,6 +63,7 @@ class User:
                 done=reply.done,
                 reward=result.reward if reply.reward is None else reply.reward,
                 elapsed_s=time.monotonic() - began,
+                state=reply.state or result.state,
             )
         )
         if reply.done:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rollout.formats import hermes
 from rollout.tokens.parsing import CompletionParser
-from rollout.types import Edit, Message, Parsed
+from rollout.types import Call, Edit, Message, Parsed
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 SPECIAL = (IM_START, IM_END, hermes.THINK_OPEN, hermes.THINK_CLOSE, hermes.CALL_OPEN, hermes.CALL_CLOSE)
@@ -63,7 +63,10 @@ class ByteTokens:
             text += _TOOLS_HEAD + "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools) + "\n</tools>"
         ids = self._message("system", text) if text else []
         for message in messages[len(system) :]:
-            ids += self._message(message["role"], message["content"])
+            calls = [call["function"] for call in message.get("tool_calls") or ()]
+            written = [Call(name=call["name"], arguments=call["arguments"]) for call in calls]
+            text = hermes.write(content=message["content"], calls=written) if written else message["content"]
+            ids += self._message(message["role"], text)
         return ids + self._generation_prompt()
 
     def completion(self, context: list[int], sampled: list[int]) -> Edit:

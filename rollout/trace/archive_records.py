@@ -53,6 +53,8 @@ def record_of(row: Row, segments: list[Row]) -> Row:
         "origin": {name: row[name] for name in (*ORIGIN, "validate")}
         | {"step": -1 if row["step"] is None else row["step"]},
         "agent": None if row["agent"] is None else json.loads(row["agent"]),
+        # Archives of earlier versions have no such column.
+        "strategy": json.loads(row.get("strategy") or "{}"),
         "run": row["run"],
         "messages": messages,
         "earlier": earlier,

@@ -12,6 +12,7 @@ from rollout.trace.events import ToolEvent, UserEvent, call_message, tool_messag
 from rollout.trace.lengths import recorded_lengths
 from rollout.trace.record import Trace, Turn
 from rollout.trace.segment import Segment
+from rollout.trace.strategy import StrategyRecord
 from rollout.types import Call
 
 Row = dict[str, Any]
@@ -39,6 +40,7 @@ def row_of(trace: Trace) -> Row:
         "tools": trace.task.tools,
         "later_tools": trace.task.later_tools,
         "answer": trace.task.answer,
+        "strategy": None if trace.strategy == StrategyRecord() else _json(asdict(trace.strategy)),
         "agent": None if trace.agent is None else trace.agent.model_dump_json(by_alias=True),
         "prompt_messages": len(prompt) if is_begun_by_prompt else None,
         "prompt": None if is_begun_by_prompt else _json(prompt),
@@ -172,6 +174,7 @@ class _Places:
             "is_cut": is_cut,
             "coerced": _json(event.coerced) if event.coerced else None,
             "structured": None if event.structured is None else _json(event.structured),
+            "state": event.state,
             "blocks": [asdict(block) for block in event.blocks],
         }
 

@@ -70,6 +70,7 @@ _CONTENT: dict[str, pa.DataType] = {
     "tools": pa.list_(_TEXT),  # that the row selects; null for all
     "later_tools": pa.list_(_TEXT),  # that the row refuses until a reply of the user names them
     "answer": _TEXT,
+    "strategy": _JSON,  # how the trajectory was rolled out; null for a chain
     "agent": _JSON,  # the environment's agent and its arguments; null for the built-in one
     "prompt_messages": _SMALL,  # number of the first messages that are the row's prompt; null where `prompt` has it
     "prompt": _JSON,
@@ -123,6 +124,7 @@ _CONTENT: dict[str, pa.DataType] = {
         cut_tokens=_INT,
         coerced=_JSON,
         structured=_JSON,
+        state=_TEXT,
         blocks=_structs(kind=_TEXT, mime_type=_TEXT, uri=_TEXT, size=_INT, sha256=_TEXT),
     ),
     "user_replies": _structs(
@@ -133,6 +135,7 @@ _CONTENT: dict[str, pa.DataType] = {
         done=_FLAG,
         reward=_REAL,
         elapsed_s=_REAL,
+        state=_TEXT,
     ),
     "marks": _structs(turn=_SMALL, kind=_TEXT, detail=_TEXT, action=_TEXT),
     "server_requests": _structs(

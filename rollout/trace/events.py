@@ -67,6 +67,8 @@ class ToolEvent:
     structured: dict[str, Any] | None = None
     """Structured content that `text` does not repeat."""
     blocks: list[Block] = field(default_factory=list[Block])
+    state: str | None = None
+    """The server's digest of its state after the call, where it gives one."""
 
     @classmethod
     def of(cls, call: Call, result: ToolResult, shown: Shown, server: str | None) -> ToolEvent:
@@ -91,6 +93,7 @@ class ToolEvent:
             coerced=dict(result.coerced),
             structured=None if _repeats(text, structured) else structured,
             blocks=[Block.of(block) for block in result.content if block.data],
+            state=result.state,
         )
 
 
@@ -103,6 +106,8 @@ class UserEvent:
     done: bool
     reward: float | None = None
     elapsed_s: float = 0.0
+    state: str | None = None
+    """The server's digest of its state after the reply, where it gives one."""
 
 
 class MarkKind(StrEnum):

@@ -14,6 +14,7 @@ from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.outcome import Failure, Reward, StopReason
 from rollout.trace.segment import Segment, Span, SpanKind, runs
+from rollout.trace.strategy import StrategyRecord
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
@@ -71,8 +72,8 @@ class Turn:
 class Trace(Segment):
     """Everything about one trajectory, in order.
 
-    The inherited fields are those of the last segment. Only an environment that drops earlier thinking has more than
-    one segment.
+    The inherited fields are those of the last segment. Only an environment that drops earlier thinking, or rolls out
+    single turns, has more than one segment.
     """
 
     id: str
@@ -91,6 +92,7 @@ class Trace(Segment):
     reward: Reward | None = None
     server_events: RecordedServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within the calls before and after the turns: reset, start, score."""
+    strategy: StrategyRecord = field(default_factory=StrategyRecord)
     run: str = ""
     """Name of the run record, which has what all trajectories of an environment in a run share."""
     began_at: float = 0.0
@@ -117,6 +119,25 @@ class Trace(Segment):
     def take(self, task: Task) -> None:
         """Replace the task and the prompt; only before the first turn."""
         self.task, self.messages = task, [dict(message) for message in task.prompt]
+
+    def begin_again(self, trajectory: str) -> None:
+        """Become the next attempt under another id, after this one, which diverged, was stored."""
+        diverged, lost_s = self.failure.message if self.failure else "", self.elapsed_s
+        # In place: the trajectory's policy reads images from this list.
+        self.messages[:] = [dict(message) for message in self.task.prompt]
+        origin = self.origin.model_copy(
+            update={"attempt": self.origin.attempt + 1, "parent": None, "branched_at": None}
+        )
+        strategy = StrategyRecord(use=self.strategy.use, diverged=diverged, lost_s=lost_s)
+        Trace.__init__(
+            self,
+            id=trajectory,
+            task=self.task,
+            origin=origin,
+            messages=self.messages,
+            strategy=strategy,
+            run=self.run,
+        )
 
     @property
     def segments(self) -> list[Segment]:

@@ -56,7 +56,8 @@ class RunRecord:
     kind: str
     """`evaluation` or `training`."""
     environment: dict[str, Any]
-    """`name`, `file`, its `sha256`, and `reward`, `limits`, `thinking` and `filters` as they applied."""
+    """`name`, `file`, its `sha256`, and `reward`, `limits`, `thinking`, `filters`, `results` and `strategy` as they
+    applied."""
     tools: list[dict[str, Any]]
     """OpenAI-style schemas of the policy's tools."""
     tool_digests: dict[str, str]
@@ -88,7 +89,9 @@ _RECORD = TypeAdapter(RunRecord)
 
 def environment_identity(environment: Environment) -> dict[str, Any]:
     """The environment's name, file and what of it shapes trajectories."""
-    shaping = environment.model_dump(mode="json", include={"reward", "limits", "thinking", "filters", "results"})
+    shaping = environment.model_dump(
+        mode="json", include={"reward", "limits", "thinking", "filters", "results", "strategy"}
+    )
     path = str(Path(environment.file).resolve())
     return {"name": environment.name, "file": path, "sha256": file_digest(environment.file)} | shaping
 

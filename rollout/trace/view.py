@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gateway.types import ServerEvents
 from rollout.environment.filter_config import FilterAction
+from rollout.environment.strategy_config import Strategy
 from rollout.trace.events import Mark, ToolEvent
 from rollout.trace.record import Trace, Turn
 
@@ -45,6 +46,11 @@ def _head(trace: Trace) -> RenderableType:
     tokens = f"{prompt} prompt and {sampled} response tokens, {in_loss} in the loss"
     if len(segments) > 1:
         tokens += f", {len(segments)} training samples"
+    strategy = trace.strategy
+    if strategy.use is not Strategy.CHAIN:
+        tokens += f"\n{strategy.use}"
+    if origin.parent is not None:
+        tokens += f": {strategy.shared_turns} turns are those of {origin.parent}"
     return Text.assemble((f"{task.environment} / {task.task}", "bold"), f"  {where}\n{trace.id}\n{tokens}")
 
 

@@ -15,6 +15,7 @@ from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingConfig, environment_names, load_environment
 from rollout.environment.filter_config import FiltersConfig
 from rollout.environment.reward_config import RewardConfig, Section
+from rollout.environment.strategy_config import StrategyConfig
 
 log = structlog.get_logger(__name__)
 
@@ -59,9 +60,10 @@ def overridden(own: Model, override: BaseModel) -> Model:
 
 
 if TYPE_CHECKING:  # a type checker cannot see classes that are built at run time
-    ThinkingOverride = FiltersOverride = BaseModel
+    ThinkingOverride = FiltersOverride = StrategyOverride = BaseModel
 else:
     ThinkingOverride, FiltersOverride = override_of(ThinkingConfig), override_of(FiltersConfig)
+    StrategyOverride = override_of(StrategyConfig)
 
 
 class TrainingSettings(BaseModel):
@@ -100,6 +102,7 @@ class TrainingSettings(BaseModel):
     """Replaces the environment's `reward.weights`, for example to train on a part of a score that is all or nothing."""
     thinking: ThinkingOverride = ThinkingOverride()
     filters: FiltersOverride = FiltersOverride()
+    strategy: StrategyOverride = StrategyOverride()
 
     def opened_replay(self) -> Replay | None:
         """The cassette to replay, read; None without one. Raises ConfigError where it cannot be read."""
@@ -120,6 +123,7 @@ class TrainingSettings(BaseModel):
             "limits": environment.limits.model_copy(update=limits),
             "thinking": overridden(environment.thinking, self.thinking),
             "filters": overridden(environment.filters, self.filters),
+            "strategy": overridden(environment.strategy, self.strategy),
             "reward": reward,
         }
         bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)

@@ -9,12 +9,15 @@ from functools import cached_property
 from statistics import fmean
 
 from gateway.errors import LockMismatch
+from rollout.environment.strategy_config import Strategy
 from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
 from rollout.trace.events import MarkKind
 from rollout.trace.record import Trace
+from rollout.trace.strategy import StrategyRecord
 
+_STRATEGIES = tuple(f"mcp/strategy/{strategy}" for strategy in Strategy)
 _MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)
-_MEANS = ("mcp/turns", "mcp/tool_calls", "mcp/lease_wait_s", "mcp/failed_share", "mcp/penalty", *_MARKS)
+_MEANS = ("mcp/turns", "mcp/tool_calls", "mcp/lease_wait_s", "mcp/failed_share", "mcp/penalty", *_STRATEGIES, *_MARKS)
 """Metrics that every trajectory has a value of."""
 _SCORE = "mcp/score/mean"
 """The reward, each trajectory counted once: verl's `critic/score/mean` counts its training samples."""
@@ -34,11 +37,18 @@ class TrajectoryStatistics:
     """`kind: message` if the trajectory was withdrawn."""
     tools_changed: str | None
     """How a server's tools differ from the lock, if the trajectory was withdrawn for that."""
+    sampled_tokens: int
+    """Without those that a branch took over."""
     is_in_loss: bool
     """Whether at least one of its tokens is in the loss; filters may have masked all."""
     group: Hashable
     """Identical for the siblings of a row."""
     calls: tuple[CallSeen, ...]
+    strategy: StrategyRecord
+    has_branched: bool
+    """Whether it shares its beginning with a sibling."""
+    path_s: float
+    """Seconds from when the trajectory could begin to its end, with its waiting for a branching point and a lease."""
 
     @classmethod
     def of(cls, trace: Trace) -> TrajectoryStatistics:
@@ -52,6 +62,7 @@ class TrajectoryStatistics:
             "mcp/lease_wait_s": trace.lease_wait_s,
             "mcp/failed_share": float(trace.is_withdrawn),
             "mcp/penalty": reward.penalty if reward else 0.0,
+            **{name: float(name.endswith(f"/{trace.strategy.use}")) for name in _STRATEGIES},
             **{mark: marks[mark] for mark in _MARKS},
         }
         if reward:
@@ -65,9 +76,13 @@ class TrajectoryStatistics:
             tool_errors=trace.tool_errors,
             failure=reason if trace.is_withdrawn else None,
             tools_changed=trace.failure.message if trace.failure and trace.failure.kind == LockMismatch.code else None,
+            sampled_tokens=sum(turn.sampled for turn in trace.turns) - trace.strategy.shared_tokens,
             is_in_loss=not trace.is_withdrawn and any(segment.is_in_loss for segment in trace.segments),
             group=siblings(trace),
             calls=calls_seen(trace),
+            strategy=trace.strategy,
+            has_branched=trace.origin.parent is not None,
+            path_s=trace.strategy.lost_s + trace.elapsed_s,
         )
 
 
@@ -101,8 +116,29 @@ class BatchStatistics:
         """Calls with different results in sibling trajectories."""
         return drifts((one.group, one.calls) for one in self.trajectories)
 
+    @property
+    def _critical_path_s(self) -> float:
+        """Mean over the groups of the seconds until a group's last trajectory ended."""
+        paths: defaultdict[Hashable, float] = defaultdict(float)
+        for one in self.trajectories:
+            paths[one.group] = max(paths[one.group], one.path_s)
+        return fmean(paths.values()) if paths else 0.0
+
+    @property
+    def _of_trees(self) -> dict[str, float]:
+        """Sums over the batch of what trees saved, and of what that took."""
+        strategies = [one.strategy for one in self.trajectories]
+        return {
+            "mcp/tree/branches": float(sum(one.has_branched for one in self.trajectories)),
+            "mcp/tree/shared_tokens": float(sum(strategy.shared_tokens for strategy in strategies)),
+            "mcp/tree/replayed_calls": float(sum(strategy.replayed_calls for strategy in strategies)),
+            "mcp/tree/restored": float(sum(strategy.restored for strategy in strategies)),
+            "mcp/tree/diverged": float(sum(bool(strategy.diverged) for strategy in strategies)),
+            "mcp/tree/waited_s": sum(strategy.waited_s for strategy in strategies),
+        }
+
     def metrics(self) -> dict[str, float]:
-        """Metrics for the trainer's loggers; all keys but the reward's parts are the same for every batch."""
+        """Metrics for verl's loggers; all keys but the reward's parts are the same for every batch."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for one in self.trajectories:
             for name, value in one.values.items():
@@ -112,6 +148,9 @@ class BatchStatistics:
             **dict.fromkeys((*_MEANS, _SCORE), 0.0),
             **{name: fmean(values[name]) for name in sorted(values)},
             "mcp/trajectories": float(len(self.trajectories)),
+            "mcp/sampled_tokens": float(sum(one.sampled_tokens for one in self.trajectories)),
+            "mcp/critical_path_s": self._critical_path_s,
+            **self._of_trees,
             "mcp/tool_error_rate": sum(one.tool_errors for one in self.trajectories) / max(calls, 1),
             "mcp/drifted_calls": float(len(self.drifts)),
         }

@@ -20,6 +20,7 @@ from gateway.types import canonical_json
 from rollout.environment.task import UNREADABLE, Origin, Task
 from rollout.environment.validation import selected_tools
 from rollout.errors import RolloutError
+from rollout.loop.group import Group
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Trace
@@ -40,6 +41,8 @@ class _Batch:
 
     step: int = -1
     validate: bool = False
+    group: Group | None = None
+    """The siblings of the row; None where this worker does not play them together."""
 
 
 _BATCH: ContextVar[_Batch] = ContextVar("mcp_rollout_batch", default=_Batch())  # noqa: B039 - frozen
@@ -65,8 +68,8 @@ class MCPAgentLoop(AgentLoopBase):
         """Play one trajectory. Never raises: a failure is recorded, reported, and the trajectory withdrawn.
 
         Returns:
-            One sample, or under v1 one for each segment of a context that dropped thinking. For a withdrawn
-            trajectory, what keeps it out of training: an empty list (v1) or a masked token (v0).
+            One sample, or under v1 one for each segment of the context (`drop_previous`, `single_turn`). For a
+            withdrawn trajectory, what keeps it out of training: an empty list (v1) or a masked token (v0).
         """
         trace = Trace.begin(uuid4().hex, UNREADABLE, _origin(row))
         parts: tuple[str, ...] = ()
@@ -128,15 +131,18 @@ class MCPAgentLoop(AgentLoopBase):
         async def policy_for(_: Session) -> Policy:
             return runtime.recorded.policy(trace.task, trace.origin) if runtime.recorded else policy
 
+        # v0 takes one sample of a trajectory, and validation measures the policy as it will be used.
+        is_chain = trace.origin.validate_ or not self.config.trainer.use_v1
         await roll_out(
             trace,
-            environment=running.environment,
+            environment=running.environment.as_chain if is_chain else running.environment,
             gateway=running.gateway,
             policy_for=policy_for,
             tokens=tokens,
             limits=running.limits,
             store=runtime.store,
             tools=tools,
+            group=_BATCH.get().group,
         )
 
 
@@ -169,11 +175,30 @@ _Worker: Any = getattr(AgentLoopWorkerTQ, "__ray_metadata__").modified_class  # 
 
 
 class MCPAgentLoopWorker(_Worker):
-    """verl's worker, which gives the agent loop the step and the validate flag that `run` does not receive."""
+    """verl's worker, which gives the agent loop what `run` does not receive: step, validate flag and siblings.
+
+    verl plays all siblings of a row as tasks of one worker, so they can grow a tree in its process.
+    """
+
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], **options: Any
+    ) -> None:
+        validate = bool(trajectory["validate"])
+        rollout = self.config.actor_rollout_ref.rollout
+        # As verl does: a row may have a number of its own.
+        leaves = prompt.get("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n)
+        # The tasks that verl starts below inherit the context.
+        _BATCH.set(_Batch(step=int(trajectory["step"]), validate=validate, group=Group(leaves, str(prompt["uid"]))))
+        await super()._run_prompt(prompt, sampling_params, trajectory, **options)
 
     async def _run_agent_loop(self, sampling_params: dict[str, Any], trajectory: dict[str, Any], **row: Any) -> None:
-        _BATCH.set(_Batch(step=int(trajectory["step"]), validate=bool(trajectory["validate"])))
-        await super()._run_agent_loop(sampling_params, trajectory, **row)
+        group = _BATCH.get().group
+        try:
+            await super()._run_agent_loop(sampling_params, trajectory, **row)
+        finally:
+            # Also where the trajectory never began: its siblings may wait for it.
+            if group is not None:
+                group.leave(int(row["session_id"]))
 
 
 class MCPAgentLoopManager(AgentLoopManagerTQ):

@@ -10,6 +10,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 
 from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Segment, SpanKind, Trace
+from rollout.verl.rolled_out import columns
 
 TRACE_KEY, SEGMENT_KEY = "mcp_trace", "mcp_segment"
 """Keys of a sample's `extra_fields`."""
@@ -25,10 +26,13 @@ class TurnRewardOutput(AgentLoopOutput):
 
     turn_rewards: dict[int, float] = Field(default_factory=dict)
     """Reward by position in the response; the sum is `reward_score`."""
+    columns: dict[str, Any] = Field(default_factory=dict)
+    """Further columns of the sample, see `rollout.verl.rolled_out`."""
 
     def as_dict(self) -> dict[str, Any]:
         fields = super().as_dict()
         rewards: dict[int, float] = fields.pop("turn_rewards", {})
+        fields |= fields.pop("columns", {})
         if "rm_scores" in fields and rewards:
             fields["rm_scores"].zero_()
             for position, reward in rewards.items():
@@ -69,6 +73,7 @@ def _output(
         mm_processor_kwargs={},
         reward_score=trace.reward.score if trace.reward else 0.0,
         turn_rewards=turn_rewards(trace, segment),
+        columns=columns(trace, segment),
         num_turns=len(trace.turns) + trace.user_turns + 1,
         metrics=AgentLoopMetrics(
             generate_sequences=sum(turn.generate_s for turn in turns),

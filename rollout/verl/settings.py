@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import Field
 from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import validate
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingContext
+from rollout.environment.reward_config import Section
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts
 from rollout.training.settings import TrainingSettings
@@ -22,6 +24,19 @@ _ENGINES = ("sglang", "vllm", "trtllm")
 """Engines whose verl servers use the model's own length if none is configured."""
 
 
+ESTIMATORS = ("tree_grpo", "step_grpo")
+"""Our values of `algorithm.adv_estimator`; they need our trainer."""
+
+
+class AdvantagesConfig(Section):
+    """Weights of our advantage estimators, see `rollout.verl.advantages`."""
+
+    tree_weight: float = Field(default=0.5, ge=0.0, le=1.0)
+    """In `tree_grpo`, the weight of the comparison below the branching point; that in the row has the rest."""
+    step_weight: float = Field(default=1.0, ge=0.0)
+    """In `step_grpo`, the weight of the comparison in the same state, beside that in the row."""
+
+
 class Settings(TrainingSettings):
     """Our section; None keeps the environment's own value."""
 
@@ -31,6 +46,7 @@ class Settings(TrainingSettings):
     """Whether the trainer writes what it computed on each token beside the traces; needs our trainer, `mcp_sync`."""
     sampling_seed_key: str | None = None
     """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
+    advantages: AdvantagesConfig = AdvantagesConfig()
 
     @classmethod
     def of(cls, config: DictConfig) -> Settings:

@@ -21,8 +21,9 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
 from rollout.trace.trained import TrainedSegment, write_trained
+from rollout.verl.estimators import columns_of
 from rollout.verl.replay_buffer import BatchChecks
-from rollout.verl.settings import TRAINER_MODE, Settings
+from rollout.verl.settings import ESTIMATORS, TRAINER_MODE, Settings
 from rollout.verl.trained_batch import dropped_segments, real_keys, trained_segments, trajectory_metrics
 
 log = structlog.get_logger(__name__)
@@ -51,12 +52,14 @@ class MCPTrainer(PPOTrainerSync):
       trajectory has, and the samples that verl adds to fill up the batch have no weight. With a smaller one, verl's own
       mini-batches are taken.
     - Metrics of scores count trajectories, not samples.
+    - `tree_grpo` and `step_grpo` are computed from columns that verl's estimators are not given.
     - With `record_trained`, what was computed on each token is written beside the traces.
     """
 
     def __init__(self, config: DictConfig) -> None:
         super().__init__(config)
         settings = Settings.of(config)
+        self._advantages = settings.advantages
         self._trace_dir = settings.trace_dir if settings.record_trained else None
         self._dropped: list[TrainedSegment] = []
         if self._trace_dir is not None and isinstance(self.replay_buffer, BatchChecks):
@@ -88,6 +91,12 @@ class MCPTrainer(PPOTrainerSync):
                 multiple, self.config.critic.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
             )
         return multiple
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        if self.config.algorithm.adv_estimator not in ESTIMATORS:
+            return super()._compute_advantage(batch, metrics)
+        with columns_of(batch, self._advantages):
+            return super()._compute_advantage(batch, metrics)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self._is_one_update:

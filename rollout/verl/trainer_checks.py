@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingContext
-from rollout.verl.settings import KEY, TRAINER_MODE, Settings, limits_for
+from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, limits_for
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +39,9 @@ def check_trainer(config: DictConfig, settings: Settings) -> None:
         problem = "is True, and verl's own trainers write no record of what they computed on each token"
         remedy = f"set {_MODE_KEY}={TRAINER_MODE}, or leave it False"
         raise ConfigError(problem, key=f"{KEY}.record_trained", remedy=remedy)
+    if config.algorithm.adv_estimator in ESTIMATORS and not uses_our_trainer(config):
+        problem = f"{config.algorithm.adv_estimator} needs columns that verl's own trainers do not read"
+        raise ConfigError(problem, key="algorithm.adv_estimator", remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or use grpo")
     given = _names(OmegaConf.select(config, _MODULES_KEY))
     if uses_our_trainer(config) and _MODULE not in given:
         problem = f"does not name {_MODULE}, so verl's trainer process does not know the mode {TRAINER_MODE}"

@@ -18,7 +18,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from playing import Stage, Watched, read_environment, score_of, staged
 
-from mcp_servers import calculator, gsm8k_tools, research, retail, sandbox, user_simulator
+from mcp_servers import calculator, depot, gsm8k_tools, research, retail, sandbox, user_simulator
 from mcp_servers.kit.state import TrajectoryState
 from mcp_servers.retail.users import scenario
 from rollout.contract import Clause, Options, Outcome, check_environment
@@ -34,9 +34,18 @@ IN_PROCESS: dict[str, Servers] = {
     "gsm8k_tools": lambda: {"gsm8k": gsm8k_tools.create_server()},
     "research": lambda: {"library": research.create_server()},
     "sandbox": lambda: {"sandbox": sandbox.create_server()},
+    "depot": lambda: {"depot": depot.create_server()},
 }
 """The servers of an environment, where they can be had without a process."""
-SLICE = {"retail": 8, "calculator": 12, "gsm8k_tools": 12, "research": 12, "sandbox": 2, "filesystem_ops": 1}
+SLICE = {
+    "retail": 8,
+    "calculator": 12,
+    "gsm8k_tools": 12,
+    "research": 12,
+    "sandbox": 2,
+    "filesystem_ops": 1,
+    "depot": 6,
+}
 """Tasks that are played by default."""
 ROUNDS = {True: 1000, False: 50}
 FULL = [pytest.param(False, id="slice"), pytest.param(True, id="all", marks=[pytest.mark.full])]

@@ -19,9 +19,11 @@ from gateway.types import (
 )
 from rollout.environment.config import AgentConfig
 from rollout.environment.filter_config import FilterAction
+from rollout.environment.strategy_config import Strategy
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, MarkKind, UserEvent
 from rollout.trace.record import Reward, StopReason, Trace
+from rollout.trace.strategy import StrategyRecord
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed, Shown
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -70,6 +72,16 @@ def traces(draw: st.DrawFn) -> Trace:
     trace.agent = draw(st.none() | agents)
     if draw(st.booleans()):
         trace.messages.append({"role": "user", "content": draw(TEXTS)})  # a simulated user's opening
+    trace.strategy = draw(
+        st.builds(
+            StrategyRecord,
+            use=st.sampled_from(Strategy),
+            shared_turns=st.integers(0, 9),
+            replayed_calls=st.integers(0, 9),
+            waited_s=NUMBERS,
+            note=TEXTS,
+        )
+    )
     trace.open(draw(IDS), images=draw(st.integers(0, 3)))
     for _ in range(draw(st.integers(0, 4))):
         draw(turns(trace))
@@ -115,7 +127,15 @@ def turns(draw: st.DrawFn, trace: Trace) -> None:
         trace.messages += messages[: draw(st.sampled_from([0, len(messages), len(messages)]))]
     elif not calls and not ends_here and draw(st.booleans()):
         said = draw(TEXTS)
-        trace.add_user(UserEvent(seq=1, message=said, done=draw(st.booleans()), reward=draw(st.none() | NUMBERS)))
+        trace.add_user(
+            UserEvent(
+                seq=1,
+                message=said,
+                done=draw(st.booleans()),
+                reward=draw(st.none() | NUMBERS),
+                state=draw(OPTIONAL_IDS),
+            )
+        )
         trace.messages.append({"role": "user", "content": said})
     trace.add_context(Edit(appended=draw(IDS), images=draw(st.integers(0, 1))))
 

@@ -62,6 +62,24 @@ def test_a_record_may_have_integers_of_any_length() -> None:
     assert from_json(to_json(trace)) == trace
 
 
+def test_an_archive_from_before_a_column_was_added_is_read(tmp_path: Path) -> None:
+    trace = recorded_trace()
+    write_archive(tmp_path / f"new{SUFFIX}", [trace])
+    table = pq.read_table(tmp_path / f"new{SUFFIX}")
+
+    def before(field: pa.Field) -> pa.Field:
+        if field.name not in ("calls", "user_replies"):
+            return field
+        return pa.field(
+            field.name, pa.list_(pa.struct([each for each in field.type.value_type if each.name != "state"]))
+        )
+
+    fields = [before(field) for field in table.schema if field.name != "strategy"]
+    old = pa.Table.from_pylist(table.to_pylist(), schema=pa.schema(fields, metadata=table.schema.metadata))
+    pq.write_table(old, tmp_path / f"old{SUFFIX}")
+    assert list(read_archive(tmp_path / f"old{SUFFIX}")) == list(read_archive(tmp_path / f"new{SUFFIX}"))
+
+
 def test_log_probabilities_are_kept_as_float32_and_only_where_a_token_was_sampled(tmp_path: Path) -> None:
     trace = recorded_trace()
     trace.logprobs[0] = -0.1  # no float32 has this value

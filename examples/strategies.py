@@ -1,0 +1,89 @@
+"""Chains, trees and single turns on a long task, with equal numbers of sampled tokens, on this CPU.
+
+    python examples/strategies.py [--only tree-1] [--tokens 300000] [--out outputs/strategies]
+
+Every run starts and resumes alone: the same command goes on where it was interrupted, and `--only` takes one run. The
+model is warmed up once, on an expert that decides blindly. `chain-0-control` has a learning rate of zero.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from demo_experiment.display import console
+from rich.table import Table
+from strategies_experiment.prepare import prepare
+from strategies_experiment.results import Curve, curve, plot
+from strategies_experiment.runs import COMPARISONS, SEEDS, STRATEGIES, Run, train
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = _arguments(arguments)
+    os.chdir(ROOT)
+    prepare(given.out, warm_up_steps=given.warm_up_steps)
+    runs = [
+        Run(home=given.out, strategy=strategy, seed=seed, budget=given.tokens)
+        for seed in SEEDS
+        for strategy in STRATEGIES
+    ]
+    runs.append(Run(home=given.out, strategy="chain", budget=given.tokens, learning_rate=0.0))
+    if given.comparisons:
+        runs += [
+            Run(home=given.out, strategy="chain", budget=given.tokens, label=label, options=options)
+            for label, options in COMPARISONS.items()
+        ]
+    names = [run.name for run in runs]
+    if given.only is not None and given.only not in names:
+        raise SystemExit(f"error: --only: no run {given.only!r}; there are {', '.join(names)}")
+    for run in runs:
+        if given.only in (None, run.name):
+            train(run)
+    show([found for run in runs if run.directory.is_dir() and (found := curve(run)) is not None], given.out)
+
+
+def show(curves: Sequence[Curve], home: Path) -> None:
+    """Print a table of what there is so far, and write `results.json` and `curves.png`."""
+    table = Table("run", "sampled tokens", "before", "after", "lift", "95% interval", "turns")
+    records: dict[str, object] = {}
+    for each in curves:
+        low, high = each.interval()
+        before, after = each.means[0], each.means[-1]
+        table.add_row(
+            each.run.name,
+            f"{each.tokens[-1]:,.0f}",
+            f"{before:.3f}",
+            f"{after:.3f}",
+            f"{each.lift:+.3f}",
+            f"{low:+.3f} to {high:+.3f}",
+            f"{each.turns:.1f}",
+        )
+        records[each.run.name] = {
+            "tokens": each.tokens,
+            "means": each.means,
+            "interval": [low, high],
+            "turns": each.turns,
+        }
+    console.print(table)
+    if curves:
+        (home / "results.json").write_text(json.dumps(records, indent=2))
+        plot(curves, home / "curves.png")
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="RUN", help="one run, for example tree-1 or chain-0-control")
+    parser.add_argument("--comparisons", action="store_true", help="further settings too, one seed each")
+    parser.add_argument("--tokens", type=int, default=300_000, help="sampled tokens of a run (default: %(default)s)")
+    parser.add_argument("--warm-up-steps", type=int, default=500, help="(default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("outputs", "strategies"), help="(default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Held-out rewards of the runs against the tokens that they sampled."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from strategies_experiment.runs import EVERY, Run
+
+from rollout.trace.store import read_traces
+
+_DRAWS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One run: sampled tokens and the held-out rewards by task, at each evaluation."""
+
+    run: Run
+    tokens: list[float]
+    rewards: list[list[float]]
+    turns: float
+    """Mean number of turns of the last evaluation's trajectories."""
+
+    @property
+    def means(self) -> list[float]:
+        return [statistics.fmean(values) for values in self.rewards]
+
+    @property
+    def lift(self) -> float:
+        """Change of the mean held-out reward from the first evaluation to the last."""
+        return self.means[-1] - self.means[0]
+
+    def interval(self, share: float = 0.95) -> tuple[float, float]:
+        """Bootstrap interval of `lift` over the tasks, which are paired."""
+        changes = [after - before for before, after in zip(self.rewards[0], self.rewards[-1], strict=True)]
+        rng = random.Random(0)
+        means = sorted(statistics.fmean(rng.choices(changes, k=len(changes))) for _ in range(_DRAWS))
+        cut = int(_DRAWS * (1 - share) / 2)
+        return means[cut], means[-cut - 1]
+
+
+def curve(run: Run) -> Curve | None:
+    """The curve of a run; None where it has no two evaluations yet."""
+    sampled = {step: metrics.get("mcp/sampled_tokens", 0.0) for step, metrics in sorted(run.metrics().items())}
+    spent = dict(zip(sampled, accumulate(sampled.values()), strict=True))
+    rewards: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    turns: defaultdict[int, list[int]] = defaultdict(list)
+    # A resumed run may evaluate a step again: the later trajectories count.
+    for trace in sorted(read_traces(run.directory / "traces"), key=lambda trace: trace.began_at):
+        if trace.origin.validate_ and trace.reward is not None:
+            rewards[trace.origin.step][trace.origin.row] = trace.reward.score
+            turns[trace.origin.step].append(len(trace.turns))
+    steps = [step for step in sorted(rewards) if step % EVERY == 0]
+    if len(steps) < 2:
+        return None
+    rows = sorted(set.intersection(*(set(rewards[step]) for step in steps)))
+    return Curve(
+        run=run,
+        tokens=[spent.get(step, 0.0) for step in steps],
+        rewards=[[rewards[step][row] for row in rows] for step in steps],
+        turns=statistics.fmean(turns[steps[-1]]),
+    )
+
+
+def plot(curves: Sequence[Curve], path: Path) -> None:
+    """Write a picture: each run as a thin line, and the mean of a strategy's seeds with their range."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    groups: defaultdict[str, list[Curve]] = defaultdict(list)
+    for each in curves:
+        groups[each.run.name.replace(f"-{each.run.seed}", "")].append(each)
+    for number, (name, own) in enumerate(sorted(groups.items())):
+        colour = f"C{number}"
+        for each in own:
+            axes.plot(each.tokens, each.means, color=colour, alpha=0.35, linewidth=0.8)
+        length = min(len(each.means) for each in own)
+        tokens = [statistics.fmean(each.tokens[at] for each in own) for at in range(length)]
+        values = [[each.means[at] for each in own] for at in range(length)]
+        axes.plot(tokens, [statistics.fmean(value) for value in values], color=colour, linewidth=2, label=name)
+        axes.fill_between(tokens, [min(value) for value in values], [max(value) for value in values], alpha=0.15)
+    axes.set(xlabel="sampled tokens", ylabel="mean held-out reward", ylim=(0, 1.02))
+    axes.legend()
+    figure.savefig(path, dpi=150)

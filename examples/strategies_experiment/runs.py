@@ -1,0 +1,161 @@
+"""The runs of the experiment. Each trains until it has sampled its budget of tokens, and starts and resumes alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demo_experiment.display import console
+
+STRATEGIES = ("chain", "tree", "single_turn")
+SEEDS = (0, 1, 2)
+_MCP = "actor_rollout_ref.rollout.custom.mcp"
+COMPARISONS: dict[str, tuple[str, ...]] = {
+    "void_masked": (f"{_MCP}.filters.void.action=mask",),
+    "thinking_masked": (f"{_MCP}.thinking.loss=mask",),
+    "drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
+    "dense": (f"{_MCP}.reward_weights={{score:0,turns:1}}",),
+    "tree_grpo": (f"{_MCP}.strategy.use=tree", "algorithm.adv_estimator=tree_grpo"),
+    "step_grpo": (f"{_MCP}.strategy.use=single_turn", "algorithm.adv_estimator=step_grpo"),
+}
+"""Further runs, one seed each, by what they change about a chain with GRPO and the reward at the end."""
+EVERY = 5
+"""Steps between two evaluations on the held-out tasks, at which checkpoints are written as well."""
+LEAVES, ROOTS = 8, 2
+TIMEOUT_S = 7200.0
+"""Longest duration of one start of verl; a run goes on where it was cut."""
+_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run, in a directory of its own below `home`."""
+
+    home: Path
+    strategy: str
+    seed: int = 0
+    learning_rate: float = 3e-4
+    budget: int
+    """Sampled tokens after which it ends, at the next evaluation."""
+    options: tuple[str, ...] = ()
+    """Further overrides, such as those of the comparisons in docs/strategies.md."""
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        control = "-control" if self.learning_rate == 0 else ""
+        return f"{self.label or self.strategy}-{self.seed}{control}"
+
+    @property
+    def directory(self) -> Path:
+        return self.home / self.name
+
+    @property
+    def is_done(self) -> bool:
+        return (self.directory / "done.json").is_file()
+
+    def metrics(self) -> dict[int, dict[str, Any]]:
+        """verl's metrics by step. Of a step that was taken again after an interruption, the last ones count."""
+        found: dict[int, dict[str, Any]] = {}
+        for path in sorted(self.directory.glob("metrics-*.jsonl")):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if line.endswith("}"):
+                    logged = json.loads(line)
+                    found.setdefault(logged["step"], {}).update(logged["data"])
+        return found
+
+    def evaluated_at(self) -> int | None:
+        """The first step with an evaluation at which the budget was spent; None while it is not."""
+        spent = 0.0
+        for step, metrics in sorted(self.metrics().items()):
+            spent += metrics.get("mcp/sampled_tokens", 0.0)
+            if spent >= self.budget and step % EVERY == 0 and any(name.startswith("val-") for name in metrics):
+                return step
+        return None
+
+    def overrides(self) -> dict[str, object]:
+        """verl's overrides of the next start."""
+        home, own = self.home.absolute(), self.directory.absolute()
+        starts = len(list(own.glob("metrics-*.jsonl")))
+        return {
+            "engine": "cpu",
+            "data.train_files": home / "train.parquet",
+            "data.val_files": home / "test.parquet",
+            "data.seed": self.seed,
+            "data.train_batch_size": 6,
+            "data.max_prompt_length": 512,
+            "data.max_response_length": 1024,
+            "actor_rollout_ref.model.path": home / "model",
+            "actor_rollout_ref.actor.optim.lr": self.learning_rate,
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 12,
+            "algorithm.rollout_correction.bypass_mode": True,
+            "actor_rollout_ref.rollout.n": LEAVES,
+            "actor_rollout_ref.rollout.max_num_seqs": 60,
+            "actor_rollout_ref.rollout.temperature": 0.7,
+            "actor_rollout_ref.rollout.val_kwargs.do_sample": True,
+            "actor_rollout_ref.rollout.val_kwargs.temperature": 0.7,
+            f"{_MCP}.tokens_per_turn": 48,
+            f"{_MCP}.strategy.use": self.strategy,
+            f"{_MCP}.strategy.tree.roots": ROOTS,
+            f"{_MCP}.strategy.single_turn.history_tokens": 512,
+            "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "tool_config.yaml",
+            "trainer.val_before_train": starts == 0,
+            "trainer.test_freq": EVERY,
+            "trainer.save_freq": EVERY,
+            "trainer.max_actor_ckpt_to_keep": 1,
+            "trainer.resume_mode": "auto",
+            "trainer.default_local_dir": own,
+            "trainer.total_epochs": 1000,
+            "trainer.total_training_steps": 1000,
+            f"{_ENVIRONMENT}.OMP_NUM_THREADS": "'2'",
+            f"+{_ENVIRONMENT}.VERL_FILE_LOGGER_PATH": own / f"metrics-{starts:03d}.jsonl",
+            "hydra.run.dir": own / "hydra",
+        }
+
+
+def train(run: Run) -> None:
+    """Start or resume a run, and end it where its budget is spent.
+
+    Raises:
+        SystemExit: verl ended by itself, or after `TIMEOUT_S`; its output is in the run's directory.
+    """
+    if run.is_done:
+        return
+    run.directory.mkdir(parents=True, exist_ok=True)
+    arguments = ["--config-dir", "configs", "--config-name", "mcp_grpo"]
+    arguments += [f"{key}={value}" for key, value in run.overrides().items()] + list(run.options)
+    console.print(f"[bold]{run.name}[/bold]: VERL_PLATFORM=cpu python -m verl.trainer.main_ppo " + " ".join(arguments))
+    log = run.directory / f"verl-{len(list(run.directory.glob('verl-*.log'))):03d}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "verl.trainer.main_ppo", *arguments],
+            env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            step = _follow(process, run)
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+    if step is None:
+        raise SystemExit(f"error: {run.name} has not spent its budget; verl's output is in {log}")
+    (run.directory / "done.json").write_text(json.dumps({"step": step, "budget": run.budget}))
+
+
+def _follow(process: subprocess.Popen[bytes], run: Run) -> int | None:
+    """Wait until the budget is spent, and return that step; None where verl ended before."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        if (step := run.evaluated_at()) is not None:
+            return step
+        if process.poll() is not None:
+            return run.evaluated_at()
+        time.sleep(2.0)
+    return None

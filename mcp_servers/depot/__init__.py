@@ -1,0 +1,5 @@
+"""A depot clerk who treats parcels, one after the other: a long task for small models."""
+
+from mcp_servers.depot.server import create_server
+
+__all__ = ["create_server"]

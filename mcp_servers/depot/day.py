@@ -1,0 +1,118 @@
+"""One day at the depot: the world of a trajectory, its user, its score and its expert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from random import Random
+from typing import Any
+
+from mcp_servers.depot.parcels import FITTING, PARCELS, TREATMENTS, Parcel, Problem, Treatment
+from mcp_servers.kit import Call, ExpertTurn, Reply, Score, ToolError
+
+PATIENCE = 3
+"""Messages without a treated parcel that the storekeeper answers; then the day is over."""
+TREATED_SHARE = 0.9
+"""Share of the score for the parcels; the rest is for the closed book."""
+OF_PARCEL = TREATED_SHARE / PARCELS
+
+
+@dataclass(kw_only=True, slots=True)
+class State:
+    """What changes in the course of a day."""
+
+    current: int = 0
+    """Index of the parcel that is on the table; `PARCELS` after the last one."""
+    treatments: list[list[Treatment]] = field(default_factory=lambda: [[] for _ in range(PARCELS)])
+    idle: int = 0
+    """Messages without a treated parcel so far."""
+    is_closed: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Day:
+    """The world. Actions return the reward that they earn; the rewards of a day sum up to its score."""
+
+    problem: Problem
+    state: State = field(default_factory=State)
+
+    @property
+    def parcel(self) -> Parcel | None:
+        """The parcel on the table."""
+        return self.problem.parcels[self.state.current] if self.state.current < PARCELS else None
+
+    def saved(self) -> dict[str, Any]:
+        """The day as JSON."""
+        return {"task": self.problem.task, "seed": self.problem.seed, "state": asdict(self.state)}
+
+    def on_table(self, code: str) -> Parcel:
+        """The parcel of this code. Raises `ToolError` where it is not on the table."""
+        if self.parcel is None or self.parcel.code != code:
+            raise ToolError(f"{code} is not on the table")
+        return self.parcel
+
+    def treat(self, code: str, treatment: Treatment) -> float:
+        """Treat the parcel on the table. The first treatment counts, and a second one spoils it."""
+        self.on_table(code)
+        before = self._counts(self.state.current)
+        self.state.treatments[self.state.current].append(treatment)
+        return OF_PARCEL * (self._counts(self.state.current) - before)
+
+    def close(self) -> float:
+        """Close the book, at the end of the day. Raises `ToolError` while parcels are left, or where it is closed."""
+        if self.parcel is not None:
+            raise ToolError("there are parcels left")
+        if self.state.is_closed:
+            raise ToolError("the book is closed already")
+        self.state.is_closed = True
+        return 1 - TREATED_SHARE
+
+    def reply(self) -> Reply:
+        """The storekeeper's answer to a message, by what has been done; the message's words do not matter."""
+        state = self.state
+        if self.parcel is None:
+            return Reply(message="Goodbye." if state.is_closed else "Then I close it myself. Goodbye.", done=True)
+        if not state.treatments[state.current]:
+            state.idle += 1
+            if state.idle >= PATIENCE:
+                return Reply(message="I have no more time. Goodbye.", done=True)
+            return Reply(message=f"{self.parcel.code} is still untreated.", done=False)
+        state.current += 1
+        return Reply(message=self._next(), done=False)
+
+    def _next(self) -> str:
+        if self.parcel is None:
+            return "That was the last one. Please close the book."
+        return f"Thank you. The next parcel is {self.parcel.code}."
+
+    def score(self) -> Score:
+        """0.9 times the share of parcels whose only treatment counts, and 0.1 for the closed book."""
+        treated, closed = sum(map(self._counts, range(PARCELS))) / PARCELS, float(self.state.is_closed)
+        total = TREATED_SHARE * treated + (1 - TREATED_SHARE) * closed
+        return Score(score=total, parts={"treated": treated, "closed": closed})
+
+    def _counts(self, index: int) -> int:
+        done = self.state.treatments[index]
+        return int(len(done) == 1 and self.problem.fits(self.problem.parcels[index], done[0]))
+
+
+def restored(problem: Problem, state: dict[str, Any]) -> Day:
+    """The inverse of `Day.saved`."""
+    return Day(problem=problem, state=State(**state))
+
+
+def expert(day: Day) -> Iterator[ExpertTurn]:
+    """Inspect, treat and report each parcel, and close the book: 14 turns.
+
+    In the slice `any` the treatment is drawn at random, so that who imitates it learns everything but the decisions.
+    """
+    problem = day.problem
+    rng = Random(f"expert/{problem.task}/{problem.seed}")
+    for parcel in problem.parcels:
+        of_parcel = {"parcel": parcel.code}
+        chosen = rng.choice(TREATMENTS) if problem.slice == "any" else FITTING[parcel.condition]
+        yield ExpertTurn(calls=[Call(name="inspect", arguments=of_parcel)])
+        yield ExpertTurn(thinking=f"It is {parcel.condition}.", calls=[Call(name=chosen, arguments=of_parcel)])
+        yield ExpertTurn(content=f"{parcel.code} is done.")
+    yield ExpertTurn(calls=[Call(name="close_book", arguments={})])
+    yield ExpertTurn(content="The book is closed.")

@@ -1,0 +1,70 @@
+"""The depot's tasks: a day's parcels, each in a condition that one of three treatments fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from mcp_servers import kit
+from mcp_servers.kit import Splits
+
+Condition = Literal["damp", "torn", "loose"]
+Treatment = Literal["dry", "tape", "strap"]
+Slice = Literal["any", "fitting"]
+
+FITTING: dict[Condition, Treatment] = {"damp": "dry", "torn": "tape", "loose": "strap"}
+CONDITIONS: tuple[Condition, ...] = ("damp", "torn", "loose")
+TREATMENTS: tuple[Treatment, ...] = ("dry", "tape", "strap")
+PARCELS = 4
+"""Parcels of a day."""
+
+TASKS: dict[Slice, Splits] = {
+    "any": Splits("depot-any", {"train": 600, "test": 60}, {"train": 0, "test": 100_000}),
+    "fitting": Splits("depot", {"train": 900, "test": 120}, {"train": 200_000, "test": 300_000}),
+}
+"""In the slice `any` every treatment counts, and the expert chooses blindly; in `fitting` only the fitting one does."""
+
+_TOWNS = "Alta Bergen Drammen Fauske Gjovik Hamar Larvik Molde Narvik Odda Rena Skien".split()
+_LETTERS = "ABCDEFGHKLMNPRSTVW"
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    code: str
+    town: str
+    condition: Condition
+
+    @property
+    def label(self) -> str:
+        """What an inspection shows."""
+        return f"{self.code} to {self.town}: {self.condition}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem(kit.Problem):
+    """A day."""
+
+    slice: Slice
+    parcels: tuple[Parcel, ...]
+
+    def fits(self, parcel: Parcel, treatment: Treatment) -> bool:
+        """Whether this treatment of a parcel counts."""
+        return self.slice == "any" or FITTING[parcel.condition] == treatment
+
+
+def problem(task: str, seed: int) -> Problem:
+    """The day of this task and seed, the same in every process.
+
+    Raises:
+        LookupError: There is no such task.
+    """
+    slice_: Slice = "any" if task.startswith(f"{TASKS['any'].prefix}-") else "fitting"
+    split, _ = TASKS[slice_].parse(task)
+    rng = Random(f"{task}/{seed}")
+    # No code of a test task occurs in training; its letter and its digits do.
+    numbers = range(10, 70) if split == "train" else range(70, 100)
+    codes = rng.sample([f"{letter}{number}" for letter in _LETTERS for number in numbers], PARCELS)
+    parcels = tuple(Parcel(code, rng.choice(_TOWNS), rng.choice(CONDITIONS)) for code in codes)
+    prompt = f"Good morning. The first parcel is {codes[0]}."
+    return Problem(task=task, seed=seed, prompt=prompt, difficulty="medium", slice=slice_, parcels=parcels)

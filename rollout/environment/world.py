@@ -1,0 +1,23 @@
+"""What the turns of a trajectory need of its world: a leased session, or a stand-in that records or replays it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult
+
+
+class World(Protocol):
+    """A part of `gateway.leases.session.Session`, where each member is described."""
+
+    @property
+    def tools(self) -> Mapping[str, ToolDefinition]: ...
+
+    async def call(self, name: str, arguments: Any) -> ToolResult: ...
+
+    async def invoke(self, role: Role, arguments: Mapping[str, Any], *, server: str) -> ToolResult: ...
+
+    def reveal(self, names: Iterable[str]) -> None: ...
+
+    def drain_server_events(self) -> ServerEvents: ...

@@ -1,0 +1,116 @@
+"""The trajectories of one row as a tree: roots begin as chains, and the others branch off their turns.
+
+A branch waits for its branching point without a lease and without asking for one, so a root always finds the slots that
+it would find in a group of chains. Whoever plays a trajectory calls `leave` when it ends in any way, and a branch whose
+roots have all left without a turn to branch at becomes a chain: no branch waits for a trajectory that is not there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import anyio
+import structlog
+
+from rollout.environment.strategy_config import BranchAt, TreeConfig
+from rollout.environment.task import Origin
+from rollout.loop.replay import Branch
+from rollout.loop.tape import Tape
+from rollout.trace.record import Trace
+
+log = structlog.get_logger(__name__)
+
+
+class Group:
+    """The siblings of a row, which are played in one process and know each other through this object.
+
+    Args:
+        size: Number of trajectories, which have the samples 0 to `size - 1`.
+        name: The trainer's uid of the row, for logs.
+    """
+
+    def __init__(self, size: int, name: str = "") -> None:
+        self.size, self._name = size, name
+        self._tapes: dict[int, Tape] = {}
+        self._left: set[int] = set()
+        """Samples that have ended, or never began."""
+        self._usable: set[int] = set()
+        """Those of them that ended without a failure."""
+        self._without_leaf: Counter[str] = Counter()
+        """Number of trajectories that are no leaf of the tree, by reason."""
+        self._change = anyio.Event()
+        self._is_tree = False
+
+    def record(self, sample: int, trajectory: str) -> Tape:
+        """A tape for the root with this sample; branches may use it while it grows."""
+        self._is_tree = True
+        self._tapes[sample] = tape = Tape(trajectory=trajectory)
+        return tape
+
+    def changed(self) -> None:
+        """Let waiting branches look again."""
+        self._change.set()
+        self._change = anyio.Event()
+
+    def leave(self, sample: int, trace: Trace | None = None) -> None:
+        """A trajectory has ended; further calls for it change nothing.
+
+        Args:
+            trace: Its trace; None where it never began.
+        """
+        if sample in self._left:
+            return
+        self._left.add(sample)
+        if trace is not None and not trace.is_withdrawn:
+            self._usable.add(sample)
+        else:
+            self._without_leaf[trace.failure.kind if trace and trace.failure else "not played"] += 1
+        if len(self._left) == self.size:
+            self._tapes.clear()
+            if self._is_tree and self._without_leaf:
+                reasons = dict(self._without_leaf)
+                log.warning("group has fewer leaves", group=self._name, leaves=len(self._usable), reasons=reasons)
+        self.changed()
+
+    async def branch(self, origin: Origin, tree: TreeConfig) -> Branch | str:
+        """Wait for a turn that this trajectory branches at.
+
+        Its own root is tried first, the roots in turn; then the others.
+
+        Returns:
+            The branch, or why there is none.
+        """
+        own, rank = (origin.sample - tree.roots) % tree.roots, (origin.sample - tree.roots) // tree.roots
+        with anyio.move_on_after(tree.wait_timeout_s):
+            for root in ((own + number) % tree.roots for number in range(tree.roots)):
+                # Seeded by a text, which is hashed: numbers that differ little give first draws that differ little.
+                random = Random(f"{origin.row}/{origin.sample}/{origin.step}")
+                found = await self._branch_off(root, rank, random, tree)
+                if found is not None:
+                    return found
+            return "no root has a turn to branch at"
+        return f"no root had a turn to branch at within {tree.wait_timeout_s:g} s"
+
+    async def _branch_off(self, root: int, rank: int, random: Random, tree: TreeConfig) -> Branch | None:
+        """Wait for a turn of this root; None where it ended without one."""
+        # Chosen once, whatever the root has played when it is looked at.
+        first = random.randint(1, tree.first_turns)
+        while True:
+            has_ended, tape = root in self._left, self._tapes.get(root)
+            if has_ended and (root not in self._usable or tape is None or not tape.turns):
+                return None
+            if tape is not None and tree.branch_at is BranchAt.FIRST_TURNS and first in tape.turns:
+                return Branch(tape, first)
+            if tape is not None and has_ended:
+                return Branch(tape, _chosen(tape, rank, random, tree))
+            await self._change.wait()
+
+
+def _chosen(tape: Tape, rank: int, random: Random, tree: TreeConfig) -> int:
+    """A turn of a root that has ended."""
+    if tree.branch_at is BranchAt.ENTROPY:
+        ordered = sorted(tape.turns, key=lambda turn: -tape.surprisal(turn))
+        return ordered[rank % len(ordered)]
+    most = tree.first_turns if tree.branch_at is BranchAt.FIRST_TURNS else len(tape.turns)
+    return random.choice(tape.turns[:most])

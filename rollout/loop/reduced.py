@@ -1,0 +1,123 @@
+"""The context of the strategy `single_turn`: each turn reads the task and a history reduced to calls and observations.
+
+The prompt of a turn is the opening prompt's messages, then of each earlier turn its calls, or its message to the user,
+and what was answered. Thinking, text beside calls and images are left out, and older observations are cut. Where this
+exceeds `history_tokens`, the oldest turns are left out, which a line at the end of the opening messages says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rollout.environment.strategy_config import ObservationsConfig
+from rollout.loop.context import ATTEMPTS, Context, note_shown, with_line
+from rollout.loop.results import rule_for, shorten
+from rollout.loop.reward import without_images
+from rollout.trace.events import Mark, MarkKind
+from rollout.trace.record import StopReason, Trace
+from rollout.types import Message, TokenBuilder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReducedContext(Context):
+    """Opens a new segment for each turn, so that each turn is a training sample of its own."""
+
+    def add(self, trace: Trace, messages: list[Message]) -> None:
+        """Record the messages, and open the next turn's context unless the trajectory ends here.
+
+        The prompt exceeds the opening prompt by at most `history_tokens`. The response budget of the run counts this
+        history and one turn. Sets the stop reason where a limit is reached or the messages do not fit.
+        """
+        freed = len(trace.context) - _opening_tokens(trace)
+        trace.stop_reason = trace.stop_reason or self.limits.reached(trace, freed=freed)
+        try:
+            if trace.stop_reason is None:
+                self._open_next(trace, messages, self.limits.tokens_left(trace) + freed)
+        finally:  # recorded even if the chat template raises
+            trace.messages += messages
+
+    def _open_next(self, trace: Trace, messages: list[Message], budget: int) -> None:
+        overflow = self.environment.results.overflow_tokens
+        room = min(self.environment.strategy.single_turn.history_tokens, budget - overflow)
+        line = self.limits.budget_line(trace) if self.limits.tell_budget else ""
+        history = _History(trace, self.environment.strategy.single_turn.observations, self.tokens)
+        for attempt in range(ATTEMPTS):
+            shown = [*messages[:-1], with_line(messages[-1], line)]
+            ids = self._fitting(history, shown, room + _opening_tokens(trace))
+            excess = len(ids) - _opening_tokens(trace) - room
+            if excess <= 0:
+                messages[:] = shown
+                note_shown(trace, messages, cut=attempt > 0)
+                trace.open(ids)
+                return
+            if not self._cut(trace, messages, excess):
+                break
+        trace.turns[-1].marks.append(Mark(kind=MarkKind.RESULT_OVERFLOW))
+        trace.stop_reason = StopReason.TOKEN_LIMIT
+
+    def _fitting(self, history: _History, new: Sequence[Message], most: int) -> list[int]:
+        """Ids of the prompt with as many turns of the history as fit; those of the last turn alone if none do."""
+
+        def rendered(left_out: int) -> list[int]:
+            return self.tokens.prompt(history.messages(left_out, new), self.schemas)
+
+        # The number of tokens falls with each turn that is left out, so the least number of turns is found by halving.
+        ids, low, high = rendered(0), 0, history.turns
+        if len(ids) <= most or high == 0:
+            return ids
+        best = rendered(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            ids = rendered(middle)
+            if len(ids) <= most:
+                best, high = ids, middle
+            else:
+                low = middle
+        return best
+
+
+class _History:
+    """The messages of a trajectory whose last turn has just been answered, reduced."""
+
+    def __init__(self, trace: Trace, observations: ObservationsConfig, tokens: TokenBuilder) -> None:
+        earlier = trace.turns[:-1]
+        self.turns = len(earlier)
+        """Turns before the last one."""
+        begin = len(trace.messages) - 1 - sum(turn.messages for turn in earlier)
+        self._opening = trace.messages[:begin]
+        self._earlier: list[list[Message]] = []
+        for turn in earlier:
+            own = trace.messages[begin : begin + turn.messages]
+            self._earlier.append([_without_text(own[0]), *_shortened(own[1:], observations, tokens)])
+            begin += turn.messages
+        self._last = _without_text(trace.messages[-1])
+
+    def messages(self, left_out: int, new: Sequence[Message]) -> list[Message]:
+        """The messages of the next prompt.
+
+        Args:
+            left_out: number of the oldest turns that are left out.
+            new: what answers the last turn.
+        """
+        line = f"[... {left_out} earlier turns left out ...]" if left_out else ""
+        opening = [*self._opening[:-1], with_line(self._opening[-1], line)]
+        kept = [message for turn in self._earlier[left_out:] for message in turn]
+        return [*opening, *kept, self._last, *map(without_images, new)]
+
+
+def _opening_tokens(trace: Trace) -> int:
+    return len((trace.earlier[0] if trace.earlier else trace).prompt_ids)
+
+
+def _without_text(message: Message) -> Message:
+    """The policy's message without the text beside its calls."""
+    return message | {"content": ""} if message.get("tool_calls") else message
+
+
+def _shortened(messages: Sequence[Message], rules: ObservationsConfig, tokens: TokenBuilder) -> Iterator[Message]:
+    for message in map(without_images, messages):
+        cut = rule_for(str(message.get("name", "")), rules)
+        if cut.max_tokens is not None:
+            message = message | {"content": shorten(str(message["content"]), cut.max_tokens, cut.keep, tokens)[0]}
+        yield message

@@ -1,0 +1,192 @@
+"""Bringing a branch to its branching point: recorded completions again, over a world that repeats the recorded one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, cast
+
+from gateway.errors import HarnessError
+from gateway.leases.session import Session
+from gateway.types import VOLATILE_META, Content, Role, ServerEvents, ToolDefinition, ToolResult, canonical_json
+from rollout.errors import Diverged
+from rollout.loop.tape import BranchingPoint, Tape, digest, made
+from rollout.trace.record import Trace
+from rollout.types import Completion, Policy
+
+_SHOWN = 160
+"""Characters of a call and its results that a divergence quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a leaf branches: it shares all that the tape has before this turn."""
+
+    tape: Tape
+    turn: int
+
+    @property
+    def point(self) -> BranchingPoint:
+        return self.tape.points[self.turn]
+
+
+class Replay:
+    """The recorded beginning of a branch, as its policy and its world.
+
+    Until the branching point, the policy returns the recorded completions, and the world either sends the recorded
+    calls again and compares their results, or gives the recorded results and is restored from a snapshot at the end.
+    Both pass requests on from there.
+
+    Every method can raise Diverged: the branch did not do what its parent did, or the world answered differently.
+    """
+
+    def __init__(self, branch: Branch, session: Session, policy: Policy, trace: Trace) -> None:
+        self._branch, self._session, self._policy, self._trace = branch, session, policy, trace
+        self._calls = self._generations = self._sent = 0
+        self._skipped_replies = 0
+        """Replies of the user that were not asked for again; the user's numbers are so much behind."""
+        self._arrived = False
+        self._restores = branch.point.snapshot is not None and session.restorable
+
+    # As a policy.
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        if self._arrived:
+            return await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
+        if turn == self._branch.turn:
+            await self._arrive(ids)
+            return await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
+        recorded = self._branch.tape.generations[self._generations]
+        if (recorded.turn, recorded.context) != (turn, digest(ids)):
+            raise Diverged(f"turn {turn} was generated from another context than its parent's turn {recorded.turn}")
+        self._generations += 1
+        return recorded.completion
+
+    async def _arrive(self, ids: list[int]) -> None:
+        """The beginning is complete: take note of it in the trace."""
+        point = self._branch.point
+        if (self._generations, self._calls, digest(ids)) != (point.generations, point.calls, point.context):
+            raise Diverged(f"the context of turn {self._branch.turn} is not its parent's")
+        if self._restores:
+            assert point.snapshot is not None
+            try:
+                await self._session.restore(point.snapshot)
+            except HarnessError as error:
+                raise Diverged(f"the snapshot was refused: {error}") from error
+        self._arrived = True
+        trace, strategy = self._trace, self._trace.strategy
+        trace.origin = trace.origin.model_copy(
+            update={"parent": self._branch.tape.trajectory, "branched_at": point.tokens}
+        )
+        strategy.shared_turns, strategy.replayed_calls = self._branch.turn, self._sent
+        strategy.shared_tokens = sum(turn.sampled for turn in trace.turns)
+        strategy.restored = self._restores
+
+    def check(self) -> None:
+        """Raises Diverged where the trajectory ended before the branching point."""
+        if not self._arrived:
+            ended = f"{len(self._trace.turns)} of {self._branch.turn} turns: {self._trace.stop_reason}"
+            raise Diverged(f"the replay ended after {ended}")
+
+    # As a world.
+
+    @property
+    def tools(self) -> Mapping[str, ToolDefinition]:
+        return self._session.tools
+
+    async def call(self, name: str, arguments: Any) -> ToolResult:
+        if self._arrived:
+            return await self._session.call(name, arguments)
+        recorded = self._next(name, arguments)
+        if self._restores:
+            return recorded
+        return self._compared(made(name, arguments), recorded, await self._session.call(name, arguments))
+
+    async def invoke(self, role: Role, arguments: Mapping[str, Any], *, server: str) -> ToolResult:
+        if self._arrived:
+            if role is Role.REPLY:
+                arguments = {**arguments, "seq": arguments["seq"] - self._skipped_replies}
+            return await self._session.invoke(role, arguments, server=server)
+        name = f"{server}/{role}"
+        recorded = self._next(name, arguments)
+        if self._restores:
+            self._skipped_replies += role is Role.REPLY
+            return recorded
+        result = await self._session.invoke(role, arguments, server=server)
+        return self._compared(made(name, arguments), recorded, result)
+
+    def reveal(self, names: Iterable[str]) -> None:
+        self._session.reveal(names)
+
+    def drain_server_events(self) -> ServerEvents:
+        return self._session.drain_server_events()
+
+    def _next(self, name: str, arguments: Any) -> ToolResult:
+        """The recorded result of the call that comes next."""
+        number, self._calls = self._calls, self._calls + 1
+        recorded = self._branch.tape.calls[number] if number < self._branch.point.calls else None
+        if recorded is None or recorded.result is None or recorded.made != made(name, arguments):
+            raise Diverged(f"call {number} is {_short(made(name, arguments))}, which the parent did not make there")
+        return recorded.result
+
+    def _compared(self, call: str, recorded: ToolResult, result: ToolResult) -> ToolResult:
+        """The recorded result, which the parent's policy has read, if the world has given the same one again."""
+        self._sent += 1
+        volatile = _volatile(recorded) | _volatile(result)
+        before, now = canonical(recorded, volatile), canonical(result, volatile)
+        if before != now:
+            raise Diverged(f"{_short(call)} gave {_short(before)}, and when it was replayed {_short(now)}")
+        return replace(recorded, elapsed_s=result.elapsed_s, resends=result.resends)
+
+
+def canonical(result: ToolResult, volatile: Iterable[str] = ()) -> str:
+    """A result in canonical form: equal for results that differ in time, order of keys or volatile fields alone."""
+    paths = [path.split(".") for path in volatile]
+    return canonical_json(
+        {
+            "content": [_block(block, paths) for block in result.content],
+            "structured": _without(result.structured, paths),
+            "is_error": result.is_error,
+            "reward": result.reward,
+            "state": result.state,
+        }
+    )
+
+
+def _block(block: Content, paths: list[list[str]]) -> list[Any]:
+    text: Any = block.text
+    try:
+        parsed: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = None
+    if isinstance(parsed, dict | list):
+        text = _without(parsed, paths)
+    data = sha256(block.data).hexdigest() if block.data else ""
+    return [block.kind, text, data, block.mime_type, block.uri]
+
+
+def _without(value: Any, paths: list[list[str]]) -> Any:
+    """The value without the fields at these paths, which pass through lists."""
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        left: dict[str, Any] = {}
+        for name, inner in fields.items():
+            below = [path[1:] for path in paths if path[0] == name]
+            if [] not in below:
+                left[name] = _without(inner, below)
+        return left
+    if isinstance(value, list):
+        return [_without(inner, paths) for inner in cast("list[Any]", value)]
+    return value
+
+
+def _volatile(result: ToolResult) -> set[str]:
+    """The paths that the server declares as volatile."""
+    named: Any = result.meta.get(VOLATILE_META)
+    return {path for path in cast("list[Any]", named) if isinstance(path, str)} if isinstance(named, list) else set()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,0 +1,69 @@
+"""What advantages need of a trajectory beyond its rewards: columns of verl's TransferQueue, read by the estimators.
+
+Session and output of a sample are in its key, `{uid}_{session}_{output}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gateway.types import canonical_json
+from rollout.trace.record import Segment, Trace
+
+TURNS_COLUMN, COLUMN = "mcp_turns", "mcp"
+_START = "start"
+"""The anchor of the first turn: all trajectories of a row begin in one state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolledOut:
+    """One trajectory of a batch."""
+
+    uid: str
+    """Its group."""
+    score: float
+    turns: int
+    """Number of its turns."""
+    tree: str
+    """The root that it shares a beginning with, by trajectory id; its own for a root and outside trees."""
+    shared_turns: int = 0
+    """Turns that it shares with the root; 0 for a root and outside trees."""
+    rewards: Sequence[float] = ()
+    """The weighted reward of each turn, contained in `score`; empty where no turn has one."""
+    anchors: Sequence[str] = ()
+    """By turn, a digest of the state in which it was taken; empty where no server gives one."""
+
+
+def columns(trace: Trace, segment: Segment) -> dict[str, Any]:
+    """The columns of one training sample."""
+    turns = torch.full((len(segment.response_ids),), -1, dtype=torch.int64)
+    for span in segment.spans:
+        if span.kind.is_sampled:
+            turns[span.start : span.end] = span.turn
+    of_trajectory = {
+        "turns": len(trace.turns),
+        "tree": trace.origin.parent or trace.id,
+        "shared_turns": trace.strategy.shared_turns,
+        "rewards": list(trace.reward.turns) if trace.reward else [],
+        "anchors": anchors(trace),
+    }
+    return {TURNS_COLUMN: turns, COLUMN: of_trajectory}
+
+
+def anchors(trace: Trace) -> list[str]:
+    """By turn, a digest of the last states that the servers gave before it.
+
+    A server gives its state with each result after which it may have changed (`mcp-rollout/state` in `_meta`).
+    """
+    states: dict[str, str] = {}
+    found: list[str] = []
+    for turn in trace.turns:
+        found.append(canonical_json(states) if states else "" if found else _START)
+        states |= {event.server or "": event.state for event in turn.tools if event.state is not None}
+        if turn.user is not None and turn.user.state is not None:
+            states["user"] = turn.user.state
+    return found

@@ -1,0 +1,138 @@
+"""The depot: rewards of turns that sum up to the score, snapshots in the middle of a day, and a tree over it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+from mcp.server.mcpserver.exceptions import ToolError
+from playing import Stage, staged
+
+from mcp_servers import depot
+from mcp_servers.depot.day import PATIENCE, Day, expert, restored
+from mcp_servers.depot.parcels import CONDITIONS, FITTING, PARCELS, TASKS, TREATMENTS, problem
+from rollout.environment.strategy_config import StrategyConfig
+from rollout.environment.task import Origin
+from rollout.loop.group import Group
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
+from rollout.tokens.chatml import ByteTokens
+from rollout.trace.record import StopReason, Trace
+from rollout.trace.store import TraceStore
+
+pytestmark = pytest.mark.anyio
+
+
+def some_day(index: int = 0) -> Day:
+    task = TASKS["fitting"].names("train")[index]
+    return Day(problem=problem(task, TASKS["fitting"].seed(task)))
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged("depot", tmp_path / "traces", within={"depot": depot.create_server()}) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_rewards_of_a_day_sum_up_to_its_score_whatever_is_done(seed: int) -> None:
+    rng, day, earned, is_done = Random(seed), some_day(seed), 0.0, False
+    while not is_done:
+        action = rng.choice(["treat", "treat", "say", "close"])
+        try:
+            if action == "treat" and day.parcel is not None:
+                earned += day.treat(day.parcel.code, rng.choice(TREATMENTS))
+            elif action == "close":
+                earned += day.close()
+            else:
+                is_done = day.reply().done
+        except ToolError:
+            continue
+    assert earned == pytest.approx(day.score().score)
+
+
+def test_a_second_treatment_spoils_a_parcel() -> None:
+    day = some_day()
+    assert day.parcel is not None
+    fitting = FITTING[day.parcel.condition]
+    assert day.treat(day.parcel.code, fitting) > 0
+    assert day.treat(day.parcel.code, fitting) < 0
+    assert day.score().score == 0
+
+
+def test_the_storekeeper_waits_for_a_while() -> None:
+    day = some_day()
+    assert [day.reply().done for _ in range(PATIENCE)] == [False] * (PATIENCE - 1) + [True]
+
+
+def test_the_blind_expert_treats_every_condition_in_every_way() -> None:
+    seen = Counter[tuple[str, str]]()
+    for task in TASKS["any"].names("train"):
+        made = problem(task, TASKS["any"].seed(task))
+        treatments = [call.name for turn in expert(Day(problem=made)) for call in turn.calls or ()]
+        chosen = [name for name in treatments if name in TREATMENTS]
+        seen.update(zip((parcel.condition for parcel in made.parcels), chosen, strict=True))
+    total = sum(seen.values())
+    assert total == PARCELS * len(TASKS["any"].names("train"))
+    for condition in CONDITIONS:
+        for treatment in TREATMENTS:
+            assert seen[condition, treatment] / total == pytest.approx(1 / 9, abs=0.02)
+
+
+def test_a_restored_day_goes_on_as_the_saved_one() -> None:
+    day = some_day(3)
+    for turn in list(expert(day))[:7]:
+        for call in turn.calls or ():
+            if call.name in TREATMENTS:
+                day.treat(call.arguments["parcel"], call.name)  # type: ignore[arg-type]
+        if turn.content:
+            day.reply()
+    again = restored(day.problem, day.saved()["state"])
+    assert again == day and again.state is not day.state
+
+
+async def test_the_expert_takes_fourteen_turns_and_hears_the_storekeeper_five_times(stage: Stage) -> None:
+    (task,) = await stage.tasks("test", 1)
+    trace = await stage.play(task, stage.engine("expert", task))
+    assert len(trace.turns) == 14 and trace.user_turns == 5 and trace.stop_reason is StopReason.USER_DONE
+    assert sum(turn.reward for turn in trace.turns) == pytest.approx(1.0)
+    states = [event.state for turn in trace.turns for event in turn.tools]
+    assert None not in states and len(set(states)) == 2 * PARCELS + 1
+
+
+@pytest.mark.parametrize("restores", [True, False])
+async def test_a_tree_over_the_depot(stage: Stage, restores: bool) -> None:
+    """Every leaf earns all there is, from snapshots and from replayed calls and user turns alike."""
+    (task,) = await stage.tasks("test", 1)
+    strategy = {"use": "tree", "tree": {"roots": 1, "restore": restores}}
+    environment = stage.environment.model_copy(update={"strategy": StrategyConfig.model_validate(strategy)})
+    group, traces = Group(5), list[Trace]()
+
+    async def play(sample: int) -> None:
+        trace = Trace.begin(f"leaf-{sample}", task, Origin(sample=sample))
+        traces.append(trace)
+        await roll_out(
+            trace,
+            environment=environment,
+            gateway=stage.gateway,
+            policy_for=stage.engine("expert", task),
+            tokens=ByteTokens(),
+            limits=Limits.of(environment.limits, response_tokens=1_000_000),
+            store=TraceStore(stage.traces),
+            group=group,
+        )
+
+    async with anyio.create_task_group() as tasks:
+        for sample in range(5):
+            tasks.start_soon(play, sample)
+    for trace in traces:
+        assert trace.stop_reason is StopReason.USER_DONE, trace.failure
+        assert trace.reward is not None and trace.reward.score == pytest.approx(1.0)
+        assert trace.response_ids == traces[0].response_ids
+        if trace.origin.sample:
+            assert trace.origin.parent == "leaf-0" and trace.strategy.restored is restores
+            assert (trace.strategy.replayed_calls == 0) is restores

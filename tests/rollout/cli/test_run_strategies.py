@@ -1,0 +1,63 @@
+"""`run` with a strategy: each row's trajectories are a group of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rollout.trace.store import read_traces
+
+ROOT = Path(__file__).parents[3]
+COMMAND = Path(sys.executable).with_name("mcp-rollout")
+
+
+def run(tmp_path: Path, strategy: Any, *arguments: str) -> Any:
+    raw = yaml.safe_load((ROOT / "configs" / "environments" / "depot.yaml").read_text())
+    file = tmp_path / "depot.yaml"
+    file.write_text(yaml.safe_dump(raw | {"strategy": strategy}))
+    done = subprocess.run(
+        [COMMAND, "run", file, "--engine", "expert", "--out", tmp_path / "out", "--json", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: Path) -> None:
+    tree = {"use": "tree", "tree": {"roots": 1}}
+    report = run(tmp_path, tree, "-n", "3", "--samples", "4", "--concurrency", "1")
+    traces = {trace.id: trace for trace in read_traces(tmp_path / "out")}
+    branches = [trace for trace in traces.values() if trace.origin.parent is not None]
+    assert len(traces) == 12 and Counter(trace.origin.row for trace in branches) == {0: 3, 1: 3, 2: 3}
+    assert all(traces[trace.origin.parent or ""].origin.row == trace.origin.row for trace in branches)
+    shared = sum(trace.strategy.shared_tokens for trace in branches)
+    assert (report["reward_mean"], report["branches"], report["shared_tokens"]) == (1.0, 9, shared)
+    assert report["strategies"] == {"tree": 12} and "independent samples" in report["notes"][-1]
+    sampled = sum(turn.sampled for trace in traces.values() for turn in trace.turns)
+    assert report["sampled_tokens"] == sampled - shared
+
+
+def test_a_resumed_run_rolls_out_branches_without_their_root_as_chains(tmp_path: Path) -> None:
+    tree = {"use": "tree", "tree": {"roots": 1}}
+    run(tmp_path, tree, "-n", "1", "--samples", "1")
+    report = run(tmp_path, tree, "-n", "1", "--samples", "3", "--resume")
+    assert report["branches"] == 0 and report["resumed"] == 1 and report["reward_mean"] == 1.0
+    notes = [trace.strategy.note for trace in read_traces(tmp_path / "out")]
+    assert notes == ["", *["no root has a turn to branch at"] * 2]
+
+
+def test_single_turns_are_evaluated_in_their_own_context(tmp_path: Path) -> None:
+    report = run(tmp_path, "single_turn", "-n", "2")
+    assert report["strategies"] == {"single_turn": 2} and report["reward_mean"] == 1.0
+    for trace in read_traces(tmp_path / "out"):
+        assert len(trace.segments) == len(trace.turns) == 14
