@@ -42,7 +42,7 @@ NUMBER_DIGITS = (4, 5, 6, 8)
 class WarmUp:
     """Hyperparameters. The same values, rows and number of threads give the same model."""
 
-    steps: int = 400
+    steps: int = 450
     batch_size: int = 4
     """Conversations in a batch."""
     practice: int = 4
