@@ -81,7 +81,9 @@ def show(result: Result, home: Path) -> None:
     console.print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.seconds.items()))
     console.print(f"everything lies in [bold]{home}[/bold]: curve.png, result.json, the expert's traces in expert/,")
     console.print("the training's in train/traces/, the model that it began with in model/, verl's output in train.log")
-    console.print(f"read on with [bold].venv/bin/mcp-rollout trace ls {home / 'train' / 'traces'}[/bold]")
+    console.print("why held-out orders failed, and what training did about such errors, in the terminal and as a page:")
+    for name in ("explain", "view"):
+        console.print(f"[bold].venv/bin/mcp-rollout trace {name} {home / 'train' / 'traces'}[/bold]")
 
 
 def state_table(before: Outcomes, after: Outcomes) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,8 @@ ROLE_META = "mcp-rollout/role"
 """Key in a tool's `_meta`: its `Role`, which makes it a harness tool."""
 REWARD_META = "mcp-rollout/reward"
 """Key in a result's `_meta`: a reward for this turn; read from trusted servers only."""
+SERVER_TIME_META = "mcp-rollout/server_s"
+"""Key in a result's `_meta`: seconds that the server worked on the call, by its own clock."""
 
 
 class Scope(StrEnum):
@@ -196,6 +199,14 @@ class ToolResult:
     """The values sent instead of strings that were coerced, by dotted path of the argument."""
     fault: CallFault | None = None
     resends: int = 0
+
+    @property
+    def server_s(self) -> float | None:
+        """Seconds that the server worked on the call, from `SERVER_TIME_META`; None where it does not say."""
+        seconds = self.meta.get(SERVER_TIME_META)
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
+            return float(seconds)
+        return None
 
     @property
     def text(self) -> str:

@@ -61,13 +61,13 @@ def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, mode
     from demo_experiment.warm_up import read_rows, rendered, tokenize
     from transformers import AutoTokenizer
 
+    from rollout.tokens.chat_template import ChatTemplate
     from rollout.tokens.counting import trajectory_lengths
-    from rollout.tokens.verl_builder import load_tokens
 
-    tokenizer, tokens = AutoTokenizer.from_pretrained(model), load_tokens(str(model))
+    tokenizer, template = AutoTokenizer.from_pretrained(model), ChatTemplate(model)
     for row in read_rows(rows):
         conversation = tokenize(tokenizer, rendered(tokenizer, row))
-        rollout = trajectory_lengths(tokens, played(row["task"]), TOOLS["shop"])
+        rollout = trajectory_lengths(template, played(row["task"]), TOOLS["shop"])
         assert len(conversation.ids) == rollout.prompt + rollout.response
         assert sum(conversation.sampled) == sum(rollout.completions)
         first = conversation.sampled.index(True)

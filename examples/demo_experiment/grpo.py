@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from demo_experiment.display import bar, console
+from rollout.cli.live import line_of
+from rollout.trace.heartbeat import watched
 
 TIMEOUT_S = 3600.0
+LINE_EVERY_S = 30.0
 END_S = 60.0
 """How long verl may take to end Ray's processes, before all of them are killed."""
 TEMPERATURE = 0.7
@@ -93,13 +96,20 @@ def logged_steps(home: Path) -> list[dict[str, Any]]:
 
 
 def _follow(process: subprocess.Popen[bytes], home: Path, steps: int) -> None:
-    """Show steps and rewards as verl logs them, until the process ends or `TIMEOUT_S` has passed."""
-    deadline = time.monotonic() + TIMEOUT_S
+    """Show steps and rewards as verl logs them, and what the trajectories are doing, until the process ends or
+    `TIMEOUT_S` has passed. Without a terminal a line is printed every `LINE_EVERY_S`."""
+    traces, started = home / "train" / "traces", time.monotonic()
+    next_line = started + LINE_EVERY_S
     with bar("Ray, verl and the model start (about a minute)", steps) as (progress, task):
-        while process.poll() is None and time.monotonic() < deadline:
+        while process.poll() is None and time.monotonic() < started + TIMEOUT_S:
+            activity = watched(traces)[0]
             if done := logged_steps(home):
-                reward = f"GRPO, reward {done[-1]['critic/score/mean']:.2f}"
-                progress.update(task, completed=len(done), description=reward)
+                rates = f"{activity.rates.turns:.0f} turns and {activity.rates.tokens:.0f} tokens a second"
+                text = f"GRPO, reward {done[-1]['critic/score/mean']:.2f}, {activity.in_flight} in flight, {rates}"
+                progress.update(task, completed=len(done), description=text)
+            if not console.is_terminal and time.monotonic() >= next_line:
+                console.print(line_of(activity), markup=False)
+                next_line += LINE_EVERY_S
             time.sleep(0.5)
         progress.update(task, completed=len(logged_steps(home)))
 

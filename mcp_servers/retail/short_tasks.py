@@ -48,8 +48,8 @@ _THOUGHTS: dict[OrderStatus, tuple[str, dict[Step, str]]] = {
     ),
 }
 """The expert's thought before its step. The verbs differ between the states, so that imitating them takes to tell the
-states apart; which step follows is as open as the slice leaves it. The noun follows from the verb and tells the step, so
-that a small model soon learns to do what it thought."""
+states apart; which step follows is as open as the slice leaves it. The noun follows from the verb and tells the step,
+so that a small model soon learns to do what it thought."""
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
 _HINT = "That is not what I asked for."
 

@@ -1,124 +1,14 @@
-"""Statistics of a batch, collected from all workers: what verl logs as `mcp/*`, and what stops a failing run."""
+"""The Ray actor that collects the statistics of a batch's trajectories from all workers."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from statistics import fmean
 from typing import Any
 
 import ray
 
-from gateway.errors import LockMismatch
-from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
-from rollout.trace.events import MarkKind
-from rollout.trace.record import Trace
+from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
 
 ACTOR_NAME = "mcp_rollout_batch_statistics"
-_MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)
-_MEANS = ("mcp/turns", "mcp/tool_calls", "mcp/lease_wait_s", "mcp/failed_share", "mcp/penalty", *_MARKS)
-"""Metrics that every trajectory has a value of."""
-_SCORE = "mcp/score/mean"
-"""The reward, each trajectory counted once: verl's `critic/score/mean` counts its training samples."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrajectoryStatistics:
-    """What the trainer needs to know about one finished trajectory."""
-
-    validate: bool
-    values: dict[str, float]
-    """By metric of which verl logs the batch's mean. The score and its parts, `mcp/reward/ENVIRONMENT/PART`, are
-    missing if the trajectory was withdrawn."""
-    tool_calls: int
-    tool_errors: int
-    failure: str | None
-    """`kind: message` if the trajectory was withdrawn."""
-    tools_changed: str | None
-    """How a server's tools differ from the lock, if the trajectory was withdrawn for that."""
-    is_in_loss: bool
-    """Whether at least one of its tokens is in the loss; filters may have masked all."""
-    group: Hashable
-    """Identical for the siblings of a row."""
-    calls: tuple[CallSeen, ...]
-
-    @classmethod
-    def of(cls, trace: Trace) -> TrajectoryStatistics:
-        ended = f"{trace.stop_reason} before the first token" if not trace.segments else str(trace.stop_reason)
-        reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else ended
-        reward = None if trace.is_withdrawn else trace.reward
-        marks = Counter(f"mcp/marks/{kind}" for turn in trace.turns for kind in {mark.kind for mark in turn.marks})
-        values = {
-            "mcp/turns": len(trace.turns),
-            "mcp/tool_calls": trace.tool_calls,
-            "mcp/lease_wait_s": trace.lease_wait_s,
-            "mcp/failed_share": float(trace.is_withdrawn),
-            "mcp/penalty": reward.penalty if reward else 0.0,
-            **{mark: marks[mark] for mark in _MARKS},
-        }
-        if reward:
-            values |= {_SCORE: reward.score} | {
-                f"mcp/reward/{trace.task.environment}/{part}": value for part, value in reward.parts.items()
-            }
-        return cls(
-            validate=trace.origin.validate_,
-            values=values,
-            tool_calls=trace.tool_calls,
-            tool_errors=trace.tool_errors,
-            failure=reason if trace.is_withdrawn else None,
-            tools_changed=trace.failure.message if trace.failure and trace.failure.kind == LockMismatch.code else None,
-            is_in_loss=not trace.is_withdrawn and any(segment.is_in_loss for segment in trace.segments),
-            group=siblings(trace),
-            calls=calls_seen(trace),
-        )
-
-
-@dataclass(frozen=True)
-class BatchStatistics:
-    """The statistics of a batch's trajectories."""
-
-    trajectories: Sequence[TrajectoryStatistics]
-
-    @property
-    def failures(self) -> Counter[str]:
-        """Number of withdrawn trajectories by reason."""
-        return Counter(one.failure for one in self.trajectories if one.failure is not None)
-
-    @property
-    def failed_share(self) -> float:
-        return self.failures.total() / max(len(self.trajectories), 1)
-
-    @property
-    def tools_changed(self) -> list[str]:
-        """Each difference between a server's tools and the lock once, in order of arrival."""
-        return list(dict.fromkeys(one.tools_changed for one in self.trajectories if one.tools_changed))
-
-    @property
-    def in_loss(self) -> int:
-        """Number of trajectories with a token in the loss."""
-        return sum(one.is_in_loss for one in self.trajectories)
-
-    @cached_property
-    def drifts(self) -> list[Drift]:
-        """Calls with different results in sibling trajectories."""
-        return drifts((one.group, one.calls) for one in self.trajectories)
-
-    def metrics(self) -> dict[str, float]:
-        """Metrics for verl's loggers; all keys but the reward's parts are the same for every batch."""
-        values: defaultdict[str, list[float]] = defaultdict(list)
-        for one in self.trajectories:
-            for name, value in one.values.items():
-                values[name].append(value)
-        calls = sum(one.tool_calls for one in self.trajectories)
-        return {
-            **dict.fromkeys((*_MEANS, _SCORE), 0.0),
-            **{name: fmean(values[name]) for name in sorted(values)},
-            "mcp/trajectories": float(len(self.trajectories)),
-            "mcp/tool_error_rate": sum(one.tool_errors for one in self.trajectories) / max(calls, 1),
-            "mcp/drifted_calls": float(len(self.drifts)),
-        }
 
 
 class StatisticsCollector:
