@@ -94,7 +94,7 @@ def learn(experiment: Experiment) -> Result:
     return result
 
 
-def collect(home: Path, held_out: str) -> None:
+def collect(home: Path, held_out: str = "retail_fitting") -> None:
     """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees."""
     command("run", "retail_any", "--engine", "expert", "--split", "train", "--out", home / "expert")
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
