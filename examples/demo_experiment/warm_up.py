@@ -147,8 +147,8 @@ class Variants:
     def draw(self, count: int) -> list[Conversation]:
         """Return a batch of `count` texts, without the prefix: variants of conversations, all different, and practice.
 
-        Half of the texts are for practice: excerpts, each with a value to copy, of which a conversation has few. Without
-        enough excerpts all of them are variants.
+        Half of the texts are for practice: excerpts, each with a value to copy, of which a conversation has few.
+        Without enough excerpts all of them are variants.
         """
         practice = count // 2 if len(self._excerpts) >= EXCERPTS else 0
         chosen = self._rng.sample(self._conversations, count - practice)
