@@ -94,8 +94,7 @@ def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, mo
 def test_too_few_rows_for_a_batch_are_refused(rows: Path, model: Path) -> None:
     from demo_experiment.warm_up import WarmUp, warm_up
 
-    rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:2]))
-    with pytest.raises(ConfigError, match="2 rows, a batch takes 4"):
+    with pytest.raises(ConfigError, match="4 rows, a batch takes 8"):
         warm_up(model, rows, WarmUp())
 
 

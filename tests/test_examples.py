@@ -55,6 +55,7 @@ def test_the_demo_shows_a_policy_that_gets_better(tmp_path: Path) -> None:
     assert after - before >= 0.2
     counts = result["after"]["by_state"].values()
     assert len(counts) == 3 and sum(of for _, of in counts) == 201
+    assert result["after"]["token_limit"] <= 0.05
     assert (tmp_path / "curve.png").stat().st_size > 10_000
 
 

@@ -44,6 +44,8 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
         "data.max_response_length": 288,
         "actor_rollout_ref.model.path": home / "model",
         "actor_rollout_ref.actor.optim.lr": learning_rate,
+        # Falls to 0: at a constant rate Adam goes on moving a policy that has nothing left to learn, and unlearns form.
+        "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 12,
         # One update per step, in the rollout's precision: sampled logprobs equal the trainer's and are not recomputed.
         "algorithm.rollout_correction.bypass_mode": True,

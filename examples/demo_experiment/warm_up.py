@@ -42,11 +42,8 @@ NUMBER_DIGITS = (4, 5, 6, 8)
 class WarmUp:
     """Hyperparameters. The same values, rows and number of threads give the same model."""
 
-    steps: int = 400
-    batch_size: int = 4
-    """Conversations in a batch."""
-    practice: int = 4
-    """Texts for practice in a batch, in addition (`Variants.draw_practice`)."""
+    steps: int = 450
+    batch_size: int = 8
     learning_rate: float = 5e-3
     """Of AdamW, for embeddings and norms, at its peak: rates rise over the first 20 steps and fall over the last 70
     percent."""
@@ -148,18 +145,16 @@ class Variants:
         self._excerpts = excerpts(self._conversations)
 
     def draw(self, count: int) -> list[Conversation]:
-        """Return variants of `count` different conversations, without their prefix."""
-        chosen = self._rng.sample(self._conversations, count)
-        return [tokenize(self._tokenizer, vary(pieces, self._numbers, self._rng)) for pieces in chosen]
+        """Return a batch of `count` texts, without the prefix: variants of conversations, all different, and practice.
 
-    def draw_practice(self, count: int) -> list[Conversation]:
-        """Return texts made of variants of excerpts, each with a value to copy: a conversation has few of them.
-
-        None if the conversations have too few excerpts.
+        Half of the texts are for practice: excerpts, each with a value to copy, of which a conversation has few.
+        Without enough excerpts all of them are variants.
         """
-        if len(self._excerpts) < EXCERPTS:
-            return []
-        return [tokenize(self._tokenizer, self._practice()) for _ in range(count)]
+        practice = count // 2 if len(self._excerpts) >= EXCERPTS else 0
+        chosen = self._rng.sample(self._conversations, count - practice)
+        texts = [vary(pieces, self._numbers, self._rng) for pieces in chosen]
+        texts += [self._practice() for _ in range(practice)]
+        return [tokenize(self._tokenizer, text) for text in texts]
 
     def _practice(self) -> list[Piece]:
         chosen = self._rng.sample(self._excerpts, EXCERPTS)
@@ -202,7 +197,7 @@ def train_on(
         for optimizer, peak in optimizers.items():
             for group in optimizer.param_groups:
                 group["lr"] = peak * _schedule(step, options.steps)
-        batch = variants.draw(options.batch_size) + variants.draw_practice(options.practice)
+        batch = variants.draw(options.batch_size)
         past = model(input_ids=prefix, use_cache=True, logits_to_keep=1).past_key_values
         terms = [_loss(model, past, part, options.context_weight) for part in _by_length(batch)]
         loss = torch.stack([total for total, _ in terms]).sum() / sum(weight for _, weight in terms)
