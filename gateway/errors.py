@@ -29,10 +29,11 @@ class CodedError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle as a call of their class with `args`, which does not fit keyword arguments.
-        return _rebuild, (type(self), self.args, self.__dict__)
+        return rebuild, (type(self), self.args, self.__dict__)
 
 
-def _rebuild(kind: type[CodedError], args: tuple[Any, ...], state: dict[str, Any]) -> CodedError:
+def rebuild(kind: type[CodedError], args: tuple[Any, ...], state: dict[str, Any]) -> CodedError:
+    """An error of a class from its `args` and its fields, without calling the constructor."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
@@ -196,3 +197,7 @@ class HarnessError(GatewayError):
 
 class RequestRefused(GatewayError):
     """A server requested elicitation or sampling within a call, and no configured component could answer."""
+
+
+class ReplayMismatch(GatewayError):
+    """A replayed trajectory asked for something else than its recording has; the message has both."""

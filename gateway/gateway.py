@@ -10,14 +10,21 @@ from uuid import uuid4
 
 import anyio
 import structlog
+from anyio.lowlevel import checkpoint
 
-from gateway.catalogue.hidden_text import Budget, HiddenText, find_hidden, find_hidden_in_tool, plain
+from gateway.cassette.lines import RecordedGateway
+from gateway.cassette.reading import Identity
+from gateway.cassette.recording import RecordedLeases, Recorder, recorded_gateway
+from gateway.cassette.replaying import Missing, Replay, ReplayedLeases
+from gateway.cassette.secrets import CassetteSecrets
+from gateway.catalogue.hidden_text import Budget, HiddenText, find_hidden, plain, texts_of
 from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.overrides import select_tools
 from gateway.catalogue.resource_tools import made_tool, resource_tools
 from gateway.config.models import GatewayConfig
 from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
+from gateway.connection.identity import ServerIdentity
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
@@ -27,6 +34,9 @@ from gateway.types import ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 
+_TEXTS_AT_ONCE = 2000
+"""Texts of tool definitions that are looked through before other tasks get their turn."""
+
 
 class Gateway:
     """`async with Gateway(config) as gateway:` in one long-lived task; `lease` from any task of the same loop.
@@ -35,15 +45,25 @@ class Gateway:
         config: The servers and the bounds.
         connect: Returns what to connect to for a server, instead of its command, url or factory; None for a server
             means "as configured". Called once for every connection.
-        name: Part of every log line of this gateway.
+        name: Part of every log line of this gateway, and its name in cassettes.
+        record: Takes every lease, for a later replay.
+        replay: Answers calls instead of the servers, which are not started unless what is missing is to be live.
 
     Raises, on entry:
         ServerUnavailable: a `required` server did not start (`ConnectTimeout`: not in time).
         ConfigError: an entry names a tool that its server does not have; or the factory of a `required` server cannot
-            be imported.
+            be imported; or the cassette to replay has no such gateway, or other tools than the live servers.
     """
 
-    def __init__(self, config: GatewayConfig, *, connect: Connect | None = None, name: str = "gateway") -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        *,
+        connect: Connect | None = None,
+        name: str = "gateway",
+        record: Recorder | None = None,
+        replay: Replay | None = None,
+    ) -> None:
         self.config = config
         self.name = name
         self.failures: Mapping[str, GatewayError] = MappingProxyType({})
@@ -51,6 +71,8 @@ class Gateway:
         self.catalogue: Mapping[str, tuple[ToolDefinition, ...]] = MappingProxyType({})
         """All tools by server, including the harness's, as its first connection listed them."""
         self.instructions: Mapping[str, str] = MappingProxyType({})
+        self.identities: Mapping[str, ServerIdentity] = MappingProxyType({})
+        """By server, the name and version that its first connection was told."""
         self.malformed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
         """By server, one message for each listed tool that cannot be used."""
         self.hidden_text: Mapping[str, tuple[HiddenText, ...]] = MappingProxyType({})
@@ -58,12 +80,19 @@ class Gateway:
         self._log = log.bind(gateway=name)
         self._openings = Openings(config, connect)
         self._leases: Leases | None = None
+        self._record, self._replay = record, replay
+        self._cassette: RecordedLeases | ReplayedLeases | None = None
+        """What leases in place of `_leases`, where something is recorded or replayed."""
         self._policy_tools: dict[str, ToolDefinition] = {}
 
     async def __aenter__(self) -> Self:
+        if self._replay is not None and self._replay.missing is Missing.FAIL:
+            self._start_replay(self._replay)
+            return self
         await self._openings.__aenter__()
         try:
             await self._start_all()
+            self._start_cassette()
         except BaseException as error:
             await self._openings.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -72,8 +101,9 @@ class Gateway:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._leases is not None:
-            self._leases.close()
+        if self._leases is None:  # a replay, which has opened nothing
+            return
+        self._leases.close()
         await self._openings.__aexit__(exc_type, exc, traceback)
 
     async def _start_all(self) -> None:
@@ -101,12 +131,50 @@ class Gateway:
                 error = unavailable
             failures[server] = error
         opened = {server: opened[server] for server in self.config.servers if server in opened}
-        self._publish(opened, failures)
+        await self._publish(opened, failures)
         self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=self._log)
 
-    def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
+    def _start_cassette(self) -> None:
+        """Put the recording, or the replay with live servers behind it, in front of the leases."""
+        assert self._leases is not None
+        if self._record is None and self._replay is None:
+            return
+        live: Leases | RecordedLeases = self._leases
+        own = recorded_gateway(self.name, self.catalogue, self.instructions, CassetteSecrets(self.config))
+        if self._record is not None:
+            live = self._cassette = RecordedLeases(live, self._record, own, self.config)
+        if self._replay is not None:
+            recorded = self._recorded(self._replay)
+            if recorded != own:
+                problem = f"was recorded with other tools or instructions than those of {self.name}'s servers now"
+                raise ConfigError(problem, file=self._replay.cassette.path, remedy="record again")
+            self._cassette = ReplayedLeases(self._replay.cassette, self.config, self.name, self.catalogue, live)
+
+    def _start_replay(self, replay: Replay) -> None:
+        if self._record is not None:
+            remedy = "record live, or replay with what is missing live"
+            raise ConfigError("a replay without servers has nothing to record", key="record", remedy=remedy)
+        servers = self._recorded(replay).servers
+        if unknown := servers.keys() ^ self.config.servers.keys():
+            problem = f"has other servers than {self.name}: {', '.join(sorted(unknown))}"
+            raise ConfigError(problem, file=replay.cassette.path, key="servers", remedy="record again")
+        self.instructions = MappingProxyType({server: each.instructions for server, each in servers.items()})
+        self.catalogue = MappingProxyType({server: each.tools for server, each in servers.items()})
+        self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
+        self._cassette = ReplayedLeases(replay.cassette, self.config, self.name, self.catalogue, None)
+
+    def _recorded(self, replay: Replay) -> RecordedGateway:
+        """Raises ConfigError where the cassette was recorded with another environment."""
+        cassette = replay.cassette
+        if self.name not in cassette.gateways:
+            remedy = f"it has: {', '.join(cassette.gateways) or 'none'}"
+            raise ConfigError(f"has no environment {self.name!r}", file=cassette.path, key="gateway", remedy=remedy)
+        return cassette.gateways[self.name]
+
+    async def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
         self.instructions = MappingProxyType({server: found.instructions for server, found in opened.items()})
+        self.identities = MappingProxyType({server: found.identity for server, found in opened.items()})
         self.malformed = MappingProxyType({server: found.malformed for server, found in opened.items()})
         for server, connection in opened.items():
             for problem in connection.malformed:
@@ -115,18 +183,20 @@ class Gateway:
                 self._log.warning(
                     "server.secret_in_tools", server=server, tools=[*map(plain, connection.tools_with_secrets)]
                 )
-        self.hidden_text = MappingProxyType({server: _hidden_text(found) for server, found in opened.items()})
+        self.hidden_text = MappingProxyType({server: await _hidden_text(found) for server, found in opened.items()})
         for server, findings in self.hidden_text.items():
             if findings:
                 self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
+        await checkpoint()  # with thousands of tools, all of this at once would hold the event loop
         chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
+        await checkpoint()
         check_elicitation(self.config, chosen)
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         for server, connection in opened.items():
             names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
-            self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
+            await self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
 
     def _chosen(self, server: str, connection: Connection) -> tuple[ToolDefinition, ...]:
         config, own = self.config.servers[server], {tool.name for tool in connection.tools}
@@ -151,8 +221,7 @@ class Gateway:
         if server not in self.catalogue:
             raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
         tool = made_tool(server, name)
-        assert self._leases is not None
-        async with self._leases.lease(uuid4().hex, None, 0, {tool.exposed_name: tool}) as session:
+        async with self._lease(uuid4().hex, None, 0, {tool.exposed_name: tool}, (), {}) as session:
             return await session.call(tool.exposed_name, arguments)
 
     def lease(
@@ -163,6 +232,7 @@ class Gateway:
         seed: int,
         tools: Collection[str] | None = None,
         later_tools: Collection[str] = (),
+        identity: Identity = MappingProxyType({}),
     ) -> AbstractAsyncContextManager[Session]:
         """A session for one trajectory: slots, connections, every server reset; released when the block is left.
 
@@ -172,6 +242,7 @@ class Gateway:
             seed: Sent to `reset` and with every request.
             tools: Exposed names of the tools the policy may use in this trajectory; None means all.
             later_tools: Exposed names of tools that it may use once `Session.reveal` names them.
+            identity: What distinguishes the trajectories of a task in a cassette, such as `sample` and `attempt`.
 
         Raises:
             ConfigError: `tools` or `later_tools` names an unknown tool.
@@ -179,9 +250,22 @@ class Gateway:
             ToolsChanged: a server's tools differ from those at the gateway's start.
             GatewayError: a server could not be reached, or refused the reset.
         """
-        assert self._leases is not None, "the gateway was not entered"
         chosen = self._select(tools) | self._select(later_tools)
-        return self._leases.lease(trajectory, task, seed, chosen, later_tools)
+        return self._lease(trajectory, task, seed, chosen, later_tools, identity)
+
+    def _lease(
+        self,
+        trajectory: str,
+        task: str | None,
+        seed: int,
+        tools: Mapping[str, ToolDefinition],
+        later_tools: Collection[str],
+        identity: Identity,
+    ) -> AbstractAsyncContextManager[Session]:
+        if self._cassette is not None:
+            return self._cassette.lease(trajectory, task, seed, tools, later_tools, identity)
+        assert self._leases is not None, "the gateway was not entered"
+        return self._leases.lease(trajectory, task, seed, tools, later_tools)
 
     def _select(self, names: Collection[str] | None) -> dict[str, ToolDefinition]:
         if names is None:
@@ -195,7 +279,13 @@ class Gateway:
         return {name: tool for name, tool in self._policy_tools.items() if name in names}
 
 
-def _hidden_text(connection: Connection) -> tuple[HiddenText, ...]:
-    budget = Budget()
-    findings = [found for tool in connection.tools for found in find_hidden_in_tool(tool, budget)]
+async def _hidden_text(connection: Connection) -> tuple[HiddenText, ...]:
+    budget, examined = Budget(), 0
+    findings = list[HiddenText]()
+    for tool in connection.tools:
+        for where, text in texts_of(tool):
+            findings += find_hidden(text, where, budget, of=tool.name)
+            examined += 1
+            if examined % _TEXTS_AT_ONCE == 0:
+                await checkpoint()
     return (*findings, *find_hidden(connection.instructions, "instructions", budget))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,8 @@ ROLE_META = "mcp-rollout/role"
 """Key in a tool's `_meta`: its `Role`, which makes it a harness tool."""
 REWARD_META = "mcp-rollout/reward"
 """Key in a result's `_meta`: a reward for this turn; read from trusted servers only."""
+SERVER_TIME_META = "mcp-rollout/server_s"
+"""Key in a result's `_meta`: seconds that the server worked on the call, by its own clock."""
 
 STATE_META = "mcp-rollout/state"
 """Key in a result's `_meta`: a digest of the server's state after the call; equal digests mean equal states."""
@@ -207,6 +210,14 @@ class ToolResult:
         """The server's digest of its state after the call, from `STATE_META`."""
         digest = self.meta.get(STATE_META)
         return digest if isinstance(digest, str) else None
+
+    @property
+    def server_s(self) -> float | None:
+        """Seconds that the server worked on the call, from `SERVER_TIME_META`; None where it does not say."""
+        seconds = self.meta.get(SERVER_TIME_META)
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
+            return float(seconds)
+        return None
 
     @property
     def text(self) -> str:

@@ -21,8 +21,13 @@ from gateway import (
     ToolResult,
     load_servers,
 )
+from gateway.cassette.reading import Cassette
+from gateway.cassette.recording import Recorder
+from gateway.cassette.replaying import Missing, Replay
+from gateway.errors import ReplayMismatch
 from rollout.engines.engine import Engine, EngineOptions
 from rollout.engines.opening import opened_engine
+from rollout.engines.recorded import RecordedTraces
 from rollout.engines.sampling import SamplingParameters
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
@@ -46,6 +51,7 @@ __all__ = [
     "Audience",
     "ByteTokens",
     "Call",
+    "Cassette",
     "Completion",
     "ConfigError",
     "DeliveryUnknown",
@@ -63,9 +69,14 @@ __all__ = [
     "Lengths",
     "Limits",
     "Message",
+    "Missing",
     "Origin",
     "Parsed",
     "Policy",
+    "RecordedTraces",
+    "Recorder",
+    "Replay",
+    "ReplayMismatch",
     "Reward",
     "Role",
     "RolloutError",

@@ -17,6 +17,10 @@ class PromptTooLong(RolloutError):
     """The rendered prompt exceeds the trainer's prompt length; it is never cut."""
 
 
+class RewardError(RolloutError):
+    """A reward function or a rubric's judge of the environment's gave no usable number."""
+
+
 class AgentError(RolloutError):
     """The agent raised an exception, took no turn, or used its `Turns` in an order that has no meaning."""
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mcp_rollout
 
 ROOT = Path(__file__).parents[1]
@@ -35,3 +37,17 @@ def test_the_page_lists_every_public_name() -> None:
 def test_importing_the_api_needs_no_training_stack(tmp_path: Path) -> None:
     code = "import sys, mcp_rollout; print(*({'torch', 'verl', 'ray', 'transformers'} & set(sys.modules)))"
     assert python(code, tmp_path).stdout.strip() == ""
+
+
+def test_every_name_of_the_gateway_is_there_and_no_other() -> None:
+    import gateway
+
+    assert all(getattr(gateway, name).__name__ == name for name in gateway.__all__)
+    with pytest.raises(AttributeError):
+        gateway.Nothing  # noqa: B018
+
+
+def test_reading_traces_imports_neither_mcp_nor_verl() -> None:
+    heavy = {"mcp", "verl", "torch", "transformers"}
+    done = python(f"import sys, rollout.cli.trace; print({heavy} & sys.modules.keys())", ROOT)
+    assert done.stdout == "set()\n"

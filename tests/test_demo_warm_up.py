@@ -61,13 +61,13 @@ def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, mode
     from demo_experiment.warm_up import read_rows, rendered, tokenize
     from transformers import AutoTokenizer
 
+    from rollout.tokens.chat_template import ChatTemplate
     from rollout.tokens.counting import trajectory_lengths
-    from rollout.tokens.verl_builder import load_tokens
 
-    tokenizer, tokens = AutoTokenizer.from_pretrained(model), load_tokens(str(model))
+    tokenizer, template = AutoTokenizer.from_pretrained(model), ChatTemplate(model)
     for row in read_rows(rows):
         conversation = tokenize(tokenizer, rendered(tokenizer, row))
-        rollout = trajectory_lengths(tokens, played(row["task"]), TOOLS["shop"])
+        rollout = trajectory_lengths(template, played(row["task"]), TOOLS["shop"])
         assert len(conversation.ids) == rollout.prompt + rollout.response
         assert sum(conversation.sampled) == sum(rollout.completions)
         first = conversation.sampled.index(True)
@@ -94,7 +94,8 @@ def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, mo
 def test_too_few_rows_for_a_batch_are_refused(rows: Path, model: Path) -> None:
     from demo_experiment.warm_up import WarmUp, warm_up
 
-    with pytest.raises(ConfigError, match="4 rows, a batch takes 16"):
+    rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:2]))
+    with pytest.raises(ConfigError, match="2 rows, a batch takes 4"):
         warm_up(model, rows, WarmUp())
 
 
@@ -118,3 +119,33 @@ def test_a_variant_has_other_values_and_the_same_decision() -> None:
     assert len({variant[3].text for variant in variants}) > 5
     days = {day for variant in variants for day in re.findall(r"\d{4}-\d\d-\d\d", variant[3].text)} - {"2026-03-20"}
     assert min(days) >= "2026-05-01", "no invented day may be one of the tasks'"
+
+
+def test_excerpts_are_what_was_copied_from_with_as_many_days_as_numbers() -> None:
+    from demo_experiment.variation import Piece, excerpts, exchange_values
+
+    asked, found = Piece("Track it.<|im_end|>", False), Piece('{"order_id":"W123"}', False)
+    call, tracked = Piece("track_shipment W123", True), Piece('{"expected_on":"2026-03-20"}', False)
+    told = Piece("It arrives on 2026-03-20.", True)
+    look = Piece("I look at the order.", True)
+    pairs = excerpts([[asked, look, found, call, tracked, told], [asked, look, found, call]])
+    assert pairs == [(tracked, told), (found, call)]
+    texts: set[str] = set()
+    for seed in range(20):
+        read, written = exchange_values(pairs[0], ["W500"], random.Random(seed))
+        (day,) = re.findall(r"\d{4}-\d\d-\d\d", written.text)
+        assert read.text == f'{{"expected_on":"{day}"}}' and written.sampled
+        texts.add(day)
+    assert len(texts) > 5
+
+
+def test_words_of_a_variant_may_begin_like_the_customers_and_stand_elsewhere() -> None:
+    from demo_experiment.variation import Piece, vary
+
+    words = "Please tell me the last day for a return, whichever fits.".split()
+    pieces = [Piece(" ".join(words) + "<|im_end|>\n", False), Piece("I look.", True)]
+    variants = [vary(pieces, ["W500"], random.Random(seed))[0].text.removesuffix("<|im_end|>\n") for seed in range(60)]
+    assert any(sorted(text.split(" ")) != sorted(words) and set(text.split(" ")) <= set(words) for text in variants)
+    known = {word.strip(".,") for word in words}
+    invented = {word for text in variants for word in re.findall(r"[A-Za-z]+", text)} - known
+    assert any(new[:4] == old[:4] for new in invented for old in known if len(old) > 5)

@@ -21,23 +21,25 @@ GATEWAY = (
     {"catalogue", "transport"},
     {"connection"},
     {"leases"},
+    {"cassette"},
     {"gateway"},
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types", "decoding", "collector"},
+    {"errors", "types", "decoding", "collector", "telemetry"},
     {"environment", "formats"},
     {"trace"},
     {"loop", "tokens"},
-    {"agents", "bench", "engines", "verl_cpu"},
-    {"evaluation", "contract", "doctor", "verl"},
+    {"agents", "bench", "engines", "verl_cpu", "viewer"},
+    {"training"},
+    {"areal", "evaluation", "contract", "doctor", "verl"},
     {"cli"},
     {"__init__"},
 )
 ADAPTERS = tuple(
-    ROOT / "rollout" / room for room in ("verl", "verl_cpu", "tokens", "decoding", "engines/in_process.py")
+    ROOT / "rollout" / room for room in ("areal", "verl", "verl_cpu", "tokens", "decoding", "engines/in_process.py")
 )
-HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf"}
+HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf", "areal"}
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -103,6 +105,13 @@ def test_heavy_packages_are_imported_by_the_adapters_alone() -> None:
         if imported.split(".")[0] in HEAVY
     ]
     assert found == []
+
+
+def test_only_its_adapter_imports_areal() -> None:
+    found = {
+        name("rollout", path) for path in modules("rollout") if {"areal"} & {i.split(".")[0] for i in imports(path)}
+    }
+    assert found <= {"areal"}
 
 
 def test_only_the_wire_touches_mcp() -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from demo_experiment.display import bar, console
+from rollout.cli.live import line_of
+from rollout.trace.heartbeat import watched
 
 TIMEOUT_S = 3600.0
+LINE_EVERY_S = 30.0
+END_S = 60.0
+"""How long verl may take to end Ray's processes, before all of them are killed."""
 TEMPERATURE = 0.7
 """Of all sampling. Equally likely steps stay so; unlikely tokens, which break calls and days, become rarer."""
 
@@ -68,12 +75,13 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
             env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             _follow(process, home, steps)
         finally:
-            process.terminate()
-    if process.wait(timeout=60):
+            _end(process)
+    if process.returncode:
         console.print(log.read_text(errors="replace")[-3000:], markup=False)
         raise SystemExit(f"error: verl ended with status {process.returncode}; its whole output is in {log}")
 
@@ -88,12 +96,32 @@ def logged_steps(home: Path) -> list[dict[str, Any]]:
 
 
 def _follow(process: subprocess.Popen[bytes], home: Path, steps: int) -> None:
-    """Show steps and rewards as verl logs them, until the process ends or `TIMEOUT_S` has passed."""
-    deadline = time.monotonic() + TIMEOUT_S
+    """Show steps and rewards as verl logs them, and what the trajectories are doing, until the process ends or
+    `TIMEOUT_S` has passed. Without a terminal a line is printed every `LINE_EVERY_S`."""
+    traces, started = home / "train" / "traces", time.monotonic()
+    next_line = started + LINE_EVERY_S
     with bar("Ray, verl and the model start (about a minute)", steps) as (progress, task):
-        while process.poll() is None and time.monotonic() < deadline:
+        while process.poll() is None and time.monotonic() < started + TIMEOUT_S:
+            activity = watched(traces)[0]
             if done := logged_steps(home):
-                reward = f"GRPO, reward {done[-1]['critic/score/mean']:.2f}"
-                progress.update(task, completed=len(done), description=reward)
+                rates = f"{activity.rates.turns:.0f} turns and {activity.rates.tokens:.0f} tokens a second"
+                text = f"GRPO, reward {done[-1]['critic/score/mean']:.2f}, {activity.in_flight} in flight, {rates}"
+                progress.update(task, completed=len(done), description=text)
+            if not console.is_terminal and time.monotonic() >= next_line:
+                console.print(line_of(activity), markup=False)
+                next_line += LINE_EVERY_S
             time.sleep(0.5)
         progress.update(task, completed=len(logged_steps(home)))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End verl, and what is left of the processes that it started in its session."""
+    process.terminate()
+    try:
+        process.wait(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        console.print(f"verl did not end within {END_S:.0f} s and is killed")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

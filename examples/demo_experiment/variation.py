@@ -1,8 +1,9 @@
 """Variants of an expert's conversations, from which a small model learns to read instead of learning them by heart.
 
-In each variant the order's number is that of another conversation, some days are other days, and some words of the
-customer and of the order's item are invented. What the expert decides stays, and what it writes besides the values.
-Invented words are random letters and invented days lie months later, so none of them is a held-out task's.
+In each variant the order's number is that of another conversation, some days are other days, some words of the customer
+and of the order's item are invented, and the customer's words may be shuffled. What the expert decides stays, and what
+it writes besides the values. Invented words end in random letters and invented days lie months later, so none of them
+is a held-out task's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from string import ascii_lowercase
 
 _NUMBER = re.compile(r"\bW\d+\b")
@@ -20,6 +22,8 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 INVENTED_SHARES = (0.0, 0.3, 0.7)
 """Shares of the customer's words that are invented; each variant draws one."""
+SHUFFLED_SHARE = 0.5
+"""Share of variants in which the customer's words are shuffled, and some are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,14 @@ class Piece:
     """Whether the assistant wrote it."""
 
 
+Excerpt = tuple[Piece, Piece]
+"""Of a conversation: a piece that the assistant read, and the piece that it wrote next."""
+
+
 def order_numbers(conversations: Sequence[Sequence[Piece]]) -> list[str]:
     """Return the order number of each conversation."""
-    return [match.group() for pieces in conversations if (match := _NUMBER.search(_text(pieces)))]
+    # Not in the customer's message, which names no value.
+    return [match.group() for pieces in conversations if (match := _NUMBER.search(_text(pieces[1:])))]
 
 
 def vary(pieces: Sequence[Piece], numbers: Sequence[str], rng: random.Random) -> list[Piece]:
@@ -43,27 +52,53 @@ def vary(pieces: Sequence[Piece], numbers: Sequence[str], rng: random.Random) ->
         numbers: Order numbers to draw from.
     """
     customer, rest = pieces[0].text.split("<|im_end|>", 1)
-    share = rng.choice(INVENTED_SHARES)
-    customer = _WORD.sub(lambda word: _invented(rng) if rng.random() < share else word.group(), customer)
+    return [Piece(f"{_reword(customer, rng)}<|im_end|>{rest}", False), *exchange_values(pieces[1:], numbers, rng)]
+
+
+def exchange_values(pieces: Sequence[Piece], numbers: Sequence[str], rng: random.Random) -> list[Piece]:
+    """Return the pieces with other order numbers, and with some other days and items. `numbers` as in `vary`."""
     text = _text(pieces)
     values = {number: rng.choice(numbers) for number in _NUMBER.findall(text)}
     values |= {day: _another_day(rng) if rng.random() < 0.6 else day for day in _DAY.findall(text)}
     if rng.random() < 0.5:
-        values |= {item: _WORD.sub(lambda _: _invented(rng).title(), item) for item in _ITEM.findall(text)}
+        values |= {item: _WORD.sub(lambda word: _invented(word.group(), rng), item) for item in _ITEM.findall(text)}
     known = re.compile("|".join(map(re.escape, values)) or r"\Z.")
-    exchanged = [
-        Piece(known.sub(lambda found: values[found.group()], piece.text), piece.sampled) for piece in pieces[1:]
-    ]
-    return [Piece(f"{customer}<|im_end|>{rest}", False), *exchanged]
+    return [Piece(known.sub(lambda found: values[found.group()], piece.text), piece.sampled) for piece in pieces]
+
+
+def excerpts(conversations: Sequence[Sequence[Piece]]) -> list[Excerpt]:
+    """Return what the assistant read just before it copied an order number or a day, and what it then wrote.
+
+    There are as many with a day as without one: days are longer, and rarer.
+    """
+    pairs = [(read, written) for pieces in conversations for read, written in pairwise(pieces[1:])]
+    copied = [pair for pair in pairs if pair[1].sampled and _values(pair[0]) & _values(pair[1])]
+    with_day = [pair for pair in copied if _DAY.search(pair[1].text)]
+    without = [pair for pair in copied if not _DAY.search(pair[1].text)]
+    count = min(len(with_day), len(without))
+    return with_day[:count] + without[:count]
+
+
+def _values(piece: Piece) -> set[str]:
+    return {*_NUMBER.findall(piece.text), *_DAY.findall(piece.text)}
 
 
 def _text(pieces: Sequence[Piece]) -> str:
-    # Without the customer's message, which names no value.
-    return "".join(piece.text for piece in pieces[1:])
+    return "".join(piece.text for piece in pieces)
 
 
-def _invented(rng: random.Random) -> str:
-    return "".join(rng.choices(ascii_lowercase, k=rng.randint(1, 4)))
+def _reword(message: str, rng: random.Random) -> str:
+    share = rng.choice(INVENTED_SHARES)
+    message = _WORD.sub(lambda word: _invented(word.group(), rng) if rng.random() < share else word.group(), message)
+    if rng.random() >= SHUFFLED_SHARE:
+        return message
+    words = message.split(" ")
+    return " ".join(rng.sample(words, rng.randint(len(words) // 3 + 1, len(words))))
+
+
+def _invented(word: str, rng: random.Random) -> str:
+    """A word that may begin like `word`: parts of words are tokens too, and tasks with other wordings have them."""
+    return word[: rng.randint(0, len(word) - 1)] + "".join(rng.choices(ascii_lowercase, k=rng.randint(1, 4)))
 
 
 def _another_day(rng: random.Random) -> str:

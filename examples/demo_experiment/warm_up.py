@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from demo_experiment.variation import Piece, order_numbers, vary
 from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModelForCausalLM,
@@ -28,19 +27,31 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from demo_experiment.variation import Piece, excerpts, exchange_values, order_numbers, vary
 from gateway.errors import ConfigError
 
 _USER = "<|im_start|>user\n"
+
+EXCERPTS = 4
+"""Number of excerpts in a text for practice, which is about as long as a conversation."""
+NUMBER_DIGITS = (4, 5, 6, 8)
+"""How many digits order numbers have in practice, more than any task's; each excerpt draws one of the four."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmUp:
     """Hyperparameters. The same values, rows and number of threads give the same model."""
 
-    steps: int = 350
-    batch_size: int = 16
+    steps: int = 400
+    batch_size: int = 4
+    """Conversations in a batch."""
+    practice: int = 4
+    """Texts for practice in a batch, in addition (`Variants.draw_practice`)."""
     learning_rate: float = 5e-3
-    """The peak: the rate rises over the first 20 steps and falls over the last 70 percent."""
+    """Of AdamW, for embeddings and norms, at its peak: rates rise over the first 20 steps and fall over the last 70
+    percent."""
+    matrix_learning_rate: float = 0.02
+    """Of Muon (K. Jordan, 2024), for the layers' matrices, at its peak."""
     context_weight: float = 0.1
     """Loss weight of tokens that the assistant did not write; its own have 1. Tool results repeat order numbers,
     and predicting them teaches copying."""
@@ -134,11 +145,27 @@ class Variants:
         self.prefix: list[int] = tokenizer.encode(first[:end], add_special_tokens=False)
         self._conversations = [[Piece(pieces[0].text[end:], False), *pieces[1:]] for pieces in conversations]
         self._numbers = order_numbers(self._conversations)
+        self._excerpts = excerpts(self._conversations)
 
     def draw(self, count: int) -> list[Conversation]:
         """Return variants of `count` different conversations, without their prefix."""
         chosen = self._rng.sample(self._conversations, count)
         return [tokenize(self._tokenizer, vary(pieces, self._numbers, self._rng)) for pieces in chosen]
+
+    def draw_practice(self, count: int) -> list[Conversation]:
+        """Return texts made of variants of excerpts, each with a value to copy: a conversation has few of them.
+
+        None if the conversations have too few excerpts.
+        """
+        if len(self._excerpts) < EXCERPTS:
+            return []
+        return [tokenize(self._tokenizer, self._practice()) for _ in range(count)]
+
+    def _practice(self) -> list[Piece]:
+        chosen = self._rng.sample(self._excerpts, EXCERPTS)
+        # Longer numbers than those of orders: copying digits in their order takes the most steps to learn.
+        numbers = [f"W{self._rng.randrange(10 ** (digits - 1), 10**digits)}" for digits in NUMBER_DIGITS]
+        return [piece for excerpt in chosen for piece in exchange_values(excerpt, numbers, self._rng)]
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], count: int, *, generate: bool) -> str:
@@ -155,6 +182,8 @@ class Source(Protocol):
 
     def draw(self, count: int) -> list[Conversation]: ...
 
+    def draw_practice(self, count: int) -> list[Conversation]: ...
+
 
 def train_on(
     model: PreTrainedModel,
@@ -163,20 +192,27 @@ def train_on(
     progress: Callable[[int, float], None],
 ) -> float:
     """Train the model on what `variants` draws; returns the last step's loss."""
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
+    others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
+    optimizers = {
+        torch.optim.Muon(matrices, weight_decay=0.01): options.matrix_learning_rate,
+        torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.01): options.learning_rate,
+    }
     prefix = torch.tensor([variants.prefix])
     value = float("nan")
     for step in range(options.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * _schedule(step, options.steps)
-        batch = variants.draw(options.batch_size)
+        for optimizer, peak in optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = peak * _schedule(step, options.steps)
+        batch = variants.draw(options.batch_size) + variants.draw_practice(options.practice)
         past = model(input_ids=prefix, use_cache=True, logits_to_keep=1).past_key_values
         terms = [_loss(model, past, part, options.context_weight) for part in _by_length(batch)]
         loss = torch.stack([total for total, _ in terms]).sum() / sum(weight for _, weight in terms)
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         value = loss.item()
         progress(step + 1, value)
     return value

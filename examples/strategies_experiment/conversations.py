@@ -39,6 +39,10 @@ class Days:
         chosen = self._rng.sample(self._rows, count)
         return [tokenize(self._tokenizer, self._varied(self._pieces(row))) for row in chosen]
 
+    def draw_practice(self, count: int) -> list[Conversation]:
+        """None: a day has enough codes to copy."""
+        return []
+
     def _pieces(self, row: Mapping[str, Any]) -> list[Piece]:
         if self._rng.random() < SINGLE_SHARE:
             turns = [index for index, message in enumerate(row["messages"]) if message["role"] == "assistant"]

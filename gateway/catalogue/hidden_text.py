@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
 
@@ -85,11 +85,16 @@ class Budget:
     findings: int = 1000
 
 
-def find_hidden(text: str, where: str, budget: Budget | None = None) -> list[HiddenText]:
+def find_hidden(text: str, where: str, budget: Budget | None = None, *, of: str | None = None) -> list[HiddenText]:
     """All runs of hidden characters in `text`, in order, up to the bounds above.
 
     The rest of a text beyond the bounds is one finding, since it may hide anything.
+
+    Args:
+        of: The tool that the text belongs to.
     """
+    if _SUSPECT.search(text) is None:
+        return []
     budget = budget or Budget()
     findings: list[HiddenText] = []
     examined, most = 0, min(_MOST_EXAMINED, budget.characters)
@@ -97,7 +102,7 @@ def find_hidden(text: str, where: str, budget: Budget | None = None) -> list[Hid
         start, stop = stretch.span()
         examined += stop - start
         if examined > most or len(findings) >= min(_MOST_FINDINGS, budget.findings):
-            findings.append(HiddenText(where=where, kind=HiddenKind.UNEXAMINED, index=start, code_points=()))
+            findings.append(HiddenText(where=where, kind=HiddenKind.UNEXAMINED, index=start, code_points=(), of=of))
             break
         while start < stop:
             kind = _kind(text[start])
@@ -109,7 +114,7 @@ def find_hidden(text: str, where: str, budget: Budget | None = None) -> list[Hid
                 end += 1
             if not _is_ordinary(text, start, end, kind):
                 points = tuple(map(ord, text[start:end]))
-                findings.append(HiddenText(where=where, kind=kind, index=start, code_points=points))
+                findings.append(HiddenText(where=where, kind=kind, index=start, code_points=points, of=of))
             start = end
     budget.characters -= min(examined, most)
     budget.findings -= len(findings)
@@ -119,19 +124,22 @@ def find_hidden(text: str, where: str, budget: Budget | None = None) -> list[Hid
 def find_hidden_in_tool(tool: ToolDefinition, budget: Budget | None = None) -> list[HiddenText]:
     """All hidden text in a tool's name, its description, and the keys and strings of its input schema."""
     budget = budget or Budget()
+    return [found for where, text in texts_of(tool) for found in find_hidden(text, where, budget, of=tool.name)]
+
+
+def texts_of(tool: ToolDefinition) -> Iterator[tuple[str, str]]:
+    """The texts that `find_hidden_in_tool` looks through, each after its place."""
     name = tool.name.encode("ascii", "backslashreplace").decode()
-    parts = {"name": tool.name, "description": tool.description}
-    findings = [found for part, text in parts.items() for found in find_hidden(text, f"tool {name}: {part}", budget)]
-    for path, text in _strings(tool.input_schema, "input_schema"):
-        findings += find_hidden(text, f"tool {name}: {path}", budget)
-    return [replace(found, of=tool.name) for found in findings]
+    yield f"tool {name}: name", tool.name
+    yield f"tool {name}: description", tool.description
+    yield from _strings(tool.input_schema, f"tool {name}: input_schema")
 
 
-def plain(text: str) -> str:
+def plain(text: str, budget: Budget | None = None) -> str:
     """`text` with hidden characters spelled out, for a terminal; text beyond the examined part is left out."""
     parts: list[str] = []
     done = 0
-    for found in find_hidden(text, ""):
+    for found in find_hidden(text, "", budget):
         parts.append(text[done : found.index])
         if found.kind is HiddenKind.UNEXAMINED:
             return "".join([*parts, f"<{len(text) - found.index} characters more>"])

@@ -49,9 +49,7 @@ def expose(
             remedy="rename a server, or a tool under its `tools.change`",
         )
     return {
-        server: tuple(
-            replace(tool, exposed_name=name(tool)) if tool.audience is Audience.POLICY else tool for tool in listed
-        )
+        server: tuple(replace(tool, exposed_name=name(tool)) if _key(tool) in with_prefix else tool for tool in listed)
         for server, listed in catalogue.items()
     }
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import yaml
 
-from gateway.catalogue.hidden_text import plain
+from gateway.catalogue.hidden_text import Budget, plain
 from gateway.catalogue.names import Catalogue, policy_tools
 from gateway.config.models import read_mapping
 from gateway.errors import ConfigError
@@ -26,6 +26,8 @@ from gateway.types import ToolDefinition
 CLASS_NAME = "rollout.verl.tool.MCPTool"
 FORMAT = 2
 """Version of an entry's `config`. Version 1 did not pin annotations, output and sent schemas."""
+_MOST_COMPARED = 500
+"""Lines of a definition that are compared to show a difference, which takes time quadratic in them."""
 _REMEDY = "write it again with `mcp-rollout tool-config`"
 
 
@@ -196,29 +198,23 @@ def difference(before: ToolDefinition, after: ToolDefinition, *, was: str, now: 
     Invisible characters are spelled out, so that a change of nothing else is visible too.
     """
     old, new = (_pinned_lines({"name": tool.exposed_name, **tool.pinned}) for tool in (before, after))
+    heading = f"{before.server}/{before.name} has changed:"
+    if max(len(old), len(new)) > _MOST_COMPARED:
+        return f"{heading} its definition has {len(new)} lines ({was}: {len(old)}), too many to show the difference"
+    budget = Budget()
     lines = difflib.unified_diff(old, new, was, now, n=1, lineterm="")
-    return "\n".join([f"{before.server}/{before.name} has changed:", *lines])
+    return "\n".join([heading, *(plain(line, budget) for line in lines)])
 
 
-def changed_tools(published: Mapping[str, ToolDefinition], now: Mapping[str, ToolDefinition]) -> list[str]:
-    """One difference for each published tool that has changed or is gone; keys are the server's own names.
-
-    Added tools are no difference: the policy does not see them.
-    """
-    found: list[str] = []
-    for name, before in published.items():
-        after = now.get(name)
-        if after is None:
-            found.append(f"{before.server}/{name} is not listed any more")
-        elif after is not before and (after.digest != before.digest or after.role is not before.role):
-            found.append(difference(before, after, was="at the start", now="now"))
-    return found
+def is_changed(before: ToolDefinition, after: ToolDefinition) -> bool:
+    """Whether a tool is not the one that was published."""
+    # Most connections share their definitions, and comparing digests costs a thousand times as much.
+    return after is not before and (after.digest != before.digest or after.role is not before.role)
 
 
 def _pinned_lines(value: Any) -> list[str]:
     # Not `splitlines`, which also splits at characters that JSON leaves in its strings.
-    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
-    return [plain(line) for line in text.split("\n")]
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False).split("\n")
 
 
 def escape(text: str) -> str:

@@ -30,14 +30,18 @@ class Sampler:
         self._host = config.url.split("://", 1)[1].split("/", 1)[0].rpartition("@")[2]
 
     async def answer(self, question: Question) -> dict[str, Any]:
-        """A `CreateMessageResult`.
+        """As `complete`, for a server's request."""
+        return await self.complete(question.params)
+
+    async def complete(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """A `CreateMessageResult` for the parameters of a `sampling/createMessage`.
 
         Raises:
             RequestRefused: the endpoint cannot be reached, says no or answers off its protocol; or the request has
                 content that chat endpoints do not take. For whom, and in which call, its caller knows.
         """
         try:
-            body = chat_request(question.params, self._config)
+            body = chat_request(params, self._config)
             reply = await self._post(body)
             return result(reply, self._config)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:

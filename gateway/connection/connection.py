@@ -21,6 +21,7 @@ from mcp.client.session import ClientSession, IncomingMessage
 
 from gateway.config.models import ServerConfig
 from gateway.connection.calls import MCP_FAILURES, Calls
+from gateway.connection.identity import ServerIdentity, identity_of
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import InFlightCalls
@@ -67,9 +68,9 @@ class Connection:
     tools_with_secrets: tuple[str, ...] = field(default=(), init=False)
     """Names of tools whose definitions contain a secret of the server's entry."""
     instructions: str = field(default="", init=False)
+    identity: ServerIdentity = field(default_factory=ServerIdentity, init=False)
     resource_kinds: frozenset[ResourceKind] = field(default=frozenset(), init=False)
     """What the server has besides tools."""
-    protocol_version: str = field(default="", init=False)
     start_s: float = field(default=0.0, init=False)
     """Seconds from the start of `run` until calls could be sent."""
     done: anyio.Event = field(default_factory=anyio.Event, init=False)
@@ -182,7 +183,6 @@ class Connection:
     async def _hold(self, scope: anyio.CancelScope, began: float) -> None:
         async with self._client() as client:
             await self._read_server(client)
-            self.protocol_version = client.protocol_version
             self.start_s = anyio.current_time() - began
             self.protocol.learn(client)
             self._in_flight.declare(client.session, self.answered)
@@ -249,6 +249,7 @@ class Connection:
             self._redactor.text(tool.name) for tool in self.tools if self._redactor.leaks(tool)
         )
         self.instructions = self._calls.instructions = self._redactor.text(client.instructions or "")
+        self.identity = identity_of(client, self._redactor)
         has = {
             ResourceKind.INSTRUCTIONS: self.instructions,
             ResourceKind.RESOURCES: client.server_capabilities.resources,
@@ -277,9 +278,8 @@ class Connection:
             return ServerUnavailable(f"given up during its handshake: {self._abandoned}", server=self.server)
         bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
         if exhausted := self._link.exhausted or self._link.out_of_memory():
-            return ConnectTimeout(
-                self._link.describe(f"{bound}: {exhausted}, the limit in its entry"), server=self.server
-            )
+            bound = f"{bound}: {exhausted}, the limit in its entry"
+            return ConnectTimeout(self._link.describe(bound), server=self.server)
         remedy = "check the command by hand, or raise start_timeout_s"
         return ConnectTimeout(self._link.describe(bound), server=self.server, remedy=remedy)
 

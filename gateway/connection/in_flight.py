@@ -83,7 +83,7 @@ class InFlightCall(Delivery):
         """Replaces the server's secrets in what is recorded."""
         self._answerers = answerers or {}
         self._most_requests = most_requests
-        self._events = events if events is not None else ServerEvents()
+        self.events = events if events is not None else ServerEvents()
         self._least = RANK[log_level]
         self._requests = 0
         self._answering = 0
@@ -98,7 +98,7 @@ class InFlightCall(Delivery):
         params = self.redact(dict(params))
         tool = tool or self.tool
         event = ServerRequest(server=self.server, tool=tool, kind=kind, asked=shortened(params))
-        self._events.add_request(event)
+        self.events.add_request(event)
         began = time.perf_counter()
         try:
             with self.clock_stopped():
@@ -143,7 +143,7 @@ class InFlightCall(Delivery):
         event = ServerRequest(
             server=self.server, tool=self.tool, kind=kind, asked=shortened(self.redact(dict(params))), refused=reason
         )
-        self._events.add_request(event)
+        self.events.add_request(event)
         raise Refused(reason)
 
     @contextmanager
@@ -173,8 +173,8 @@ class InFlightCall(Delivery):
             self._note(NotificationKind.LOG, data, tool=tool, level=name)
 
     def _has_room(self) -> bool:
-        room = len(self._events.notifications) < ServerEvents.MAX_NOTIFICATIONS
-        self._events.more_notifications += not room
+        room = len(self.events.notifications) < ServerEvents.MAX_NOTIFICATIONS
+        self.events.more_notifications += not room
         return room
 
     def _note(self, kind: NotificationKind, text: object, *, tool: str | None = None, **more: Any) -> None:
@@ -182,7 +182,7 @@ class InFlightCall(Delivery):
         redacted = self.redact(text)
         shown = (redacted if isinstance(redacted, str) else repr(redacted))[:_MAX_TEXT]
         note = Notification(server=self.server, tool=tool or self.tool, kind=kind, text=shown, **more)
-        self._events.notifications.append(note)
+        self.events.notifications.append(note)
 
 
 def not_configured(kind: RequestKind) -> str:

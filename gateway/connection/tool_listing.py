@@ -14,31 +14,23 @@ import mcp_types as mcp
 import structlog
 from mcp import Client, MCPError
 from mcp.client.session import ClientSession
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
+from pydantic_core import to_json
 
+from gateway.transport.lines import MOST_TOOLS
 from gateway.transport.wire import Listing, read_tools, well_formed_tools
 from gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
-_TOOLS_AT_ONCE = 500
+_TOOLS_AT_ONCE = 200
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 async def raw_tools(session: ClientSession, most_bytes: int) -> list[Any]:
     """All pages of `tools/list` up to a number of bytes in all, not parsed beyond JSON."""
-    tools: list[Any] = []
-    size = 0
-    cursor: str | None = None
-    for _ in range(_MAX_PAGES):
-        page = await _raw_page(session, cursor)
-        listed, cursor = page.get("tools"), page.get("nextCursor")
-        tools += cast("list[Any]", listed) if isinstance(listed, list) else []
-        size += len(json.dumps(page, ensure_ascii=False))
-        if not isinstance(cursor, str) or size > most_bytes:
-            break
-    return tools
+    return [tool for page in (await _raw_pages(session, most_bytes))[0] for tool in _tools_of(page)]
 
 
 async def list_definitions(
@@ -46,71 +38,85 @@ async def list_definitions(
 ) -> tuple[list[ToolDefinition], list[str]]:
     """The definitions of the server's tools, and one message for each tool that is left out.
 
-    Connections whose listings are equal get the same definitions, which cost more than half of a connection otherwise.
+    Connections whose listings are equal share one copy of it, here and in mcp's session: reading them costs more than
+    half of a connection otherwise, and keeping them most of its memory.
 
     Args:
         roles: By tool name, as `read_tools`.
+        most_bytes: Of all pages together. A page that exceeds them is left out with all that follow, and reported.
         last: Of the server, by any connection to it; replaced where it differs.
     """
-    listed, faults = await list_tools(session, most_bytes)
-    if last.listed == listed:
+    pages, faults = await _raw_pages(session, most_bytes)
+    version = session.protocol_version or LATEST_HANDSHAKE_VERSION
+    if last.version == version and _is_same(last.pages, pages):
+        _tell_session(session, last.listed)
         return list(last.tools), faults + list(last.faults)
-    of_pages = len(faults)
-    tools, seen = list[ToolDefinition](), set[str]()
-    for start in range(0, len(listed), _TOOLS_AT_ONCE):
-        await anyio.lowlevel.checkpoint()  # reading thousands of definitions at once would stop the event loop
-        more, more_faults = read_tools(server, listed[start : start + _TOOLS_AT_ONCE], roles, seen)
-        tools += more
-        faults += more_faults
-    last.listed, last.tools, last.faults = listed, tuple(tools), tuple(faults[of_pages:])
-    return tools, faults
+    listed, tools, of_tools, seen = list[mcp.Tool](), list[ToolDefinition](), list[str](), set[str]()
+    for page in pages:
+        found = _tools_of(page)
+        for start in range(0, len(found), _TOOLS_AT_ONCE):
+            await anyio.lowlevel.checkpoint()  # reading thousands of definitions at once would stop the event loop
+            well_formed, malformed = well_formed_tools(
+                {**page, "tools": found[start : start + _TOOLS_AT_ONCE]}, version
+            )
+            usable = _tell_session(session, well_formed)
+            more, unusable = read_tools(server, usable, roles, seen)
+            listed, tools, of_tools = listed + usable, tools + more, of_tools + malformed + unusable
+    last.pages, last.version, last.listed = pages, version, listed
+    last.tools, last.faults = tuple(tools), tuple(of_tools)
+    return tools, faults + of_tools
 
 
-async def list_tools(session: ClientSession, most_bytes: int) -> tuple[list[mcp.Tool], list[str]]:
-    """All pages of the server's tools, and one message for each malformed tool.
+def _tell_session(session: ClientSession, tools: Sequence[mcp.Tool]) -> list[mcp.Tool]:
+    """The tools that mcp lets through; it then knows which arguments of theirs travel in HTTP headers."""
+    page = mcp.ListToolsResult(tools=list(tools))
+    return session._absorb_tool_listing(page, complete=False).tools  # pyright: ignore[reportPrivateUsage]
 
-    Args:
-        most_bytes: Of all pages together. A page that exceeds them is left out with all that follow, and reported.
-    """
-    tools: list[mcp.Tool] = []
-    faults: list[str] = []
+
+async def _raw_pages(session: ClientSession, most_bytes: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The pages of a listing as far as they are used, and what is left out of it."""
+    pages, seen = list[dict[str, Any]](), set[str]()
+    size = count = 0
     cursor: str | None = None
-    seen: set[str] = set()
-    size = 0
     for _ in range(_MAX_PAGES):
-        params = mcp.PaginatedRequestParams(cursor=cursor) if cursor else None
         try:
-            page = await session.list_tools(params=params)
-            size += len(page.model_dump_json(by_alias=True, exclude_unset=True))
-            found, more, cursor = page.tools, list[str](), page.next_cursor
+            page = await _raw_page(session, cursor)
         except MCPError as error:
             if error.code == mcp.METHOD_NOT_FOUND:
                 break  # a server without tools need not implement the method
             raise
-        except ValueError:  # does not fit the protocol, or is nested deeper than mcp's models allow
-            raw = await _raw_page(session, cursor)
-            size += len(json.dumps(raw, ensure_ascii=False))
-            found, more, cursor = _read_leniently(session, raw)
-        if size > most_bytes:
-            faults.append(
-                f"its definitions have more than max_message_bytes ({most_bytes}); {len(tools)} tools are used"
-            )
-            break
-        tools += found
-        faults += more
-        if not cursor or cursor in seen:
+        await anyio.lowlevel.checkpoint()  # the page was parsed in this step
+        size, more = size + _size(page), len(_tools_of(page))
+        if size > most_bytes or count + more > MOST_TOOLS:
+            bound = f"max_message_bytes ({most_bytes})" if size > most_bytes else f"{MOST_TOOLS} tools"
+            return pages, [f"its definitions have more than {bound}; {count} tools are used"]
+        pages.append(page)
+        count += more
+        cursor = page.get("nextCursor")
+        if not isinstance(cursor, str) or not cursor or cursor in seen:
             break
         seen.add(cursor)
-    return tools, faults
+    return pages, []
 
 
-def _read_leniently(session: ClientSession, raw: dict[str, Any]) -> tuple[Sequence[mcp.Tool], list[str], str | None]:
-    tools, faults = well_formed_tools(raw, session.protocol_version or "2025-11-25")
-    page = mcp.ListToolsResult(tools=list(tools))
-    # mcp then knows which arguments of these tools travel in HTTP headers.
-    session._absorb_tool_listing(page, complete=False)  # pyright: ignore[reportPrivateUsage]
-    cursor_out = raw.get("nextCursor")
-    return page.tools, faults, cursor_out if isinstance(cursor_out, str) else None
+def _size(page: Mapping[str, Any]) -> int:
+    """Of a page in bytes."""
+    try:
+        return len(to_json(page))
+    except ValueError:  # nested deeper than pydantic writes
+        return len(json.dumps(page, ensure_ascii=False))
+
+
+def _is_same(page: object, other: object) -> bool:
+    try:
+        return page == other
+    except RecursionError:
+        return False
+
+
+def _tools_of(page: Mapping[str, Any]) -> list[Any]:
+    tools: Any = page.get("tools")
+    return cast("list[Any]", tools) if isinstance(tools, list) else []
 
 
 async def _raw_page(session: ClientSession, cursor: str | None) -> dict[str, Any]:

@@ -30,6 +30,8 @@ OWNER = "MCP_ROLLOUT_OWNER"
 _SWEEPER = Path(__file__).with_name("sweeper.py")
 _PREFIX = f"mcp-rollout-lease-{platform.node()}-"
 """Contains the host name: on a shared file system a lock does not show whether an owner on another host is alive."""
+_RANDOM = 8
+"""Characters that `mkdtemp` adds: with more, the name is that of a host whose own name begins with this one's."""
 _LAST_SWEEP_S = 5.0
 """Bound on the last sweep; after it the gateway closes without waiting."""
 
@@ -135,7 +137,7 @@ def _make_root(config: LeaseDirConfig) -> tuple[Path, int]:
         )
     parent = Path(config.parent or tempfile.gettempdir()).absolute()
     try:
-        _remove_stale(parent.glob(f"{_PREFIX}*"))
+        _remove_stale(parent.glob(_PREFIX + "?" * _RANDOM))
         root = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         # Renamed only when locked, so that no other gateway takes the directory for one whose owner has died.
         unnamed = root / ".locking"

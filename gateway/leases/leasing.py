@@ -57,6 +57,8 @@ class Leases:
         self._pools: dict[str, BundlePool] = {}
         """By server; servers that share a directory share a pool."""
         self._warned: set[str] = set()
+        self._named: set[str] = set()
+        """Slots that a session had to wait for."""
         self._sampling = sampling_answerer(config)
         self._pool(opened, directory)
 
@@ -109,13 +111,16 @@ class Leases:
         seed: int,
         tools: Mapping[str, ToolDefinition],
         later_tools: Collection[str] = (),
+        *,
+        sending: Callable[..., Sending] = Sending,
     ) -> AsyncGenerator[Session]:
-        """As `Gateway.lease`; `tools` by exposed name, with those of `later_tools`."""
+        """As `Gateway.lease`; `tools` by exposed name, with those of `later_tools`; `sending` makes the session's."""
         # No cancel scope stays open across the yield: another task than the one that entered may leave the block.
         asked, needed = anyio.current_time(), self._needed(tools)
         deadline = asked + self._config.lease_timeout_s
         pools = {self._pools[server].name: self._pools[server] for server in needed if server in self._pools}
         slots = frozenset({_SESSIONS, *pools})
+        self._name_limits(slots)
         with anyio.CancelScope(deadline=deadline) as waiting:
             await self._slots.acquire(slots)
         if waiting.cancelled_caught:
@@ -126,7 +131,8 @@ class Leases:
             self._refuse_changed(needed)
             taken = await self._take(needed, pools, bundles, deadline, reset=task is not None)
             self._refuse_changed(needed)  # a connection opened just now may have revealed it
-            session = self._session(trajectory, seed, tools, later_tools, taken, bundles, anyio.current_time() - asked)
+            sender = self._sender(sending, trajectory, seed, taken, bundles)
+            session = self._session(trajectory, seed, tools, later_tools, sender, bundles, asked)
             try:
                 if task is not None:
                     await session.reset(task)
@@ -141,6 +147,15 @@ class Leases:
                 pools[name].give_back(bundle, healthy=session is not None and session.healthy(bundle.connections))
             self._slots.release(slots)
 
+    def _name_limits(self, slots: frozenset[str]) -> None:
+        """Log each limit the first time that a session waits for it: a default may be what makes a run slow."""
+        for name in self._slots.full(slots):
+            if name not in self._named:
+                self._named.add(name)
+                limit = "max_sessions" if name == _SESSIONS else f"servers.{name}.max_processes"
+                most, remedy = self._slots.limits[name], "raise it if the machine has room for more"
+                self._log.warning("lease.waiting", limit=limit, most=most, remedy=remedy)
+
     def _in_use(self, slots: frozenset[str]) -> str:
         full = self._slots.full(slots)
         if not full or _SESSIONS in full:
@@ -149,16 +164,14 @@ class Leases:
             what = " and ".join(f"all processes of {name} (max_processes)" for name in full) + " were"
         return f"{what} in use for {self._config.lease_timeout_s:g} s"
 
-    def _session(
+    def _sender(
         self,
+        sending: Callable[..., Sending],
         trajectory: str,
         seed: int,
-        tools: Mapping[str, ToolDefinition],
-        later_tools: Collection[str],
         taken: Mapping[str, Connection],
         bundles: Mapping[str, Bundle],
-        lease_wait_s: float,
-    ) -> Session:
+    ) -> Sending:
         reopen: dict[str, Callable[[], Any]] = {
             server: self._shared[server].take
             for server in taken
@@ -171,22 +184,35 @@ class Leases:
             for server in bundle.connections
             if bundle.leases == 1 and self._config.servers[server].scope is Scope.PROCESS
         )
-        harness = {
-            (tool.role, server): tool for server in taken for tool in self._catalogue[server] if tool.role is not None
-        }
-        sending = Sending(
+        return sending(
             trajectory=trajectory,
             connections=dict(taken),
             reopen=reopen,
             changed=self._watch.changed,
             meta={TRAJECTORY_META: trajectory, SEED_META: seed},
+            exclusive=exclusive,
         )
+
+    def _session(
+        self,
+        trajectory: str,
+        seed: int,
+        tools: Mapping[str, ToolDefinition],
+        later_tools: Collection[str],
+        sending: Sending,
+        bundles: Mapping[str, Bundle],
+        asked: float,
+    ) -> Session:
+        taken = sending.connections
+        harness = {
+            (tool.role, server): tool for server in taken for tool in self._catalogue[server] if tool.role is not None
+        }
         return Session(
             trajectory=trajectory,
             seed=seed,
             tools=MappingProxyType({name: tool for name, tool in tools.items() if name not in later_tools}),
             later_tools=MappingProxyType({name: tool for name, tool in tools.items() if name in later_tools}),
-            lease_wait_s=lease_wait_s,
+            lease_wait_s=anyio.current_time() - asked,
             lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
             _config=self._config,
             _harness=harness,
@@ -194,7 +220,6 @@ class Leases:
             _wait_for_changes=self._watch.wait,
             _warned=self._warned,
             _sampling=self._sampling,
-            _exclusive=exclusive,
         )
 
     def _needed(self, tools: Mapping[str, ToolDefinition]) -> list[str]:

@@ -159,10 +159,10 @@ class Openings:
         self.tasks.start_soon(self._own, connection, mark)
         try:
             await connection.started()
+            await self.watch.compare(server, connection.tools)
         except BaseException:
             connection.end("it did not start")
             raise
-        self.watch.compare(server, connection.tools)
         return connection
 
     async def _own(self, connection: Connection, mark: str | None) -> None:

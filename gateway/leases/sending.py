@@ -30,6 +30,7 @@ class Sending:
         reopen: By server, where a dead connection can be replaced without losing the trajectory's state.
         changed: Servers of the gateway whose tools have changed since its start; it grows.
         meta: Added to each request.
+        exclusive: Servers whose processes served no other trajectory.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class Sending:
         reopen: Mapping[str, Callable[[], Awaitable[Connection]]],
         changed: Mapping[str, ToolsChanged],
         meta: Mapping[str, Any],
+        exclusive: frozenset[str] = frozenset(),
     ) -> None:
         self.connections = connections
         self.ended = False
         """Set when the lease ends: the world is released and may belong to another trajectory."""
         self._trajectory, self._reopen, self._changed, self._meta = trajectory, reopen, changed, meta
+        self._exclusive = exclusive
         self._failed: set[str] = set()
         self._running: Counter[str] = Counter()
 
@@ -55,6 +58,10 @@ class Sending:
     def mark_failed(self, server: str) -> None:
         """Note that a server broke its contract: it is not used again after this session."""
         self._failed.add(server)
+
+    def used_up(self, server: str) -> str:
+        """Why a server was ended for what this trajectory used up, in a process of its own; empty otherwise."""
+        return self.connections[server].exhausted if server in self._exclusive else ""
 
     def check_tools(self) -> None:
         """Raise `ToolsChanged` where a server of this session has other tools than at the start of the run."""

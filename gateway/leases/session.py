@@ -53,8 +53,6 @@ class Session:
     _warned: set[str]
     """Servers that a warning was logged for; shared by the gateway's sessions."""
     _sampling: Answerer | None = None
-    _exclusive: frozenset[str] = frozenset()
-    """Servers whose processes served no other trajectory."""
 
     def __post_init__(self) -> None:
         self._events = ServerEvents()
@@ -90,6 +88,11 @@ class Session:
     def connection(self, server: str) -> Connection:
         """The session's connection to `server`, for programs that examine servers themselves."""
         return self._sending.connections[server]
+
+    @property
+    def sending(self) -> Sending:
+        """What sends the session's calls."""
+        return self._sending
 
     def has(self, role: Role, server: str) -> bool:
         """Whether `server` has a harness tool for `role`."""
@@ -127,8 +130,8 @@ class Session:
             async with self._one_call:
                 result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s)
         except (DeliveryUnknown, ServerUnavailable):
-            exhausted = self.connection(tool.server).exhausted
-            if not exhausted or tool.server not in self._exclusive or self._sending.ended:
+            exhausted = self._sending.used_up(tool.server)
+            if not exhausted or self._sending.ended:
                 raise
             # The policy caused it, in a process of its own: it may read what it did and go on without that server.
             return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. Its state is lost.")
@@ -161,6 +164,20 @@ class Session:
             self._sending.mark_failed(server)
             raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name, role=role)
         return replace(result, structured=structured or {})
+
+    async def send_as_recorded(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Send a call of a cassette: by the server's own name of the tool, and with the arguments exactly as given.
+
+        Raises:
+            KeyError: this session has no such tool.
+            GatewayError: the world broke.
+        """
+        known = (*self.tools.values(), *self.later_tools.values(), *self._harness.values())
+        tool = next((tool for tool in known if (tool.server, tool.name) == (server, name)), None)
+        if tool is None:
+            raise KeyError(f"{server}/{name}")
+        timeout_s = self._timeout_s(tool.role, server)
+        return await self._send(tool, arguments, timeout_s=timeout_s)
 
     async def reset(self, task: str) -> None:
         """Reset every server that can be reset, concurrently. Raises `GatewayError`."""
@@ -217,7 +234,7 @@ class Session:
         if errors:
             raise errors[0]
 
-    def _timeout_s(self, role: Role, server: str) -> float:
+    def _timeout_s(self, role: Role | None, server: str) -> float:
         match role:
             case Role.RESET:
                 return self._config.reset_timeout_s

@@ -35,7 +35,7 @@ class Slots:
     """
 
     def __init__(self, limits: Mapping[str, int], *, common: str | None = None) -> None:
-        self._limits, self._common = limits, common
+        self.limits, self._common = limits, common
         self._taken: Counter[str] = Counter()
         self._queues: dict[frozenset[str], deque[_Waiter]] = {}
         self._numbers = itertools.count()
@@ -62,7 +62,7 @@ class Slots:
 
     def full(self, needs: frozenset[str]) -> list[str]:
         """Those of `needs` that have no free slot, sorted."""
-        return sorted(key for key in needs if key in self._limits and self._taken[key] >= self._limits[key])
+        return sorted(key for key in needs if key in self.limits and self._taken[key] >= self.limits[key])
 
     def _grant(self) -> None:
         held_back: set[str] = set()
@@ -72,7 +72,7 @@ class Slots:
             _, needs = heapq.heappop(heads)
             full = self.full(needs)
             if full or not held_back.isdisjoint(needs):
-                held_back |= {*full, *(needs - {self._common})} & self._limits.keys()
+                held_back |= {*full, *(needs - {self._common})} & self.limits.keys()
                 continue  # and with this waiter the rest of its queue
             self._taken.update(needs)
             self._queues[needs].popleft().granted.set()

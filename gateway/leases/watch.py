@@ -11,10 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.catalogue.tool_config import changed_tools
+from gateway.catalogue.tool_config import difference, is_changed
 from gateway.errors import ToolsChanged, ToolsUnknown
 from gateway.types import ToolDefinition
 
@@ -25,6 +26,9 @@ log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.5
 """Between two listings over one connection, however many changes it announces."""
+_TOOLS_AT_ONCE = 200
+_MOST_DESCRIBED = 10
+"""Changed tools of a server whose difference is described."""
 
 
 class ToolWatch:
@@ -49,19 +53,19 @@ class ToolWatch:
         self._wake = anyio.Event()
         self._looked: dict[Connection, anyio.Event] = {}
 
-    def publish(self, server: str, tools: Sequence[ToolDefinition]) -> None:
+    async def publish(self, server: str, tools: Sequence[ToolDefinition]) -> None:
         """These definitions, as the server sent them, are what the trajectories of this gateway begin with."""
         self._published[server] = {tool.name: tool for tool in tools}
         if (early := self._early.pop(server, None)) is not None:
-            self.compare(server, early)
+            await self.compare(server, early)
 
-    def compare(self, server: str, tools: Sequence[ToolDefinition]) -> None:
+    async def compare(self, server: str, tools: Sequence[ToolDefinition]) -> None:
         """Compare a listing; the first difference is kept. A listing that arrives before `publish` waits for it."""
         if server not in self._published:
             self._early[server] = tools
             return
         try:
-            differences = changed_tools(self._published[server], {tool.name: tool for tool in tools})
+            differences = await _differences(self._published[server], {tool.name: tool for tool in tools})
         except Exception as error:  # boundary: a defect here ends the use of this server, and of nothing else
             self._lose(server, error)
             return
@@ -103,7 +107,7 @@ class ToolWatch:
                 self._listing.add(connection)
                 tools = await connection.list_again()
                 if tools is not None:
-                    self.compare(connection.server, tools)
+                    await self.compare(connection.server, tools)
                 self._done(connection)
                 await anyio.sleep(_PAUSE_S)
         except Exception as error:  # boundary: as above; this task shares its group with every connection
@@ -117,3 +121,26 @@ class ToolWatch:
         self._listing.discard(connection)
         if waiting := self._looked.pop(connection, None):
             waiting.set()
+
+
+async def _differences(published: Mapping[str, ToolDefinition], now: Mapping[str, ToolDefinition]) -> list[str]:
+    """One difference for each published tool that has changed or is gone; keys are the server's own names.
+
+    Added tools are no difference: the policy does not see them. Of many changed tools the first ones are described.
+    """
+    found: list[str] = []
+    more = 0
+    for number, (name, before) in enumerate(published.items()):
+        if number % _TOOLS_AT_ONCE == _TOOLS_AT_ONCE - 1:
+            await anyio.lowlevel.checkpoint()  # with thousands of tools, all at once would hold the event loop
+        after = now.get(name)
+        if after is not None and not is_changed(before, after):
+            continue
+        if len(found) == _MOST_DESCRIBED:
+            more += 1
+        elif after is None:
+            found.append(f"{before.server}/{name} is not listed any more")
+        else:
+            found.append(difference(before, after, was="at the start", now="now"))
+            await anyio.lowlevel.checkpoint()
+    return [*found, f"and {more} more tools"] if more else found

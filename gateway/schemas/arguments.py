@@ -7,7 +7,6 @@ leaves exactly one reading of such a string, that reading is sent; every change 
 from __future__ import annotations
 
 import copy
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from jsonschema_rs import ValidationError, ValidationErrorKind
+from pydantic_core import from_json
 
 from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, program_of, show_value, subject_of
-from gateway.schemas.cost import DEEPEST, MOST_NESTED, measure
+from gateway.schemas.cost import DEEPEST, MOST_BITS, MOST_DIGITS, MOST_NESTED, measure
 from gateway.types import ToolDefinition
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
@@ -49,8 +49,8 @@ def prepare(
     Args:
         arguments: As the policy wrote them.
         fixed: Arguments that the gateway adds. No message mentions them, and the policy may not give them.
-        as_sent: Whether the schema is left to the server: nothing is coerced, and only what JSON or the bound on depth
-            forbids is a fault.
+        as_sent: Whether the schema is left to the server: nothing is coerced, and only what JSON or the bounds on depth
+            and digits forbid is a fault.
     """
     fixed = fixed or {}
     given, changes = arguments, dict[str, Any]()
@@ -68,6 +68,8 @@ def prepare(
         return Prepared(faults=[f"arguments: {error}"])
     if extent.depth > MOST_NESTED:
         return Prepared(faults=[f"arguments: nested more than {MOST_NESTED} deep"])
+    if extent.longest_bits > MOST_BITS:
+        return Prepared(faults=[f"arguments: an integer has more than {MOST_DIGITS} digits"])
     if as_sent:
         return Prepared(arguments=sent, changes=changes)
     program = program_of(definition)
@@ -85,13 +87,14 @@ def encodable(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same arguments where JSON can hold them, else a copy with replacements, for tools of the harness.
 
     The messages of a trajectory contain what a policy wrote into calls that were never sent. In the copy, lone
-    surrogates are U+FFFD, numbers that are not finite are text, and what is nested more than `DEEPEST` deep is `…`.
+    surrogates are U+FFFD, numbers that are not finite are text, and what is nested more than `DEEPEST` deep, or is an
+    integer of more than `MOST_DIGITS` digits, is `…`.
     """
     try:
-        measure(arguments)
+        fits = measure(arguments).longest_bits <= MOST_BITS
     except ValueError:
-        return _replaced(arguments, DEEPEST)
-    return arguments
+        fits = False
+    return arguments if fits else _replaced(arguments, DEEPEST)
 
 
 def _replaced(value: Any, levels: int) -> Any:
@@ -99,6 +102,8 @@ def _replaced(value: Any, levels: int) -> Any:
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return "…"
     if isinstance(value, Mapping | list | tuple) and not levels:
         return "…"
     if isinstance(value, Mapping):
@@ -220,13 +225,9 @@ def _read(text: str, kind: str) -> Any:
 
 
 def _read_json(text: str, kind: type) -> Any:
+    """The value that a text is the JSON of; `_UNREADABLE` where it is not, or not of this kind."""
     try:
-        value = json.loads(text, parse_constant=_no_number)
-        json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):  # half of a surrogate pair is a ValueError too
+        value = from_json(text.encode(), allow_inf_nan=False)
+    except ValueError:
         return _UNREADABLE
     return value if isinstance(value, kind) else _UNREADABLE
-
-
-def _no_number(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")

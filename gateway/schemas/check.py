@@ -148,8 +148,8 @@ def show_value(value: object) -> str:
     """A value as a message quotes it, cut to a length that fits a prompt."""
     try:
         return _cut(json.dumps(value, ensure_ascii=False), _MAX_SHOWN)
-    except (TypeError, ValueError):
-        return _cut(repr(value), _MAX_SHOWN)
+    except (TypeError, ValueError, RecursionError):  # no JSON, too many digits, nested too deep
+        return f"a value of type {type(value).__name__}"
 
 
 def _cut(text: str, limit: int) -> str:

@@ -19,6 +19,9 @@ MOST_NESTED = 64
 """Maximum nesting of a call's arguments, so that messages which contain them still fit `DEEPEST`."""
 MOST_VALUES = 100_000
 """Maximum JSON values and names in one schema."""
+MOST_DIGITS = 4000
+"""Maximum digits of an integer in a call's arguments: Python servers cannot read a message with one of over 4,300."""
+MOST_BITS = (10**MOST_DIGITS - 1).bit_length()
 _ENORMOUS = 1 << 40
 _CHARACTERS = 64
 """Characters of a string whose comparison takes as long as one more value."""
@@ -28,7 +31,9 @@ _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,6})(,?)(\d{0,6})\}|.", re
 _PLAIN = frozenset({bool, type(None)})
 """Types of values without parts and length."""
 _BIG = 1 << 63
-"""Integers from here on are compared digit by digit, and under `uniqueItems` each with each."""
+"""Integers from here on are read digit by digit for each comparison, and under `uniqueItems` each meets each."""
+_BIG_STEPS, _BIG_BITS = 4, 222
+"""Reading two such integers takes as long as that many other steps, and one for each square of so many bits."""
 _type_of: Callable[[Any], Any] = type
 _OBJECT: Any = Mapping
 _ARRAY: Any = (list, tuple)
@@ -42,12 +47,14 @@ class Extent(NamedTuple):
     """How large a JSON value is."""
 
     nodes: int
-    """Number of values and names; a long string counts for several."""
+    """Number of values and names; a long string or integer counts for several."""
     characters: int
     depth: int
     """0 for a value without parts."""
-    big_integers: int
-    """Integers of more than 64 bits."""
+    comparisons: int
+    """Steps of comparing all integers of more than 64 bits with each other."""
+    longest_bits: int
+    """Bits of the longest one."""
 
 
 def measure(value: Any) -> Extent:
@@ -58,7 +65,7 @@ def measure(value: Any) -> Extent:
         ValueError: an object has a name that is not a string, a string has a lone surrogate, or a number is not finite.
     """
     # Runs on every call, so it avoids type checks and function calls where possible.
-    nodes = characters = depth = big = 0
+    nodes = characters = depth = big = work = longest = 0
     level: list[Any] = [value]
     while True:
         nodes += len(level)
@@ -68,7 +75,10 @@ def measure(value: Any) -> Extent:
             if kind is str:
                 characters += len(each) if each.isascii() else _length(each)
             elif kind is int:
-                big += not -_BIG < each < _BIG
+                if not -_BIG < each < _BIG:
+                    bits = each.bit_length()
+                    big, longest = big + 1, max(longest, bits)
+                    work += _BIG_STEPS + (bits // _BIG_BITS) ** 2
             elif kind in _PLAIN:
                 continue
             elif kind is float:
@@ -86,7 +96,7 @@ def measure(value: Any) -> Extent:
             elif isinstance(each, str):
                 characters += _length(each)
         if not below:
-            return Extent(nodes + characters // _CHARACTERS, characters, depth, big)
+            return Extent(nodes + characters // _CHARACTERS + work, characters, depth, big * work, longest)
         if depth == DEEPEST:
             raise TooDeep(f"nested more than {DEEPEST} deep")
         level, depth = below, depth + 1

@@ -17,6 +17,7 @@ _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _HERE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"})
 _ITEMS = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"})
 _MEMBERS = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"})
+_PARTS: Any = (dict, list)
 _BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
 """Keywords whose value is a mapping of names to schemas; all others have one schema or a list of them."""
 
@@ -106,7 +107,8 @@ class Document:
         while todo:
             place, value = todo.pop()
             if isinstance(value, list):
-                todo += [((*place, str(number)), inner) for number, inner in enumerate(cast("list[Any]", value))]
+                items = enumerate(cast("list[Any]", value))
+                todo += [((*place, str(number)), inner) for number, inner in items if isinstance(inner, _PARTS)]
             elif isinstance(value, Mapping):
                 here = cast("Mapping[Any, Any]", value)
                 if place and isinstance(here.get("$id"), str):
@@ -114,7 +116,7 @@ class Document:
                 for keyword in ("$anchor", "$dynamicAnchor"):
                     if isinstance(name := here.get(keyword), str):
                         self._anchors.setdefault(name, []).append((place, here))
-                todo += [((*place, str(name)), inner) for name, inner in here.items()]
+                todo += [((*place, str(name)), inner) for name, inner in here.items() if isinstance(inner, _PARTS)]
 
     def target(self, reference: Any) -> tuple[tuple[str, ...], Any]:
         """The place and value that a reference points to. Raises `Unchecked`."""

@@ -18,10 +18,13 @@ from mcp_types import JSONRPCError, jsonrpc_message_adapter
 from gateway.transport.delivery import DELIVERY, Broke, Delivery, Pace
 from gateway.transport.http_client import describe, drain, header, is_plain, note_failure
 from gateway.transport.http_streams import BackgroundPosts
+from gateway.transport.lines import MOST_VALUES, separators, too_many_values
 from gateway.transport.link import Link
 
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 """What ends an event."""
+_MOST_SEPARATORS = 3 * MOST_VALUES // 2
+"""In an event stream, of which only pieces are seen here: separators in strings count as well."""
 
 
 class CallGuard(httpx2.AsyncBaseTransport):
@@ -139,6 +142,9 @@ class CallGuard(httpx2.AsyncBaseTransport):
         response.stream = body
         with suppress(httpx2.TransportError):
             await response.aread()
+        if body.is_whole and (problem := too_many_values(response.content)):
+            delivery.break_off(Broke.CONTENT, problem)
+            return _no_answer(request)
         if not body.is_whole:
             return _no_answer(request)
         if response.status_code >= 400 and delivery.broke is None and not _answers(request, response.content):
@@ -180,16 +186,21 @@ class _BoundedBody(httpx2.AsyncByteStream):
     def __init__(self, response: httpx2.Response, delivery: Delivery, limit: int, *, by_event: bool = False) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._inner, self._delivery, self._limit, self._by_event = response.stream, delivery, limit, by_event
+        self._is_document = _is_document(response)  # whose values are counted when it is whole
         self.is_whole = True
         """Whether nothing was cut from what was read so far."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        size = values = 0
+        problem = f"the answer has more than max_message_bytes ({self._limit})"
         try:
             async for piece in self._inner:
-                size += len(piece)
+                size, values = size + len(piece), values + separators(piece)
                 if self._by_event and (blank := max(piece.rfind(line) for line in _BLANK_LINES)) >= 0:
-                    size = len(piece) - blank
+                    size, values = len(piece) - blank, separators(piece[blank:])
+                if values > _MOST_SEPARATORS and not self._is_document:
+                    problem = f"the answer has more than {MOST_VALUES} JSON values"
+                    break
                 if size > self._limit:
                     break
                 yield piece
@@ -200,7 +211,6 @@ class _BoundedBody(httpx2.AsyncByteStream):
             self._delivery.break_off(Broke.LINE, describe(error))
             raise  # mcp counts failed attempts to resume a stream, and answers the call itself when it gives up
         self.is_whole = False
-        problem = f"the answer has more than max_message_bytes ({self._limit})"
         self._delivery.break_off(Broke.CONTENT, problem)
         raise httpx2.RemoteProtocolError(problem)
 

@@ -13,7 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from gateway.transport.call_guard import CallGuard
 from gateway.transport.http_calls import HttpCalls
-from gateway.transport.http_client import Address, open_client
+from gateway.transport.http_client import Address, load_certificates, open_client
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.http_request import Requests
 from gateway.transport.http_streams import BackgroundPosts, ReadStream, WriteStream
@@ -52,6 +52,7 @@ class HttpTransport:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Any:
+        await load_certificates()
         return await self._stack.enter_async_context(self._streams())
 
     async def __aexit__(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
+import anyio.to_thread
 import httpx2
 
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
@@ -53,6 +54,12 @@ def describe(error: Exception) -> str:
 def certificates() -> ssl.SSLContext:
     """The trusted certificates. Loading them costs some 50 ms and 800 KB; one set serves every client."""
     return httpx2.create_ssl_context()
+
+
+async def load_certificates() -> None:
+    """Load the trusted certificates in a thread, before a client is made: the event loop is not held meanwhile."""
+    if not certificates.cache_info().currsize:
+        await anyio.to_thread.run_sync(certificates)
 
 
 class Address:

@@ -15,8 +15,14 @@ from gateway.transport.delivery import GatewayAnswer
 
 Json = dict[str, Any]
 
-_MOST_ITEMS, _MOST_TOOLS = 10_000, 20_000
-"""Of one list in a result: content blocks, resources, prompts; and tools of one page."""
+_MOST_ITEMS, MOST_TOOLS = 10_000, 20_000
+"""Of one list in a result: content blocks, resources, prompts; and tools of one listing."""
+MOST_VALUES = 200_000
+"""JSON values and names in one message. A parser takes up to half a microsecond for each, and nothing interrupts it."""
+_MOST_REPAIRED = 40_000
+"""Values in a message with lone surrogates or bad UTF-8, for which a slower parser is needed, and that twice."""
+_MOST_DIGITS = 4000
+"""Of an integer. Python's own limit for reading one is 4,300."""
 _HEAD, _TAIL = 1024, 512
 _LARGE = 256 << 10
 _ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
@@ -84,34 +90,72 @@ class LineSplitter:
         return line
 
 
+def count_values(text: bytes) -> int:
+    """An upper bound on the values and names in JSON text. Above `MOST_VALUES`, characters in strings do not count."""
+    rough = separators(text)
+    if rough <= MOST_VALUES:
+        return rough
+    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    quotes = text.count(b'"')
+    # Two quotes are a string, which is a value or a name: with so many, there is no need to cut them out.
+    return quotes // 2 if quotes > 2 * MOST_VALUES else separators(b"".join(text.split(b'"')[::2]))
+
+
+def separators(text: bytes) -> int:
+    """Characters that separate values where they are not in strings."""
+    return text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
+
+
+def too_many_values(text: bytes, most: int = MOST_VALUES) -> str:
+    """Why JSON text is not parsed; empty where it may be."""
+    if len(text) <= _LARGE or count_values(text) <= most:
+        return ""
+    return f"the message has more than {most} JSON values"
+
+
 def parse_json(text: bytes) -> Any:
-    """A JSON value. Raises ValueError, also for one nested more than 200 deep.
+    """A JSON value, with U+FFFD for bad UTF-8 and lone surrogates, and text for integers of thousands of digits.
 
     A thread would not help with a large one: the parser holds the interpreter's lock until it is done.
+
+    Raises:
+        ValueError: it has more than `MOST_VALUES` values, or is nested deeper than Python reads.
+        json.JSONDecodeError: it is not JSON.
     """
-    # Looking up each string of a large text in the parser's cache takes longer than making it.
-    return from_json(text, cache_strings="none" if len(text) > _LARGE else "all")
+    if problem := too_many_values(text):
+        raise ValueError(problem)
+    try:
+        # Looking up each string of a large text in the parser's cache takes longer than making it.
+        return from_json(text, cache_strings="none" if len(text) > _LARGE else "all")
+    except ValueError:
+        if problem := too_many_values(text, _MOST_REPAIRED):
+            raise ValueError(problem) from None
+    try:
+        # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
+        found = json.loads(text.decode("utf-8", "replace"), parse_int=_integer)
+        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("the message is nested too deep") from None
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits
 
 
 def read_line(line: bytes) -> Json | None:
-    """The JSON object in a line, bad UTF-8 and lone surrogates replaced; None where there is none.
+    """The JSON object in a line; None where there is none.
 
-    For an answer that is nested deeper than Python reads it is an error response.
+    For an answer that cannot be parsed within bounds it is an error response.
     """
     if line.lstrip()[:1] != b"{":
         return None  # every message is an object; anything else is not worth a parser
     try:
         return parse_json(line)
-    except ValueError:
-        pass
-    try:
-        # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
-        found = json.loads(line.decode("utf-8", "replace"))
-        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     except json.JSONDecodeError:
         return None
-    except (RecursionError, ValueError):  # ValueError: `sys.get_int_max_str_digits`
-        return _unreadable(Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id())
+    except ValueError as error:
+        answered = Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id()
+        return unusable_answer(answered, str(error)) if answered is not None else None
 
 
 def parse_line(line: bytes) -> JSONRPCMessage | None:
@@ -147,7 +191,7 @@ def excess(result: Mapping[str, Any]) -> str:
     """
     for name, value in result.items():
         if isinstance(value, list):
-            items, most = len(cast("list[Any]", value)), _MOST_TOOLS if name == "tools" else _MOST_ITEMS
+            items, most = len(cast("list[Any]", value)), MOST_TOOLS if name == "tools" else _MOST_ITEMS
             if items > most:
                 return f"the result has {items} items under {name[:80]!r}, and the most is {most}"
     return ""

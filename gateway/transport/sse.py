@@ -19,7 +19,7 @@ from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from gateway.errors import ServerUnavailable
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
-from gateway.transport.http_client import Address, Layer, describe, drain, note_failure, open_client
+from gateway.transport.http_client import Address, Layer, describe, drain, load_certificates, note_failure, open_client
 from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
 
@@ -52,6 +52,7 @@ class SseTransport:
         self._splitter = LineSplitter(config.max_message_bytes + _SPARE_BYTES)
 
     async def __aenter__(self) -> tuple[MemoryObjectReceiveStream[SessionMessage], _Posts]:
+        await load_certificates()
         try:
             self._client = await self._stack.enter_async_context(
                 open_client(self._config, self._address, authorize=self._authorize)

@@ -21,7 +21,11 @@ from gateway.types import ROLE_META, Role, ToolDefinition, ToolResult
 class Listing:
     """What a server listed last, and what was made of it."""
 
-    listed: list[mcp.Tool] | None = None
+    pages: list[dict[str, Any]] | None = None
+    """As they were sent."""
+    version: str = ""
+    """Of the protocol, which decides what is valid."""
+    listed: Sequence[mcp.Tool] = ()
     tools: tuple[ToolDefinition, ...] = ()
     faults: tuple[str, ...] = ()
     """One message for each tool that is left out."""
@@ -70,8 +74,13 @@ def well_formed_tools(page: Mapping[str, Any], version: str) -> tuple[list[mcp.T
     """The well-formed tools of a raw `tools/list` page, and one message for each of the others."""
     tools: list[mcp.Tool] = []
     faults: list[str] = []
-    listed = page.get("tools")
-    for index, raw in enumerate(cast("list[Any]", listed) if isinstance(listed, list) else []):
+    listed = cast("list[Any]", page["tools"])
+    try:
+        methods.validate_server_result("tools/list", version, page)
+        return mcp.ListToolsResult.model_validate(page, by_name=False).tools, []
+    except ValueError:
+        pass  # does not fit the protocol, or is nested deeper than mcp's models allow: which of them?
+    for index, raw in enumerate(listed):
         try:
             methods.validate_server_result("tools/list", version, {**page, "tools": [raw]})
             tools.append(mcp.Tool.model_validate(raw, by_name=False))

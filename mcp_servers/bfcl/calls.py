@@ -107,5 +107,5 @@ def _as_text(result: Any) -> str:
     value: object = result
     try:
         return json.dumps(value) if type(result) is dict else str(value)
-    except Exception:  # as the package: what JSON refuses is written by `str`
+    except (TypeError, ValueError, RecursionError):  # as the package: what JSON refuses is written by `str`
         return str(value)

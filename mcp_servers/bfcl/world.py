@@ -116,7 +116,7 @@ class World:
             agrees = package.same_state(self.model.by_class, truth.by_class) and package.has_responses(
                 self.results, expected, self.turn
             )
-        except Exception:  # the package's boundary: a state that cannot be compared is another one
+        except Exception:  # the package's boundary: its classes compare themselves, and a failure is a difference
             agrees = False
         self.checks.append(Check(self.turn, agrees, bool(self.calls_in_turn)))
 

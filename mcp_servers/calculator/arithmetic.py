@@ -37,7 +37,8 @@ _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Pow: lambda left, right: left**right,
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-_ANSWER = re.compile(r"^\W*Answer:\W*?(-?\d[\d,]*(?:\.\d+)?)\W*$", re.MULTILINE)
+_ANSWER = re.compile(r"^[^\w\n]*Answer:\W*?(-?\d[\d,]*+(?:\.\d+)?)\W*$", re.MULTILINE)
+"""It takes time linear in the text: a policy may write anything, and other trajectories wait for this server."""
 
 
 class ArithmeticRefused(ToolError):

@@ -22,7 +22,8 @@ MAX_TOLD_CHARACTERS = 1500
 
 _RECORD = re.compile(r'"\w+"\s*:')
 """A tool's result copied into a message. It states nothing either: the customer would have to find the answer in it."""
-_VALUES = re.compile(r"\d[\d,]*\.\d\d(?!\d)|\d{4}-\d\d-\d\d|\bTRK\d+")
+_VALUES = re.compile(r"\d[\d,]{0,19}\.\d\d(?!\d)|\d{4}-\d\d-\d\d|\bTRK\d+")
+"""Its repeats are bounded, since a policy may write nothing but digits."""
 _YES = re.compile(
     r"\W*(yes|yep|yeah|sure|certainly|of course|okay|ok|please do|go ahead|correct|exactly|right"
     r"|(that|this) is (right|correct|fine)|do (it|that|so))\b",

@@ -3,7 +3,8 @@
 The order's state decides which step is possible, and only a look at the order tells it: a pending order can be
 cancelled, a shipped one tracked, a delivered one returned. The customer names all three. In the slice `any` they accept
 whichever the agent tries, a refusal included, and the expert picks one at random; in the slice `fitting` they want the
-possible one. In both, an agent that tries a second step scores 0. The tasks' names begin with `counter-`.
+possible one. In both, an agent that tries a second step scores 0. The slice `validation` is `fitting` with a test split
+of other wordings, names and numbers, for choosing settings on. The tasks' names begin with `counter-`.
 """
 
 from __future__ import annotations
@@ -12,35 +13,43 @@ from datetime import timedelta
 from random import Random
 from typing import Literal
 
-from mcp_servers.kit import Splits
+from mcp_servers.kit import Split, Splits
 from mcp_servers.kit.records import Call
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.database import RETURN_DAYS, TODAY, Order, OrderStatus
 from mcp_servers.retail.generate import make_empty_database
 from mcp_servers.retail.script import CANNOT, Draft, Look, Request, Say, Statement, Write, by_any, call, states
 from mcp_servers.retail.shop import Shop
-from mcp_servers.retail.vocabulary import VOCABULARIES, Step, Vocabulary
+from mcp_servers.retail.vocabulary import VOCABULARIES, Part, Step, Vocabulary
 
-ShortSlice = Literal["any", "fitting"]
+ShortSlice = Literal["any", "fitting", "validation"]
 
 SHORT_TASKS: dict[ShortSlice, Splits] = {
     "any": Splits("counter-any", {"train": 720, "test": 45}, {"train": 200_000, "test": 250_000}),
     "fitting": Splits("counter-fitting", {"train": 960, "test": 201}, {"train": 300_000, "test": 350_000}),
+    "validation": Splits("counter-validation", {"train": 45, "test": 201}, {"train": 400_000, "test": 450_000}),
 }
 """The tasks of each slice, which cycle through the three states of an order."""
 
 STATES: tuple[OrderStatus, ...] = ("pending", "shipped", "delivered")
 
 _THOUGHTS: dict[OrderStatus, tuple[str, dict[Step, str]]] = {
-    "pending": ("It is pending: {}.", {"cancel": "cancel it", "track": "track it", "return": "check its window"}),
+    "pending": (
+        "It is pending: {}.",
+        {"cancel": "cancel order", "track": "track parcel", "return": "check window"},
+    ),
     "shipped": (
         "It is shipped; {}.",
-        {"cancel": "cancelling it", "track": "tracking it", "return": "checking its window"},
+        {"cancel": "cancelling order", "track": "tracking parcel", "return": "checking window"},
     ),
-    "delivered": ("It is delivered. {}.", {"cancel": "Cancel it", "track": "Track it", "return": "Check its window"}),
+    "delivered": (
+        "It is delivered. {}.",
+        {"cancel": "Cancel order", "track": "Track parcel", "return": "Check window"},
+    ),
 }
-"""The expert's thought before its step. The words differ between the states, so that imitating them takes to tell the
-states apart; which step follows is as open as the slice leaves it."""
+"""The expert's thought before its step. The verbs differ between the states, so that imitating them takes to tell the
+states apart; which step follows is as open as the slice leaves it. The noun follows from the verb and tells the step,
+so that a small model soon learns to do what it thought."""
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
 _HINT = "That is not what I asked for."
 
@@ -63,6 +72,11 @@ def state_of(task: str) -> OrderStatus:
     return STATES[index % len(STATES)]
 
 
+def part_of(slice_: ShortSlice, split: Split) -> Part:
+    """The vocabulary of a slice's split. That for tests is of `fitting` alone."""
+    return "validation" if split == "test" and slice_ != "fitting" else split
+
+
 def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
     """The database, the customer and the wish of a task, the same in every process.
 
@@ -70,7 +84,7 @@ def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
         LookupError: There is no such task.
     """
     split, index = SHORT_TASKS[slice_].parse(task)
-    words = VOCABULARIES[split]
+    words = VOCABULARIES[part_of(slice_, split)]
     rng = Random(f"{task}/{seed}")
     database = make_empty_database(rng, words.stock, users=1, products=2)
     (customer,) = database.users.values()
@@ -99,7 +113,7 @@ def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
 
 
 def _small_order(draft: Draft, state: OrderStatus, words: Vocabulary) -> Order:
-    """An order with one line, and with a number and days of the split's own."""
+    """An order with one line, and with a number and days of the part's own."""
     orders, days = draft.database.orders, draft.rng.choice(words.days)
     order = draft.order(state, lines=1, delivered_days_ago=RETURN_DAYS - days if state == "delivered" else None)
     if order.shipment is not None:

@@ -1,4 +1,7 @@
-"""What short tasks are made of, for training and for tests: the two splits share no wording, name, number or day."""
+"""What short tasks are made of: training, validation and test share no wording, name, product, number or day.
+
+Validation is for choosing settings, test for the measurement that is reported.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from mcp_servers.kit import Split
 from mcp_servers.retail.generate import FIRST_NAMES, LAST_NAMES, PRODUCTS, Stock
 
+Part = Literal["train", "validation", "test"]
 Step = Literal["cancel", "track", "return"]
 
 _DAYS = Random("days").sample(range(1, 31), 30)
@@ -18,7 +21,7 @@ _NUMBERS = Random("order numbers").sample(range(100, 1000), 900)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vocabulary:
-    """The parts that a split's tasks are drawn from."""
+    """What a part's tasks are drawn from."""
 
     greetings: tuple[str, ...]
     introductions: tuple[str, ...]
@@ -35,7 +38,7 @@ class Vocabulary:
     """Of orders, after the letter."""
 
 
-VOCABULARIES: dict[Split, Vocabulary] = {
+VOCABULARIES: dict[Part, Vocabulary] = {
     "train": Vocabulary(
         greetings=("Hello!", "Hi there,", "Good morning.", "Hello,", "Good day.", "Dear team,"),
         introductions=(
@@ -66,10 +69,10 @@ VOCABULARIES: dict[Split, Vocabulary] = {
         ),
         closings=("Thank you!", "Thanks, that was all."),
         stock=Stock(first_names=FIRST_NAMES[:16], last_names=LAST_NAMES[:15], products=PRODUCTS[:11]),
-        days=tuple(_DAYS[8:]),
-        numbers=tuple(_NUMBERS[200:]),
+        days=tuple(_DAYS[14:]),
+        numbers=tuple(_NUMBERS[350:]),
     ),
-    "test": Vocabulary(
+    "validation": Vocabulary(
         greetings=("Greetings,", "Good evening.", "Hey!", "Good afternoon,"),
         introductions=("{name} speaking.", "You are talking to {name}.", "The name's {name}.", "It's {name} again."),
         wishes={
@@ -93,6 +96,52 @@ VOCABULARIES: dict[Split, Vocabulary] = {
         ),
         closings=("Perfect, bye.", "Lovely, cheers."),
         stock=Stock(first_names=FIRST_NAMES[16:], last_names=LAST_NAMES[15:], products=PRODUCTS[11:]),
+        days=tuple(_DAYS[8:14]),
+        numbers=tuple(_NUMBERS[200:350]),
+    ),
+    "test": Vocabulary(
+        greetings=("Salutations,", "Good day to you!", "Hello there;", "Hi team!", "To customer service:"),
+        introductions=(
+            "{name}, writing to you.", "Signed: {name}.", "I go by {name}.", "Customer {name}, once more.",
+            "Account holder: {name}.",
+        ),
+        wishes={
+            "cancel": (
+                "rescind what I bought yesterday", "take my purchase off the books", "back out of the deal for me",
+                "see that nothing is charged or sent", "revoke the thing I paid for",
+            ),
+            "track": (
+                "pin down when the courier knocks", "forecast its appearance at my door",
+                "report how far away the goods are", "name the date on which it lands here",
+                "trace where the carton has got to",
+            ),
+            "return": (
+                "explain how late I could still hand the goods in", "quote me the end of the refund period",
+                "verify that sending this stuff home to you is allowed", "state by which date I must decide to keep it",
+                "clarify if my chance for money back has lapsed",
+            ),
+        },
+        requests=(
+            "It would be great to have you {}; otherwise {}; otherwise {}.",
+            "You choose, as the situation demands: {}, {}, {}.",
+            "One favour, the one that can be done: {} / {} / {}.",
+            "Is it feasible to {}? Or to {}? Or at least to {}? Pick what works.",
+            "Have a look and then {}, or {}, or {}. I trust your judgement.",
+        ),
+        closings=("Wonderful, so long.", "Cool, that settles it."),
+        stock=Stock(
+            first_names=("Agnieszka", "Bruno", "Cosima", "Dmitri", "Esme", "Florian", "Gwen", "Haruto", "Isolde"),
+            last_names=(
+                "Abernathy", "Bukowski", "Cheng", "Delgado", "Eastwood", "Fitzroy", "Gruber", "Hashimoto", "Iqbal",
+            ),
+            products=(
+                ("Garden Hose", "outdoor", 36, (("length", ("10 m", "20 m", "30 m")), ("colour", ("black", "yellow")))),
+                ("Picture Frame", "home", 18, (("size", ("small", "medium", "large")), ("colour", ("oak", "white")))),
+                ("Rice Cooker", "kitchen", 66, (("volume", ("0.6 l", "1.1 l", "1.8 l")), ("colour", ("steel", "red")))),
+                ("Yoga Mat", "sport", 31, (("colour", ("sand", "moss", "indigo")), ("length", ("170 cm", "185 cm")))),
+                ("Chess Set", "games", 54, (("material", ("beech", "maple", "marble")), ("size", ("small", "medium")))),
+            ),
+        ),
         days=tuple(_DAYS[:8]),
         numbers=tuple(_NUMBERS[:200]),
     ),

@@ -21,6 +21,8 @@ COMMANDS = {
     "new-server": "Write a new environment: a working server, its YAML, rows, a test and a README.",
     "data": "Write an environment's tasks as rows for verl, or examine rows before a run.",
     "run": "Evaluate: roll environments out without a trainer.",
+    "compare": "Compare two runs over the rows that both played.",
+    "rescore": "Score recorded trajectories again, under a changed reward.",
     "trace": "Read recorded trajectories.",
     "bench": "Measure what the gateway costs on this machine.",
 }

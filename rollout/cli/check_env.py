@@ -15,6 +15,7 @@ from rollout.contract import Options, Outcome, Report, check_environment
 from rollout.environment.config import load_environment
 from rollout.environment.harness import ListedTask
 from rollout.loop.agent import build_agent
+from rollout.loop.reward import check_reward
 
 _COLOURS = {Outcome.HOLDS: "green", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
 
@@ -38,6 +39,7 @@ def check_env(
         raise ConfigError("a seed without a task", key="--seed", remedy="add --task, or leave both out")
     loaded = load_environment(environment, environments_dir)
     build_agent(loaded)
+    check_reward(loaded)
     item = None if task is None else ListedTask(task=task, seed=seed or 0)
     report = anyio.run(check_environment, loaded, Options(tasks=tasks, task=item, user_varies=user_varies))
     if as_json:

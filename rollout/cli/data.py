@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -18,25 +17,29 @@ from rich.text import Text
 from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError, faults_of
 from rollout.cli.options import AsJson, EnvironmentsDir, plain_table, print_json, print_result
+from rollout.environment.agent_loops import read_agent_loops
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.parquet import write_parquet
 from rollout.environment.row_validation import (
     AGENT,
     STOCK_AGENT,
+    VERL_AGENTS,
     Row,
     RowProblem,
     Schemas,
-    column_problems,
+    agent_problems,
     environment_problem,
     environment_problems,
     prompt_lengths,
     read_task_rows,
     shared_indices,
+    source_problems,
     task_problems,
 )
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Task
+from rollout.tokens.chat_template import ChatTemplate
 
 MOST_SHOWN = 20
 
@@ -61,6 +64,9 @@ def data(
     max_prompt_length: Annotated[
         int | None, typer.Option(min=1, help="--check: how long a prompt may be, in tokens.")
     ] = None,
+    agent_loops: Annotated[
+        Path | None, typer.Option(help="--check: agent loops of your own, verl's agent_loop_config_path.")
+    ] = None,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
@@ -72,7 +78,8 @@ def data(
         if environment is not None or output is not None:
             raise ConfigError("examines a file and writes none", key="--check", remedy="leave ENVIRONMENT and -o out")
         measure = _measure(tokenizer, max_prompt_length)
-        return _check(check, environments_dir, tool_config, measure, as_json=as_json)
+        agents = {AGENT, STOCK_AGENT, *VERL_AGENTS, *(read_agent_loops(agent_loops) if agent_loops else ())}
+        return _check(check, environments_dir, tool_config, measure, agents, as_json=as_json)
     if environment is None or output is None:
         missing = "ENVIRONMENT" if environment is None else "-o"
         raise ConfigError("is not given", key=missing, remedy="mcp-rollout data ENVIRONMENT -o FILE, or --check FILE")
@@ -109,22 +116,28 @@ def _measure(tokenizer: str | None, max_prompt_length: int | None) -> Measure | 
         raise ConfigError("lengths need both", key=key, remedy="give --tokenizer MODEL and --max-prompt-length N")
     if tokenizer is None or max_prompt_length is None:
         return None
-    try:
-        from rollout.tokens.counting import prompt_length
-        from rollout.tokens.verl_builder import load_tokens
-    except ImportError as error:
-        remedy = "pip install -c constraints/cpu.txt '.[verl]'"
-        raise ConfigError("needs verl and transformers", key="--tokenizer", remedy=remedy) from error
-    length = partial(prompt_length, load_tokens(tokenizer, key="--tokenizer"))
+    template = ChatTemplate(tokenizer)
+
+    def length(task: Task, tools: Sequence[Mapping[str, Any]]) -> int:
+        return template.count_prompt(task.prompt, tools)
+
     return lambda rows, schemas: prompt_lengths(rows, schemas, length, limit=max_prompt_length)[1]
 
 
 def _check(
-    file: Path, environments_dir: Path | None, tool_config: Path | None, measure: Measure | None, *, as_json: bool
+    file: Path,
+    environments_dir: Path | None,
+    tool_config: Path | None,
+    measure: Measure | None,
+    agents: Collection[str],
+    *,
+    as_json: bool,
 ) -> int:
     lock = read_lock(tool_config) if tool_config else []
     rows, problems = read_task_rows(file, agents=(AGENT, STOCK_AGENT))
-    problems += column_problems(file)
+    remedy = "--agent-loops names the file that registers your own"
+    problems += agent_problems(file, agents, default_agent=AGENT, remedy=remedy)
+    problems += source_problems(file)
     if shared := shared_indices(rows):
         problem = f"{shared} rows have no number of their own: they are traced and sampled as one row"
         problems.append(

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -31,6 +32,7 @@ from rollout.cli.options import (
 from rollout.doctor.call_option import check_call_options, parse_call_option
 from rollout.doctor.examination import OnProgress, Options
 from rollout.doctor.examine import examine
+from rollout.doctor.fix import write_fixed
 from rollout.doctor.report import ServerReport
 from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
@@ -51,16 +53,25 @@ def doctor(
         typer.Option(metavar="[SERVER/]TOOL=JSON", help="A call that probes may make; may be repeated."),
     ] = None,
     allow_writes: Annotated[
-        bool, typer.Option("--allow-writes", help="Probes may call every tool, not only those annotated read-only.")
+        bool,
+        typer.Option("--allow-writes", help="Probes may also write to servers behind a url or with credentials."),
     ] = False,
+    allow_outside: Annotated[
+        bool,
+        typer.Option("--allow-outside", help="Probes may call tools that reach the network or other processes."),
+    ] = False,
+    fix: Annotated[
+        Path | None,
+        typer.Option(metavar="COPY", help="Write a copy of FILE with scopes, ${lease.dir} and timeouts as found."),
+    ] = None,
     at_a_time: Annotated[int, typer.Option(min=1, help="Servers examined at a time; 1 for exact latencies.")] = 4,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Find out whether servers can be trained against, and under which scope.
 
-    Exit status 0 where all can, 1 where one cannot, 3 where the probes could not find out; the report then lists the
-    options to add.
+    Stdio servers are probed on copies of their data, in processes that can write nowhere else. Exit status 0 where all
+    can, 1 where one cannot, 3 where the probes could not find out; the report then lists the options to add.
     """
     target = load_target(file, environments_dir, all_valid=False)
     chosen = _chosen(target, server or [])
@@ -70,25 +81,39 @@ def doctor(
     options = Options(
         call_options=tuple(parse_call_option(text, chosen) for text in call or ()),
         allow_writes=allow_writes,
+        allow_outside=allow_outside,
         counter=load_counter(tokenizer),
         at_a_time=at_a_time,
         key=target.key,
     )
+    if fix is not None and target.environment is not None:
+        raise ConfigError(
+            "an environment is not written", file=target.source, key="--fix", remedy="give a servers file"
+        )
+    finished: dict[str, ServerReport] = {}
+    interrupted = False
     try:
         anyio.run(partial(check_call_options, config, options.call_options, source=target.source))
-        reports = anyio.run(_examine, target, config, options, as_json) if config.servers else []
+        if config.servers:
+            anyio.run(_examine, target, config, options, as_json, finished)
     except KeyboardInterrupt:
-        typer.echo("interrupted: no report; --server NAME examines one server alone", err=True)
-        return INTERRUPTED
-    by_name = {report.server: report for report in reports}
+        interrupted = True
+        left = ", ".join(name for name in config.servers if name not in finished)
+        typer.echo(f"interrupted; without a report: {left} (--server NAME examines one alone)", err=True)
+    by_name = dict(finished)
     by_name |= {name: _invalid_entry(name, fault) for name, fault in target.faults.items() if name in chosen}
-    reports = [by_name[name] for name in chosen]
+    reports = [by_name[name] for name in chosen if name in by_name]
     fits = {report.fit for report in reports}
     fit = False if False in fits else None if None in fits else True
     if as_json:
         print_json({"file": target.source, "fit": fit, "servers": [report.as_json() for report in reports]})
     else:
         print_reports(reports, Console())
+    if fix is not None:
+        for line in write_fixed(target.source, fix, target.key, reports):
+            typer.echo(f"{fix}: {line}", err=True)
+    if interrupted:
+        return INTERRUPTED
     return 0 if fit else UNKNOWN if fit is None else UNFIT
 
 
@@ -110,11 +135,13 @@ def _chosen(target: Target, names: list[str]) -> list[str]:
     return [name for name in known if not names or name in names]
 
 
-async def _examine(target: Target, config: GatewayConfig, options: Options, as_json: bool) -> list[ServerReport]:
+async def _examine(
+    target: Target, config: GatewayConfig, options: Options, as_json: bool, finished: dict[str, ServerReport]
+) -> None:
     if target.environment is not None:
         options = replace(options, task=await _task(target.environment))
     with _progress(len(config.servers), as_json=as_json) as on_progress:
-        return await examine(config, options, on_progress=on_progress)
+        await examine(config, options, on_progress=on_progress, finished=finished)
 
 
 @contextmanager

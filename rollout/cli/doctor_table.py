@@ -44,6 +44,7 @@ def _print_server(report: ServerReport, console: Console) -> None:
     grid = Table.grid(padding=(0, 1, 0, 2))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
+    grid.add_row("verdict", Text(report.verdict, "bold"))
     for problem in report.problems:
         grid.add_row("unfit", Text(problem, "red"))
     if report.unknown:
@@ -64,7 +65,9 @@ def _print_server(report: ServerReport, console: Console) -> None:
     if report.killed is not None:
         grid.add_row("killed", Text(report.killed.said))
     if report.withheld:
-        grid.add_row("not called", Text(", ".join(report.withheld)))
+        grid.add_row("not called", Text("; ".join(f"{tool}: {reason}" for tool, reason in report.withheld.items())))
+    for finding in report.flaky:
+        grid.add_row("flaky", Text(finding, "yellow"))
     for note in report.notes[:_MOST_NOTES]:
         grid.add_row("note", Text(note))
     if len(report.notes) > _MOST_NOTES:

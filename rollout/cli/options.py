@@ -43,6 +43,11 @@ INTERRUPTED = 130
 """Exit status after SIGINT, as in shells."""
 
 
+def none_found(directory: Path, where: str | None) -> str:
+    """What a command says that found no trajectory."""
+    return f"{directory}: no traces here" if where is None else f"{directory}: none of these"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """What a FILE argument names: servers, with the environment around them if there is one."""

@@ -6,19 +6,20 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 import typer
-from rich.console import Console
-from rich.progress import Progress
+from pydantic import TypeAdapter, ValidationError
 
+from gateway.cassette.replaying import Missing
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
+from rollout.cli.cassettes import Cassettes, Record, ReplayFrom, ReplayMissing
+from rollout.cli.live import ProgressEvery, shown_live
 from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
 from rollout.collector import tune_collector
@@ -30,16 +31,17 @@ from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
-from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
-from rollout.evaluation.resume import RunKey, Settings, compare_settings, engine_settings, is_done, keep_settings
+from rollout.evaluation.outcome import Outcome
+from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
+from rollout.evaluation.resume import Settings, compare_settings, engine_settings, keep_settings
 from rollout.evaluation.run_record import evaluation_record
 from rollout.loop.agent import build_agent
+from rollout.loop.reward import check_reward
 from rollout.loop.thinking import check_thoughts
+from rollout.telemetry import export_spans
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore, read_traces
-
-DEFAULT_RESPONSE_TOKENS = 65536
 
 app = typer.Typer(add_completion=False)
 
@@ -48,7 +50,11 @@ app = typer.Typer(add_completion=False)
 def run(
     environments: Annotated[list[str], typer.Argument(metavar="ENV...", help="Environments: YAML files or names.")],
     engine: Annotated[
-        str, typer.Option(help="expert, random, none, a model's directory, or the URL of an SGLang or vLLM server.")
+        str,
+        typer.Option(
+            help="expert, random, none, recorded:DIR (stored traces), a model's directory, the URL of an SGLang or "
+            "vLLM server, chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],
     rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
@@ -57,7 +63,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
     response_tokens: Annotated[
-        int | None, typer.Option(min=1, help=f"Token budget after the prompt; {DEFAULT_RESPONSE_TOKENS} by default.")
+        int | None, typer.Option(min=1, help="Token budget after the prompt; by default what the engine has room for.")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of one turn.")] = None,
     temperature: Annotated[float, typer.Option(min=0, help="For models; 0 takes the likeliest token.")] = 1.0,
@@ -74,10 +80,19 @@ def run(
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The environment variable that holds the server's key.")
     ] = None,
+    model: Annotated[str | None, typer.Option(help="Of a chat API: the model's name.")] = None,
+    body: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Of a chat API: further keys of its requests; null removes one.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Of a model in process: cpu, cuda, cuda:1.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved by default.")
     ] = None,
+    record: Record = None,
+    replay: ReplayFrom = None,
+    replay_missing: ReplayMissing = Missing.FAIL,
+    progress_every: ProgressEvery = 10.0,
+    otel: Annotated[bool, typer.Option("--otel", help="Send spans as OTEL_EXPORTER_OTLP_ENDPOINT says.")] = False,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
@@ -90,6 +105,7 @@ def run(
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
     for environment in loaded:
         build_agent(environment)
+        check_reward(environment)
         if engine not in WITHOUT_MODEL:
             check_thoughts(environment, tool_format)
         if concurrency > environment.max_sessions:
@@ -108,6 +124,9 @@ def run(
         device=device,
         dtype=dtype,
         max_sequences=concurrency,
+        model=model,
+        max_tokens=max_tokens,
+        body=_json_object(body),
     )
     settings: Settings = {"split": split, "response-tokens": response_tokens, "max-tokens": max_tokens}
     settings |= engine_settings(options)
@@ -115,21 +134,36 @@ def run(
         _play,
         loaded,
         options,
-        Lengths(response_tokens=response_tokens or DEFAULT_RESPONSE_TOKENS, tokens_per_turn=max_tokens),
+        response_tokens=response_tokens,
         out=out,
         recorded=_recorded(out, resume=resume),
         settings=settings,
         split=split,
         rows=rows,
         samples=samples,
+        cassettes=Cassettes(record=record, replay=replay, missing=replay_missing),
+        progress_every=progress_every,
     )
+    stop_spans = export_spans(key="--otel") if otel else None
     try:
         played = anyio.run(play)
     except KeyboardInterrupt:
         typer.echo(_interrupted(out), err=True)
         return INTERRUPTED
+    finally:
+        if stop_spans is not None:
+            stop_spans()
     total = print_report(played, loaded, out=out, split=split, samples=samples, success_at=success_at, as_json=as_json)
     return int(total.failed > 0)
+
+
+def _json_object(text: str | None) -> dict[str, Any]:
+    """Raises ConfigError: the text is not a JSON object."""
+    try:
+        return TypeAdapter(dict[str, Any]).validate_json(text or "{}")
+    except ValidationError as error:
+        remedy = """write it as in --body '{"max_completion_tokens": 2000}'"""
+        raise ConfigError("is no JSON object", key="--body", remedy=remedy) from error
 
 
 def _api_key(variable: str | None) -> str | None:
@@ -141,17 +175,17 @@ def _api_key(variable: str | None) -> str | None:
     return api_key
 
 
-def _recorded(out: Path, *, resume: bool) -> list[Trace]:
+def _recorded(out: Path, *, resume: bool) -> list[Outcome]:
     if out.exists() and not out.is_dir():
         raise ConfigError("is a file", file=out, key="--out", remedy="name a directory")
-    recorded = list(read_traces(out)) if out.is_dir() else []
+    recorded = list(map(Outcome.of, read_traces(out))) if out.is_dir() else []
     if recorded and not resume:
         raise ConfigError("holds traces already", file=out, key="--out", remedy="add --resume or name another")
     return recorded
 
 
 def _interrupted(out: Path) -> str:
-    kept = sum(is_done(trace) for trace in read_traces(out)) if out.is_dir() else 0
+    kept = sum(outcome.is_done for outcome in map(Outcome.of, read_traces(out))) if out.is_dir() else 0
     trajectories = f"{kept} {'trajectory is' if kept == 1 else 'trajectories are'} kept in {out}"
     return f"interrupted: {trajectories}; the same command with --resume plays the rest"
 
@@ -159,18 +193,21 @@ def _interrupted(out: Path) -> str:
 async def _play(
     environments: Sequence[Environment],
     options: EngineOptions,
-    lengths: Lengths,
     *,
+    response_tokens: int | None,
     out: Path,
-    recorded: Sequence[Trace],
+    recorded: Sequence[Outcome],
     settings: Settings,
     split: str,
     rows: int | None,
     samples: int,
+    cassettes: Cassettes,
+    progress_every: float,
 ) -> Played:
     """Play the rows that are not recorded yet; a failed trajectory of an earlier run is played again."""
     store = TraceStore(out, key="--out")
     async with AsyncExitStack() as stack:
+        recorder, replay = stack.enter_context(cassettes.opened())
         engine = await stack.enter_async_context(opened_engine(options))
         _check(engine, environments, out, recorded)
         store.check()
@@ -179,7 +216,7 @@ async def _play(
         runs: dict[str, RunRecord] = {}
         jobs: list[Job] = []
         for environment in environments:
-            gateway = await stack.enter_async_context(opened_environment(environment))
+            gateway = await stack.enter_async_context(opened_environment(environment, record=recorder, replay=replay))
             gateways[environment.name] = gateway
             tasks = await environment_tasks(environment, gateway, split, rows)
             if isinstance(engine, ModelEngine) and tasks:
@@ -187,57 +224,60 @@ async def _play(
                 engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)
             jobs += jobs_of(environment, tasks, samples, engine.name, split)
             runs[environment.name] = await anyio.to_thread.run_sync(
-                evaluation_record, environment, gateway, options, engine.name, settings
+                evaluation_record, environment, gateway, options, engine, settings
             )
         tune_collector()
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)
-        done = {RunKey.of(trace.task, trace.origin): trace for trace in recorded if is_done(trace)}
+        done = {outcome.key: outcome for outcome in recorded if outcome.is_done}
         wanted = {job.key for job in jobs}
-        traces = [trace for key, trace in done.items() if key in wanted]
-        resumed = frozenset(trace.id for trace in traces)
-        attempts = Counter(RunKey.of(trace.task, trace.origin) for trace in recorded)
+        outcomes = [outcome for key, outcome in done.items() if key in wanted]
+        resumed = frozenset(outcome.trace for outcome in outcomes)
+        attempts = Counter(outcome.key for outcome in recorded)
         todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
-        # Progress is drawn on standard error, and only where that is a terminal.
-        with Progress(console=Console(stderr=True)) as progress:
-            label = f"{', '.join(gateways)} / {engine.name}"
-            bar = progress.add_task(label, total=len(jobs), completed=len(traces))
 
-            def finished(trace: Trace) -> None:
-                traces.append(trace)
-                progress.advance(bar)
+        def finished(trace: Trace) -> None:
+            outcomes.append(Outcome.of(trace))
 
+        showing = shown_live(
+            f"{', '.join(gateways)} / {engine.name}",
+            store.heartbeat.progress.activity,
+            total=len(jobs),
+            earlier=len(outcomes),
+            every_s=progress_every,
+        )
+        async with showing:
             await play_all(
                 todo,
                 gateways=gateways,
                 engine=engine,
-                lengths=replace(lengths, context_tokens=engine.context_tokens),
+                lengths=lengths_for(engine, response_tokens=response_tokens, tokens_per_turn=options.max_tokens),
                 store=store,
                 runs={name: store.describe(record) for name, record in runs.items()},
                 concurrency=min(options.max_sequences, len(todo)),
                 finished=finished,
             )
         store.close()
-        notes = [*engine.notes, *_notes_on_trees(traces)]
-        return Played(engine=engine.name, notes=notes, traces=traces, resumed=resumed)
+        notes = [*engine.notes, *_notes_on_trees(outcomes)]
+        return Played(engine=engine.name, notes=notes, outcomes=outcomes, resumed=resumed)
 
 
-def _notes_on_trees(traces: Sequence[Trace]) -> list[str]:
-    names = sorted({trace.task.environment for trace in traces if trace.origin.parent is not None})
+def _notes_on_trees(outcomes: Sequence[Outcome]) -> list[str]:
+    names = sorted({outcome.key.environment for outcome in outcomes if outcome.has_branched})
     return [
         f"{name}: leaves of a tree share beginnings, so pass@k is not that of independent samples" for name in names
     ]
 
 
-def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Trace]) -> None:
+def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Outcome]) -> None:
     if isinstance(engine, WithoutModel):
         for environment in environments:
             engine.check(environment)
-    if others := {trace.origin.engine for trace in recorded} - {engine.name}:
+    if others := {outcome.key.engine for outcome in recorded} - {engine.name}:
         problem = f"holds traces of engine {', '.join(sorted(others))}"
         raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
     agents = {environment.name: environment.agent for environment in environments}
-    for trace in recorded:
-        if trace.agent != agents.get(trace.task.environment, trace.agent):
-            problem = f"holds traces of {trace.task.environment} by another agent, or by this one with other arguments"
+    for outcome in recorded:
+        if outcome.agent != agents.get(outcome.key.environment, outcome.agent):
+            problem = f"holds traces of {outcome.key.environment} by another agent, or by this one with other arguments"
             raise ConfigError(problem, file=out, key="--out", remedy="name another directory")

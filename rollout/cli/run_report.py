@@ -12,8 +12,8 @@ from rich.table import Table
 from rollout.cli.options import print_json
 from rollout.environment.config import Environment
 from rollout.evaluation.estimates import Estimate
+from rollout.evaluation.outcome import Outcome
 from rollout.evaluation.summary import Summary, summarise
-from rollout.trace.record import Trace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class Played:
 
     engine: str
     notes: Sequence[str]
-    traces: Sequence[Trace]
+    outcomes: Sequence[Outcome]
     resumed: frozenset[str]
     """Ids of trajectories that earlier runs played."""
 
@@ -39,14 +39,14 @@ def print_report(
 ) -> Summary:
     """Print the summaries, and return that of all environments together."""
 
-    def summary(traces: Sequence[Trace], parts: Sequence[str] = ()) -> Summary:
-        resumed = sum(trace.id in played.resumed for trace in traces)
-        return summarise(traces, resumed=resumed, samples=samples, success_at=success_at, parts=parts)
+    def summary(outcomes: Sequence[Outcome], parts: Sequence[str] = ()) -> Summary:
+        resumed = sum(outcome.trace in played.resumed for outcome in outcomes)
+        return summarise(outcomes, resumed=resumed, samples=samples, success_at=success_at, parts=parts)
 
-    total = summary(played.traces)
+    total = summary(played.outcomes)
     each = {
         environment.name: summary(
-            [trace for trace in played.traces if trace.task.environment == environment.name],
+            [outcome for outcome in played.outcomes if outcome.key.environment == environment.name],
             environment.reward.reported,
         )
         for environment in environments

@@ -1,4 +1,4 @@
-"""`trace`: recorded trajectories listed, shown, compared, searched, counted and exported."""
+"""`trace`: recorded trajectories listed, shown, compared, searched, counted, exported and watched."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import typer
 from rich.console import Console
 
 from gateway.errors import ConfigError
-from rollout.cli.options import AsJson, TraceDirectory, Where, print_json
+from rollout.cli.options import AsJson, TraceDirectory, Where, none_found, print_json
 from rollout.cli.trace_export import export
 from rollout.cli.trace_list import print_entries
 from rollout.cli.trace_stats import stats
+from rollout.cli.trace_view import explain, view
+from rollout.cli.trace_watch import watch
 from rollout.trace.entries import COLUMNS, Entry
 from rollout.trace.journal import to_json
 from rollout.trace.reader import Traces
 from rollout.trace.search import searched
 from rollout.trace.tokens import token_lines
-from rollout.trace.trained import read_trained
 from rollout.trace.transcript import difference
 from rollout.trace.view import render
 
@@ -53,7 +54,7 @@ def ls(
                 print_json({name: entry[name] for name in shown})
             return 0
         if not print_entries(entries, shown, traces.widths(shown, where)):
-            typer.echo(f"{directory}: no traces here" if where is None else f"{directory}: none of these", err=True)
+            typer.echo(none_found(directory, where), err=True)
     return 0
 
 
@@ -99,10 +100,11 @@ def show(
             if as_json:
                 typer.echo(to_json(trace).decode())
             elif tokens:
-                for line in token_lines(trace, read_trained(traces.home_of(entry), trace=trace.id)):
+                for line in token_lines(trace, traces.trained(entry)):
                     typer.echo(line)
             else:
-                console.print(render(trace, full=full))
+                # In a pipe no line is broken, so that what is shown can be searched and copied.
+                console.print(render(trace, full=full, boxed=console.is_terminal), soft_wrap=not console.is_terminal)
     return 0
 
 
@@ -143,7 +145,10 @@ def grep(
 
 
 app.command()(stats)
+app.command()(watch)
 app.command()(export)
+app.command()(view)
+app.command()(explain)
 
 _PLACE = ("id", "run", "began_at")
 

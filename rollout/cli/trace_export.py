@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -23,15 +23,24 @@ from rollout.trace.archive import write_archive
 from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
+from rollout.trace.run_record import TokenIds, read_run_records
+from rollout.trace.trained import SUFFIX, export_trained
+from rollout.viewer.export import export_html
 
 
 def export(
     directory: TraceDirectory,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write: JSON lines, or Parquet.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file to write: JSON lines, or Parquet.")
+    ] = None,
     sft: Annotated[bool, typer.Option("--sft", help="As conversations for supervised training.")] = False,
     parquet: Annotated[
         bool, typer.Option("--parquet", help="As columns for DuckDB, pandas, polars or datasets, see docs/traces.md.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="As the page of `trace view`, in a directory that opens without a server."),
+    ] = None,
     where: Where = None,
     preferences: Annotated[
         bool, typer.Option("--preferences", help="As pairs of a better and a worse trajectory of the same row.")
@@ -44,41 +53,75 @@ def export(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids.",
+            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids. "
+            "With --html: the model whose tokenizer has the texts of tokens, instead of the recorded one.",
         ),
     ] = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
-    """Write trajectories: those worth imitating, pairs, or columns. Exit status 1 where there is none."""
-    if sft + preferences + parquet != 1:
-        remedy = "add --sft, --preferences or --parquet, one of them"
+    """Write trajectories: those worth imitating, pairs, columns, or a page. Exit status 1 where there is none."""
+    if sft + preferences + parquet + (html is not None) != 1:
+        remedy = "add --sft, --preferences, --parquet or --html, one of them"
         raise ConfigError("say what to export as", key="--sft", remedy=remedy)
+    if html is not None:
+        return _as_page(directory, html, where, tokenizer, as_json=as_json)
+    if output is None:
+        raise ConfigError("which file?", key="-o", remedy="name the file to write")
     with Traces(directory) as traces:
-        chosen = traces.traces(where=where)
         if parquet:
-            rows = _as_columns(output, chosen)
-            print_result({"path": str(output), "rows": rows}, f"{output}: {rows} trajectories", as_json=as_json)
-            return int(rows == 0)
+            return _export_columns(traces, where, output, as_json=as_json)
+        chosen = traces.traces(where=where)
         tools = recorded_schemas(traces, tool_config, environments_dir)
         if sft:
             check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer)}
-            exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, **check)
+            records = read_run_records(directory)
+            text_only = {name for name, record in records.items() if record.token_ids is TokenIds.BYTES}
+            exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, text_only=text_only, **check)
         else:
             exported = export_preferences(chosen, output, tools=tools, min_margin=min_margin)
     kind = "conversations" if sft else "pairs"
     as_ids = f"; {ids_path(output)}: {exported.as_ids} trajectories as ids" if exported.as_ids else ""
     text = f"{output}: {exported.rows} {kind}{as_ids}; {exported.left_out} trajectories left out"
+    if exported.without_ids:
+        text += f", {exported.without_ids} of them because they are no plain conversation and have no model's token ids"
     print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)
     return int(exported.rows + exported.as_ids == 0)
 
 
-def _as_columns(output: Path, traces: Iterable[Trace]) -> int:
+def _as_page(directory: Path, output: Path, where: str | None, tokenizer: str | None, *, as_json: bool) -> int:
     try:
-        return write_archive(output, traces)
+        with Traces(directory) as traces:
+            texts = None if tokenizer is None else Path(tokenizer)
+            rows = export_html(traces, output, where=where, tokenizer=texts)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or error}", file=output, key="--html") from error
+    page = output / "index.html"
+    print_result({"path": str(page), "rows": rows}, f"{page}: {rows} trajectories", as_json=as_json)
+    return int(rows == 0)
+
+
+def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:
+    ids: set[str] = set()
+    homes: set[Path] = set()
+
+    def chosen() -> Iterator[Trace]:
+        for entry in traces.entries(where=where, columns=["id", "run", "began_at"]):
+            ids.add(entry["id"])
+            homes.add(traces.home_of(entry))
+            yield traces.read(entry)
+
+    beside = output.with_name(output.name.removesuffix(".parquet") + SUFFIX)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        rows = write_archive(output, chosen())
+        trained = export_trained(sorted(homes), beside, traces=ids)
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=output, key="-o") from error
+    text = f"{output}: {rows} trajectories" + (f"; {beside}: {trained} training samples" if trained else "")
+    print_result({"path": str(output), "rows": rows, "trained_rows": trained}, text, as_json=as_json)
+    return int(rows == 0)
 
 
 def _template_check(model: str) -> Reproduces:

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import typer
 
@@ -58,6 +58,9 @@ def _cell(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, float) and name in _NUMBERS:
         return format(value, _NUMBERS[name])
+    if isinstance(value, dict):
+        counts = cast("dict[str, float]", value)
+        value = {key: round(each, 3) for key, each in counts.items()}
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else str(value)

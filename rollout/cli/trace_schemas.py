@@ -10,7 +10,6 @@ import anyio
 
 from gateway.catalogue.tool_config import read_lock
 from rollout.environment.config import Environment, load_environment
-from rollout.environment.startup import opened_environment
 from rollout.trace.reader import Traces
 from rollout.trace.run_record import read_run_records
 
@@ -37,6 +36,9 @@ def recorded_schemas(traces: Traces, tool_config: Path | None, environments_dir:
 
 
 async def _offered_now(environments: Sequence[Environment]) -> Schemas:
+    # Only here: what connects to servers takes longer to import than a command that reads traces takes.
+    from rollout.environment.startup import opened_environment
+
     tools: Schemas = {}
     for environment in environments:
         async with opened_environment(environment) as gateway:

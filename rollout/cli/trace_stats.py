@@ -10,17 +10,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gateway.errors import ConfigError
 from rollout.cli.options import (
     AsJson,
     EnvironmentsDir,
     ToolConfig,
     TraceDirectory,
     Where,
+    none_found,
     plain_table,
     print_json,
 )
 from rollout.cli.trace_schemas import Schemas, recorded_schemas
+from rollout.tokens.chat_template import ChatTemplate
+from rollout.tokens.counting import trajectory_lengths
 from rollout.trace.breakdown import break_down, check_keys
 from rollout.trace.drift import Drift, calls_seen, drifts, siblings
 from rollout.trace.entries import Entry
@@ -61,6 +63,9 @@ def stats(
         if drift:
             played = (trace for trace in traces.traces(where=where) if not trace.is_withdrawn)
             drifted = drifts((siblings(trace), calls_seen(trace)) for trace in played)
+    if not found.trajectories and not found.withdrawn and not as_json:
+        typer.echo(none_found(directory, where), err=True)
+        return 1
     if as_json:
         shown = {"drifted_calls": len(drifted), "drift_example": str(drifted[0]) if drifted else None} if drift else {}
         print_json(asdict(found) | shown)
@@ -75,8 +80,11 @@ def _print_breakdown(traces: Traces, keys: Sequence[str], where: str | None, *, 
         for row in rows:
             print_json(row)
         return int(not rows)
+    if not rows:
+        typer.echo(none_found(traces.directory, where), err=True)
+        return 1
     table = plain_table()
-    for name in rows[0] if rows else ():
+    for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="left" if name in keys else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(_cell, row.values()))
@@ -84,7 +92,7 @@ def _print_breakdown(traces: Traces, keys: Sequence[str], where: str | None, *, 
     if not console.is_terminal:
         console.width = max(80, console.measure(table, options=console.options.update(width=100_000)).maximum)
     console.print(table)
-    return int(not rows)
+    return 0
 
 
 def _cell(value: Any) -> str:
@@ -95,17 +103,11 @@ def _cell(value: Any) -> str:
 
 def _counted_as(tokenizer: str, traces: Traces, where: str | None, tools: Schemas) -> Iterator[Entry]:
     """Entries with lengths in tokens of another model; reads the records."""
-    try:
-        from rollout.tokens.counting import trajectory_lengths
-        from rollout.tokens.verl_builder import load_tokens
-    except ImportError as error:
-        problem = f"counting as a model does needs {error.name}, which is not installed"
-        raise ConfigError(problem, key="--tokenizer", remedy="pip install 'mcp-rollout[verl]'") from error
-    tokens = load_tokens(tokenizer, key="--tokenizer")
+    template = ChatTemplate(tokenizer)
     for entry in traces.entries(where=where):
         if not entry["withdrawn"]:
             trace = traces.read(entry)
-            entry = measured(entry, trajectory_lengths(tokens, trace, offered_schemas(trace, tools)))
+            entry = measured(entry, trajectory_lengths(template, trace, offered_schemas(trace, tools)))
         yield entry
 
 

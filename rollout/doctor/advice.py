@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 
 from gateway.config.models import ServerConfig
 from gateway.leases.lease_dir import LEASE_DIR, names_lease_dir
 from gateway.types import TRAJECTORY_META, Scope
-from rollout.doctor.report import Advice, Isolation, IsolationVerdict
+from rollout.doctor.report import Advice, Isolation, IsolationVerdict, Verdict
+from rollout.doctor.throwaway import EntryChanges
 
-SAFE = frozenset({IsolationVerdict.APART, IsolationVerdict.STATELESS})
+_LEAKS, _APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
+_STATELESS, _UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN
 
 
 def own_scope(config: ServerConfig) -> Scope:
@@ -17,30 +20,52 @@ def own_scope(config: ServerConfig) -> Scope:
     return Scope.SESSION if config.url is not None else Scope.PROCESS
 
 
-def advise(config: ServerConfig, shared: Isolation | None, own: Isolation, *, modern: bool) -> Advice:
+def advise(
+    config: ServerConfig,
+    shared: Isolation | None,
+    own: Isolation,
+    *,
+    modern: bool,
+    files: tuple[str, ...] = (),
+    with_directory: tuple[Isolation, EntryChanges] | None = None,
+) -> Advice:
     """Advise the weakest scope that the probes show to be safe, or the strongest where they show nothing.
 
     Args:
         shared: The finding under scope `shared`; None where the server cannot be shared.
         own: The finding under `own_scope`.
         modern: Whether the protocol has no sessions.
+        files: Files that the server wrote and that outlive a lease.
+        with_directory: The finding with a directory for each lease, and the changes to the entry for that.
     """
     strongest = own_scope(config)
-    if own.finding is IsolationVerdict.LEAKS:
-        return Advice(scope=None, reason=f"{_how_to_isolate(config)}; {own.evidence}")
-    if shared is None:
-        return Advice(scope=strongest, reason=f"it names {LEASE_DIR}, a directory for each lease; {own.evidence}")
-    if shared.finding in SAFE:
-        return Advice(scope=Scope.SHARED, reason=shared.evidence)
-    if shared.finding is IsolationVerdict.LEAKS:
-        doubt = f" (and nothing shows that this is enough{_files(config)})"
-        doubt = "" if own.finding is IsolationVerdict.APART else doubt
-        return Advice(scope=strongest, reason=f"shared, it leaks: {shared.evidence}{doubt}")
+    if with_directory is not None and with_directory[0].finding in (_APART, _STATELESS):
+        found, changes = with_directory
+        shown = f" ({_few(files)})" if files else ""
+        reason = f"its leases share files{shown}; with {changes}, {found.evidence}"
+        return Advice(scope=strongest, reason=reason, verdict=Verdict.LEASE_DIR, changes=asdict(changes))
+    if own.finding is _LEAKS:
+        return Advice(scope=None, reason=f"{_how_to_isolate(config)}; {own.evidence}", verdict=Verdict.LEAKS)
+    if files:
+        reason = f"the strongest there is, not shown to be safe: it wrote {_few(files)}, which a later lease may read"
+        return Advice(scope=strongest, reason=reason, verdict=Verdict.UNKNOWN)
+    if own.finding is _APART:
+        if shared is not None and shared.finding is _APART:
+            return Advice(scope=Scope.SHARED, reason=shared.evidence, verdict=Verdict.SHARE)
+        why = f"it names {LEASE_DIR}, a directory for each lease; {own.evidence}" if shared is None else own.evidence
+        if shared is not None and shared.finding is _LEAKS:
+            why = f"shared, it leaks: {shared.evidence}"
+        return Advice(scope=strongest, reason=why, verdict=Verdict.OWN)
+    if own.finding is _STATELESS and (shared is None or shared.finding is _STATELESS):
+        reason = f"{own.evidence}; scope: shared is cheaper, if you know that it keeps nothing"
+        return Advice(scope=strongest, reason=reason, verdict=Verdict.STATELESS)
     caution = "; its protocol has no sessions, so that this is only a connection" if modern and config.url else ""
-    if own.finding in SAFE:
-        return Advice(scope=strongest, reason=f"sharing is not shown to be safe: {shared.evidence}{caution}")
-    reason = f"the strongest there is, not shown to be safe: {own.evidence}{caution}{_files(config)}"
-    return Advice(scope=strongest, reason=reason)
+    note = f"; state in files needs {LEASE_DIR} as well" if config.url is None else ""
+    if shared is not None and shared.finding is _LEAKS:
+        reason = f"shared, it leaks: {shared.evidence} (and nothing shows that this is enough{note})"
+        return Advice(scope=strongest, reason=reason, verdict=Verdict.UNKNOWN)
+    reason = f"the strongest there is, not shown to be safe: {own.evidence}{caution}{note}"
+    return Advice(scope=strongest, reason=reason, verdict=Verdict.UNKNOWN)
 
 
 def unproven(report_scope: str | None, isolation: Collection[Isolation], advice: Advice, config: ServerConfig) -> str:
@@ -49,9 +74,12 @@ def unproven(report_scope: str | None, isolation: Collection[Isolation], advice:
     Args:
         report_scope: The scope that the file states; None where it states none and the advised one is used.
     """
-    for scope in dict.fromkeys((advice.scope, report_scope)):
-        found = finding_under(scope, isolation, config) if scope is not None else None
-        if found is not None and found.finding is IsolationVerdict.UNKNOWN:
+    if advice.verdict is Verdict.UNKNOWN:
+        found = finding_under(str(advice.scope), isolation, config)
+        return f"under {advice.scope}: {found.evidence if found and found.finding is _UNKNOWN else advice.reason}"
+    if report_scope is not None:
+        found = finding_under(report_scope, isolation, config)
+        if found is not None and found.finding is _UNKNOWN:
             return f"under {found.scope}: {found.evidence}"
     return ""
 
@@ -63,9 +91,8 @@ def finding_under(scope: str, isolation: Collection[Isolation], config: ServerCo
     return next((found for found in isolation if found.scope == scope), None)
 
 
-def _files(config: ServerConfig) -> str:
-    """A note on files, which a process for each lease does not isolate."""
-    return f"; state in files needs {LEASE_DIR} as well" if config.url is None else ""
+def _few(files: tuple[str, ...]) -> str:
+    return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
 def _how_to_isolate(config: ServerConfig) -> str:

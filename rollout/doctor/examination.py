@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import anyio
 
-from gateway.config.models import GatewayConfig, Kind
+from gateway.config.models import GatewayConfig, Kind, LeaseDirConfig, ServerConfig, Start
 from gateway.errors import HarnessError
 from gateway.gateway import Gateway
 from gateway.leases.lease_dir import names_lease_dir
 from gateway.leases.session import Session
-from gateway.types import Audience, Role, Scope, ToolDefinition
-from rollout.doctor import fault_injection
-from rollout.doctor.advice import advise, finding_under, own_scope, unproven
+from gateway.types import Role, Scope, ToolDefinition
+from rollout.doctor import conclusion, fault_injection
+from rollout.doctor.advice import own_scope
 from rollout.doctor.fidelity import TokenCounter, examine_tools, schema_problems
-from rollout.doctor.isolation import Observation, observe, probe_call, slow_tools
-from rollout.doctor.plan import CallOption, Plan, new_word, plan_calls, suggested
-from rollout.doctor.report import Isolation, IsolationVerdict, Latency, ServerReport
-from rollout.doctor.verdict import ScopeProbe, determinism, own_verdict, scope_verdict, shared_verdict, uninformative
+from rollout.doctor.isolation import Answer, Run, Waits, foreign_calls, play
+from rollout.doctor.page import loopback_page
+from rollout.doctor.plan import CallOption, Permissions, ProbeCall, Script, new_word, plan_script
+from rollout.doctor.report import Latency, ServerReport
+from rollout.doctor.throwaway import Throwaway, why_not
+from rollout.doctor.tool_words import Hints, Sort, credentials_of
+from rollout.doctor.verdict import World
 from rollout.environment.harness import list_tasks
 
 
@@ -32,24 +37,25 @@ class Options:
 
     call_options: tuple[CallOption, ...] = ()
     allow_writes: bool = False
+    """Whether probes may write where the server has no throwaway place: behind a url, or with credentials."""
+    allow_outside: bool = False
+    """Whether probes may call tools that reach the network or other processes."""
     counter: TokenCounter | None = None
     task: tuple[str, int] | None = None
     """Task and seed that servers with a reset are reset to; None takes the server's first task."""
     calls: int = 20
     """Number of calls whose latency is measured."""
-    call_timeout_s: float = 5.0
+    call_timeout_s: float = 10.0
     """For each call of a probe; a server's own bound applies where it is shorter."""
     hang_timeout_s: float = 1.0
     """For a request to a stopped server."""
-    probe_timeout_s: float = 25.0
+    probe_timeout_s: float = 90.0
     """For all probes under one scope."""
-    pause_s: float = 1.1
-    """Between two readings that must agree; longer than the second after which a clock changes."""
     slow_s: float = 5.0
     """Tools whose calls take longer together are listed in the notes."""
     at_a_time: int = 4
     """Servers examined concurrently; more than one affects the latencies."""
-    server_timeout_s: float = 180.0
+    server_timeout_s: float = 360.0
     """For the whole examination of one server."""
     key: str = "servers"
     """The key under which the file holds its servers, for messages."""
@@ -70,39 +76,124 @@ class Examination:
         self._task = options.task
         self._starts: list[float] = []
         self._word = new_word()
+        self._script: Script | None = None
         self._offered: dict[str, ToolDefinition] = {}
-        self._observed: list[Observation] = []
+        self._waits = Waits()
+        self._throwaway: Throwaway | None = None
+        self._page = ""
 
     async def run(self) -> None:
-        shareable = not names_lease_dir(self._entry)
         own = own_scope(self._entry)
-        shared_probe: ScopeProbe | None = None
-        if shareable:
-            async with self._gateway(Scope.SHARED) as gateway:
-                await self._first_look(gateway)
-                async with self._lease(gateway) as session:
-                    shared_probe = await self._observe(gateway, session, Scope.SHARED)
-        async with self._gateway(own) as gateway:
-            if not shareable:
-                await self._first_look(gateway)
-            async with self._lease(gateway) as session:
-                own_probe = await self._observe(gateway, session, own)
-                # Faults are injected into this process, since another start would take most of the time.
-                injected = await self._inject_faults(session)
-            if injected:
-                self._begin("starting again")
-                async with self._lease(gateway) as session:
-                    await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
-        self._report.start = Latency.of(self._starts)
-        self._conclude(shared_probe, own_probe)
+        async with loopback_page() as port:
+            with TemporaryDirectory(prefix="mcp-rollout-doctor-", ignore_cleanup_errors=True) as directory:
+                self._page = f"http://127.0.0.1:{port}/"
+                self._permit(Path(directory), port)
+                if self._entry.start is Start.FORK:
+                    await self._check_forks()
+                shared = None if names_lease_dir(self._entry) else await self._visit(Scope.SHARED)
+                apart = await self._visit(own, inject=True)
+                more: list[World] = []
+                if self._throwaway is not None and shared is None:
+                    more.append(await self._visit(own))  # a second fresh lease, to tell what is random
+                directories: list[World] = []
+                if self._throwaway is not None and shared is not None and conclusion.shares_files(shared, apart):
+                    directories.append(await self._visit(own, per_lease=True))
+                    if conclusion.leaks(directories[0], [shared, apart]):  # by chance, if not again
+                        directories.append(await self._visit(own, per_lease=True))
+                self._report.start = Latency.of(self._starts)
+                conclusion.conclude(
+                    self._report,
+                    self._entry,
+                    shared=shared,
+                    own=apart,
+                    directories=directories,
+                    more=more,
+                    throwaway=self._throwaway,
+                    offered=self._offered,
+                )
+        self._report.notes += self._waits.slow_tools(at_least_s=self._options.slow_s)
+
+    def _permit(self, directory: Path, port: int) -> None:
+        """Decide what the probes may do: everything in a throwaway place, else what is annotated read-only."""
+        reason = f"it has credentials ({given})" if (given := credentials_of(self._entry)) else why_not(self._entry)
+        if not reason:
+            throwaway = Throwaway(root=directory, entry=self._entry, page_port=port, word=self._word)
+            reason = throwaway.prepare()
+            self._throwaway = None if reason else throwaway
+        writes = self._throwaway is not None or self._options.allow_writes
+        self._permissions = Permissions(write=writes, outside=self._options.allow_outside)
+        if not writes:
+            self._report.notes.append(f"nothing was written: {reason} (--allow-writes)")
 
     def _begin(self, step: str) -> None:
         self._on_progress(self._server, step)
 
+    async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> World:
+        """Play the script in two leases of a new gateway, the second lease begun after the calls of the first."""
+        entry, place, template = self._placed(per_lease=per_lease)
+        async with self._gateway(scope, entry, template) as gateway, AsyncExitStack() as leases:
+            if self._script is None:
+                await self._first_look(gateway)
+            first = await leases.enter_async_context(self._lease(gateway))
+            script = self._script_for(first)
+            self._begin(f"isolation, {scope}")
+            world = World(scope=str(scope), script=script, per_lease=per_lease)
+            with anyio.move_on_after(self._options.probe_timeout_s):
+                await self._play(world.first, first, script.calls, place)
+                second = await leases.enter_async_context(self._lease(gateway))
+                await self._play(world.second, second, script.calls, place)
+                foreign = foreign_calls(world.first, world.second)
+                answers = await self._play(Run(), second, tuple(foreign.values()), place)
+                world.foreign = dict(zip(foreign, answers, strict=True))
+                await self._play(world.closing, second, script.closing, place)
+                if self._report.call is None:
+                    await self._measure_calls(second, world.second, place)
+            if place is not None and self._throwaway is not None:
+                world.changed = self._throwaway.changed(place)
+            # Faults are injected into this process, since another start would take most of the time.
+            if inject and await self._inject_faults(first):
+                self._begin("starting again")
+                async with self._lease(gateway) as session:
+                    await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
+        return world
+
+    def _placed(self, *, per_lease: bool) -> tuple[ServerConfig, Path | None, LeaseDirConfig]:
+        """The entry for one visit, its throwaway place, and the directories of leases."""
+        if self._throwaway is None:
+            return self._entry, None, self._config.lease_dir
+        if per_lease:
+            directories = LeaseDirConfig(template=str(self._throwaway.template))
+            return self._throwaway.per_lease(), None, directories
+        entry, place = self._throwaway.world()
+        return entry, place, self._config.lease_dir
+
+    async def _play(self, run: Run, session: Session, calls: tuple[ProbeCall, ...], place: Path | None) -> list[Answer]:
+        assert self._script is not None
+        await play(run, session, calls, self._script, place=place, page=self._page, waits=self._waits)
+        return [step.answer for step in run.steps]
+
+    async def _measure_calls(self, session: Session, seen: Run, place: Path | None) -> None:
+        """Measure the first call that only looks and answered quickly, or the listing of tools where none did."""
+        connection, options = session.connection(self._server), self._options
+        bound = options.call_timeout_s / options.calls
+        looks = (step.call for step in seen.steps if step.call.sort is Sort.READ and step.answer.well)
+        call = next((each for each in looks if self._waits.mean_s(each.name) < bound), None)
+        seconds: list[float] = []
+        with anyio.move_on_after(options.call_timeout_s):
+            for _ in range(options.calls):
+                began = time.perf_counter()
+                if call is not None:
+                    await self._play(Run(), session, (call,), place)
+                else:
+                    await connection.list_raw(timeout_s=options.call_timeout_s)
+                seconds.append(time.perf_counter() - began)
+        self._report.call = Latency.of(seconds)
+        self._report.called = call.name if call is not None else "tools/list"
+
     @asynccontextmanager
-    async def _gateway(self, scope: Scope) -> AsyncGenerator[Gateway]:
-        bound = min(self._entry.call_timeout_s, self._options.call_timeout_s)
-        entry = self._entry.model_copy(
+    async def _gateway(self, scope: Scope, entry: ServerConfig, directories: LeaseDirConfig) -> AsyncGenerator[Gateway]:
+        bound = min(entry.call_timeout_s, self._options.call_timeout_s)
+        entry = entry.model_copy(
             update={
                 "scope": scope,
                 "required": True,
@@ -115,6 +206,7 @@ class Examination:
         config = self._config.model_copy(
             update={
                 "servers": {self._server: entry},
+                "lease_dir": directories,
                 # Probes hold two leases at the same time.
                 "max_sessions": max(2, self._config.max_sessions),
                 "lease_timeout_s": entry.start_timeout_s + bound,
@@ -125,9 +217,15 @@ class Examination:
         self._begin(f"starting, {scope}")
         async with Gateway(config, name="doctor") as gateway:
             yield gateway
-            note = f"start: fork has no effect: {gateway.spawned.get(self._server)}"
-            if self._server in gateway.spawned and note not in self._report.notes:
-                self._report.notes.append(note)
+
+    async def _check_forks(self) -> None:
+        """Start the server twice under the file's own entry, the second time from its fork server if there is one."""
+        async with self._gateway(Scope.PROCESS, self._entry, self._config.lease_dir) as gateway:
+            for _ in range(2):
+                async with self._lease(gateway):
+                    pass
+            if self._server in gateway.spawned:
+                self._report.notes.append(f"start: fork has no effect: {gateway.spawned.get(self._server)}")
 
     @asynccontextmanager
     async def _lease(self, gateway: Gateway) -> AsyncGenerator[Session]:
@@ -139,9 +237,9 @@ class Examination:
             yield session
 
     async def _first_look(self, gateway: Gateway) -> None:
-        """Fill in protocol, tools and latency."""
+        """Fill in protocol and tools, and plan the calls."""
         report, server = self._report, self._server
-        self._begin("schemas and latency")
+        self._begin("schemas")
         report.malformed = gateway.malformed[server]
         if not gateway.catalogue[server]:
             report.problems.append("it offers no tools that can be used" if report.malformed else "it offers no tools")
@@ -149,19 +247,14 @@ class Examination:
         await self._choose_task(gateway)
         async with self._lease(gateway) as session:
             connection = session.connection(server)
-            report.protocol_version = connection.protocol_version
+            report.protocol_version = connection.identity.protocol
             raw = await connection.list_raw(timeout_s=self._options.call_timeout_s)
             shown = {tool.name: tool for tool in session.tools.values() if tool.server == server}
-            report.tools = examine_tools(
-                raw,
-                connection.tools,
-                shown,
-                counter=self._options.counter,
-            )
+            report.tools = examine_tools(raw, connection.tools, shown, counter=self._options.counter)
             if self._options.counter is not None:
                 report.tokens = self._options.counter.tools([tool.openai_schema() for tool in shown.values()])
             report.notes += schema_problems(connection.tools)
-            await self._measure_calls(session, self._plan(session))
+            self._hints = Hints.by_tool(raw)
 
     async def _choose_task(self, gateway: Gateway) -> None:
         """Choose the task to reset to: the environment's, else the server's first task, else none."""
@@ -176,54 +269,22 @@ class Examination:
         elif self._task is None:
             self._report.notes.append("it has a reset but lists no tasks: it was not reset")
 
-    def _plan(self, session: Session) -> Plan:
-        tools = [tool for tool in session.tools.values() if tool.server == self._server]
-        self._offered = {tool.exposed_name: tool for tool in tools}
-        options = self._options
-        return plan_calls(
-            self._server,
-            tools,
-            options.call_options,
-            word=self._word,
-            allow_writes=options.allow_writes,
-            as_sent=self._config.calls.as_sent,
-        )
-
-    async def _measure_calls(self, session: Session, plan: Plan) -> None:
-        """Measure the first read that answers quickly, or the listing of tools where none does."""
-        connection, options = session.connection(self._server), self._options
-        call = None
-        for candidate in plan.reads:
-            began = time.perf_counter()
-            answer = await probe_call(session, candidate)
-            if answer.well and time.perf_counter() - began < options.call_timeout_s / options.calls:
-                call = candidate
-                break
-        seconds: list[float] = []
-        with anyio.move_on_after(options.call_timeout_s):
-            for _ in range(options.calls):
-                began = time.perf_counter()
-                if call is not None:
-                    await probe_call(session, call)
-                else:
-                    await connection.list_raw(timeout_s=options.call_timeout_s)
-                seconds.append(time.perf_counter() - began)
-        self._report.call = Latency.of(seconds)
-        self._report.called = call.tool if call is not None else "tools/list"
-
-    async def _observe(self, gateway: Gateway, a: Session, scope: Scope) -> ScopeProbe:
-        """Observe the effects of lease `a` from a second lease."""
-        async with self._lease(gateway) as b:
-            self._begin(f"isolation, {scope}")
-            plan = self._plan(a)
-            self._report.withheld = plan.withheld
-            observation = Observation()
-            self._observed.append(observation)
-            with anyio.move_on_after(self._options.probe_timeout_s):
-                await observe(observation, a, b, plan, pause_s=self._options.pause_s)
-                return ScopeProbe(plan, observation, scope_verdict(str(scope), plan, observation))
-        evidence = f"the calls had not ended after {self._options.probe_timeout_s:g} s"
-        return ScopeProbe(plan, None, Isolation(scope=str(scope), finding=IsolationVerdict.UNKNOWN, evidence=evidence))
+    def _script_for(self, session: Session) -> Script:
+        """The script, made once: every lease plays the same."""
+        if self._script is None:
+            tools = [tool for tool in session.tools.values() if tool.server == self._server]
+            self._offered = {tool.exposed_name: tool for tool in tools}
+            self._script = plan_script(
+                self._server,
+                tools,
+                self._hints,
+                self._options.call_options,
+                word=self._word,
+                permissions=self._permissions,
+                as_sent=self._config.calls.as_sent,
+            )
+            self._report.withheld = dict(self._script.withheld)
+        return self._script
 
     async def _inject_faults(self, session: Session) -> bool:
         """Stop and kill the server's process, after every other use of it; return whether it was one of ours."""
@@ -237,44 +298,3 @@ class Examination:
         if connection.alive:
             report.killed = await fault_injection.kill(connection, timeout_s=self._options.call_timeout_s)
         return True
-
-    def _conclude(self, shared: ScopeProbe | None, own: ScopeProbe) -> None:
-        """Fill in what the probes under both scopes show together."""
-        report = self._report
-        found_own = own_verdict(shared, own)
-        found_shared = shared_verdict(shared, own)
-        report.isolation = tuple(found for found in (found_shared, found_own) if found is not None)
-        report.determinism = determinism(shared, own)
-        report.advice = advise(self._entry, found_shared, found_own, modern=report.era == "modern")
-        if report.advice.scope is None:
-            report.problems.append(f"no scope keeps its trajectories apart: {report.advice.reason}")
-        elif report.scope_given and self._configured_leaks():
-            problem = f"scope: {report.scope} lets trajectories see each other; {report.advice.reason}"
-            report.problems.append(problem)
-        stated = report.scope if report.scope_given else None
-        report.unknown = unproven(stated, report.isolation, report.advice, self._entry)
-        if report.unknown:
-            report.to_know = self._to_know(own)
-        report.notes += slow_tools(self._observed, at_least_s=self._options.slow_s)
-        report.notes += [f"not called, {message}" for message in own.plan.refused]
-        unfaithful = [tool for tool in report.tools if not tool.faithful]
-        report.problems += [f"{tool.name} is not shown as it was sent: {tool.difference}" for tool in unfaithful]
-        report.problems += [f"hung: {report.hung.said}"] if report.hung and report.hung.well is False else []
-        report.problems += [f"killed: {report.killed.said}"] if report.killed and report.killed.well is False else []
-        report.notes += [f"left out, malformed: {message}" for message in report.malformed]
-        report.notes += [f"{tool.name}: {message}" for tool in report.tools for message in tool.hidden]
-        undescribed = [tool.name for tool in report.tools if tool.audience == Audience.POLICY and not tool.described]
-        if undescribed:
-            report.notes.append(f"without a description, so that the policy has to guess: {', '.join(undescribed)}")
-
-    def _configured_leaks(self) -> bool:
-        found = finding_under(self._report.scope, self._report.isolation, self._entry)
-        return found is not None and found.finding is IsolationVerdict.LEAKS
-
-    def _to_know(self, own: ScopeProbe) -> tuple[str, ...]:
-        """Suggest options that may let the probes find out: calls to fill in, and permission for all calls."""
-        wanted = [*own.plan.withheld, *(message.split(":", 1)[0] for message in own.plan.refused)]
-        if own.observation is not None:
-            wanted += uninformative(own.plan, own.observation)
-        tools = [self._offered[name] for name in dict.fromkeys(wanted) if name in self._offered]
-        return (*suggested(self._server, tools), *(["--allow-writes"] if own.plan.withheld else []))

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import anyio
 
-from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, ConnectTimeout, GatewayError, ServerUnavailable, innermost
+from gateway.config.models import GatewayConfig, ServerConfig
+from gateway.errors import ConfigError, ConnectTimeout, GatewayError, HarnessError, ServerUnavailable, innermost
 from rollout.doctor.examination import Examination, OnProgress, Options
 from rollout.doctor.report import ServerReport
 from rollout.environment.diagnosis import diagnose
 from rollout.environment.startup import located
 
+_TRIES = 2
+"""Of an examination in which the server started too late or went away: on a busy machine that happens by chance."""
+
 
 async def examine(
-    config: GatewayConfig, options: Options, *, on_progress: OnProgress = lambda _, __: None
+    config: GatewayConfig,
+    options: Options,
+    *,
+    on_progress: OnProgress = lambda _, __: None,
+    finished: dict[str, ServerReport] | None = None,
 ) -> list[ServerReport]:
-    """Examine every server of `config`; the reports are in its order."""
-    reports: dict[str, ServerReport] = {}
+    """Examine every server of `config`; the reports are in its order.
+
+    Args:
+        finished: Filled with each report as soon as it is there, for a caller that may be interrupted.
+    """
+    reports: dict[str, ServerReport] = {} if finished is None else finished
     limit = anyio.CapacityLimiter(options.at_a_time)
 
     async def one(server: str) -> None:
@@ -37,13 +49,30 @@ async def _examine_server(
 ) -> ServerReport:
     """Examine one server; errors that the server causes become problems of the report."""
     entry = config.servers[server]
-    report = ServerReport(
-        server=server,
-        transport=str(entry.kind),
-        scope=str(entry.scope),
-        scope_given="scope" in entry.model_fields_set,
-    )
     began = time.perf_counter()
+    failures: list[str] = []
+    while True:
+        report = ServerReport(
+            server=server,
+            transport=str(entry.kind),
+            scope=str(entry.scope),
+            scope_given="scope" in entry.model_fields_set,
+        )
+        chance = await _examine_once(server, config, options, report, on_progress)
+        failures += [chance] if chance else []
+        if not chance or len(failures) == _TRIES:
+            break
+    if not chance:
+        report.flaky += [f"an examination failed and the next one did not: {failure}" for failure in failures]
+    report.elapsed_s = time.perf_counter() - began
+    return report
+
+
+async def _examine_once(
+    server: str, config: GatewayConfig, options: Options, report: ServerReport, on_progress: OnProgress
+) -> str:
+    """Fill in the report; return the failure if it may be due to chance, else the empty text."""
+    entry = config.servers[server]
     try:
         with anyio.move_on_after(options.server_timeout_s) as bound:
             await Examination(server, config, options, report, on_progress).run()
@@ -54,13 +83,24 @@ async def _examine_server(
         if isinstance(cause, ConfigError):
             report.problems.append(str(located(cause, "", options.key)))
         elif isinstance(cause, ServerUnavailable) and report.protocol_version is None:
-            report.problems.append(str(diagnose(cause, entry)))
+            report.problems.append(str(diagnose(_as_written(cause, entry), entry)))
+            return cause.problem if isinstance(cause, ConnectTimeout) else ""
         elif isinstance(cause, ConnectTimeout):
             busy = "it did before: is the machine busy? (raise start_timeout_s, or --at-a-time 1)"
             report.problems.append(f"it did not start within {entry.start_timeout_s:g} s; {busy}")
+            return report.problems[-1]
+        elif isinstance(cause, HarnessError):
+            if not report.problems:
+                report.problems.append(cause.problem)
         elif isinstance(cause, GatewayError):
-            report.problems.append(cause.problem)
+            report.problems.append(_as_written(cause, entry).problem)
+            return report.problems[-1]
         else:
             raise
-    report.elapsed_s = time.perf_counter() - began
-    return report
+    return ""
+
+
+def _as_written(error: GatewayError, entry: ServerConfig) -> GatewayError:
+    """The error with the file's command in the place of the program that confines it."""
+    error.problem = error.problem.replace(repr(sys.executable), repr(entry.label))
+    return error

@@ -1,30 +1,44 @@
-"""Two leases side by side: what one of them does, the other must not see.
+"""The same calls in several leases: what one lease did must not be seen in another's answers.
 
-Every finding is a comparison of answers. `observe` reads in lease B, writes in lease A and reads in B again; then it
-makes the writes in B. A read whose answer changes although only A acted is a leak, and so is a counter that continues
-in B where A stopped. What changes in A and not in B is isolated; where nothing changes, these calls see no state. An
-error is no evidence, with one exception: a call that was answered and is now refused, or the other way round, twice.
+`play` makes the calls of a script in one lease and keeps the answers. Errors are answers, too: many servers send them
+as ordinary text, so an answer is *well* only if it does not read like an error.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
-
-import anyio
 
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError
 from gateway.leases.lease_dir import LEASE_DIR
 from gateway.leases.session import Session
 from gateway.types import canonical_json
-from rollout.doctor.plan import Plan, ProbeCall
+from rollout.doctor.plan import ProbeCall, Script
+from rollout.doctor.probe_values import Found, Surroundings
 
 _SHOWN = 60
+_MOST_CHARACTERS = 20_000
+_MOST_FOREIGN = 20
+_ERROR_FIRST = re.compile(
+    r"^.{0,60}?\berrors?\b ?(:|\(|while|calling|executing|code)|"
+    r"^\W*(\w*error\b|err\b|failed|failure|invalid|\w*exception\b|traceback|unknown (tool|command|action)|cannot|"
+    r"could not|unable|usage:|execution error)",
+    re.IGNORECASE,
+)
+_ERROR_ANYWHERE = re.compile(
+    r"\b(does not exist|doesn't exist|no such|already exists?|is required|permission denied|access denied|not allowed|"
+    r"unauthorized|econnrefused|connection refused|traceback \(most recent)|not found\b|"
+    r"\"errors?\"\s*:\s*(?!null|\[\]|false|\"\"|0\b|\{\})|\"(success|ok)\"\s*:\s*false|"
+    r"\"status\"\s*:\s*\"(error|failed)\"|\bE(ACCES|NOENT|ROFS|PERM)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,159 +51,139 @@ class Answer:
 
     @property
     def well(self) -> bool:
-        """Whether the tool did what was asked."""
-        return not (self.refused or self.failed)
+        """Whether the tool did what was asked, as far as its answer says."""
+        if self.refused or self.failed:
+            return False
+        return not (_ERROR_FIRST.search(self.text[:200]) or _ERROR_ANYWHERE.search(self.text[:2000]))
 
     def __str__(self) -> str:
         line = " ".join(self.text.split())
         return repr(line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…")
 
 
-def side_by_side(one: Answer, other: Answer) -> tuple[str, str]:
-    """Return excerpts of two answers that begin shortly before the first difference."""
-    lines = [" ".join(answer.text.split()) for answer in (one, other)]
-    alike = next((at for at, (here, there) in enumerate(zip(*lines, strict=False)) if here != there), 0)
-    start = max(alike - _SHOWN // 2, 0)
-    first, second = (str(Answer(("…" if start else "") + line[start:])) for line in lines)
-    return first, second
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call and its answer."""
 
-
-def differ(one: Answer, other: Answer) -> bool:
-    """Whether two answers differ in more than the wording of an error."""
-    return one != other and not (one.failed or other.failed) and not (one.refused and other.refused)
-
-
-async def probe_call(session: Session, call: ProbeCall) -> Answer:
-    """Make one call. Failures become answers, and the lease's directory is masked as `${lease.dir}`."""
-    directory = "" if session.lease_dir is None else str(session.lease_dir)
-    try:
-        result = await session.call(call.tool, _with_lease_dir(call.arguments, directory))
-    except (CallTimeout, DeliveryUnknown) as error:
-        return Answer(error.code, failed=True)
-    except GatewayError as error:
-        return Answer(str(error), failed=True)
-    structured = canonical_json(dict(result.structured)) if result.structured is not None and not result.text else ""
-    return Answer(_without_lease_dir(result.text + structured, directory), refused=result.is_error)
-
-
-def _with_lease_dir(arguments: dict[str, Any], directory: str) -> dict[str, Any]:
-    if not directory:
-        return arguments
-    inside_json = json.dumps(directory)[1:-1]
-    return json.loads(json.dumps(arguments).replace(LEASE_DIR, inside_json))
-
-
-def _without_lease_dir(text: str, directory: str) -> str:
-    if directory:
-        # An answer may have the path as given, with its links resolved, or only its last part.
-        for path in (os.path.realpath(directory), directory, os.path.basename(directory)):
-            text = text.replace(path, LEASE_DIR)
-    return text
+    call: ProbeCall
+    arguments: str
+    """In canonical form."""
+    answer: Answer
 
 
 @dataclass(slots=True)
-class Observation:
-    """The answers of two leases, by the positions of the calls in the plan."""
+class Run:
+    """The calls of a script in one lease."""
 
-    read_in_b: list[tuple[Answer, Answer]] = field(default_factory=list[tuple[Answer, Answer]])
-    """Two readings before anything was written, with a pause between them."""
-    read_in_a: list[Answer] = field(default_factory=list[Answer])
-    """Before anything was written."""
-    written_in_a: list[tuple[Answer, Answer, Answer]] = field(default_factory=list[tuple[Answer, Answer, Answer]])
-    """Three calls in a row: after two, a toggle would be back in its first state."""
-    written_in_b: list[tuple[Answer, Answer]] = field(default_factory=list[tuple[Answer, Answer]])
-    """Two calls in a row, made in the reverse order of the plan."""
-    waited: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds by tool, all its calls together."""
-    answered: set[int] = field(default_factory=set[int])
-    """Positions of reads that were answered well at least once."""
-    seen_in_a: str = ""
-    """A change that A saw of its own writes."""
-    seen_in_b: str = ""
-    """A change that B saw of A's writes."""
-
-    async def call(self, session: Session, call: ProbeCall) -> Answer:
-        began = time.perf_counter()
-        try:
-            return await probe_call(session, call)
-        finally:  # also where the time of the probes is over and this call is cancelled
-            self.waited[call.tool] = self.waited.get(call.tool, 0.0) + time.perf_counter() - began
-
-    def stable(self, index: int) -> bool:
-        """Whether a read answers, and the same when repeated."""
-        first, second = self.read_in_b[index]
-        return first == second and not first.failed
+    steps: list[Step] = field(default_factory=list[Step])
+    complete: bool = False
+    """Whether all calls were made; False where the time of the probes was over."""
 
 
-async def observe(seen: Observation, a: Session, b: Session, plan: Plan, *, pause_s: float) -> None:
-    """Make the calls of the plan in both leases, and keep the answers in `seen`.
+@dataclass(slots=True)
+class Waits:
+    """Where the probes of one server spent their time."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
+    """By tool."""
+    calls: dict[str, int] = field(default_factory=lambda: defaultdict[str, int](int))
+    given_up: set[str] = field(default_factory=set[str])
+    """Tools that did not answer in time once, and are not called again."""
+
+    def mean_s(self, tool: str) -> float:
+        """Seconds of a call of this tool."""
+        return self.seconds[tool] / max(self.calls[tool], 1)
+
+    def slow_tools(self, *, at_least_s: float) -> list[str]:
+        """One message for each tool whose calls took longer than `at_least_s` together."""
+        return [
+            f"slow: the probes waited {seconds:.0f} s for {tool} (--call with less to do, or leave it out with tools)"
+            for tool, seconds in sorted(self.seconds.items(), key=lambda each: -each[1])
+            if seconds >= at_least_s
+        ]
+
+
+async def play(
+    run: Run,
+    session: Session,
+    calls: Iterable[ProbeCall],
+    script: Script,
+    *,
+    place: Path | None,
+    page: str,
+    waits: Waits,
+) -> None:
+    """Make the calls one after the other, and keep them in `run`.
 
     Args:
-        pause_s: Between the two readings that must agree; a clock that shows seconds advances in a second.
+        place: The throwaway directory of the server; None where it has none, or the lease has one of its own.
     """
-
-    async def read(session: Session) -> list[Answer]:
-        answers = [await seen.call(session, call) for call in plan.reads]
-        seen.answered.update(index for index, answer in enumerate(answers) if answer.well)
-        return answers
-
-    first = await read(b)
-    seen.read_in_a = await read(a)
-    if plan.reads:
-        await anyio.sleep(pause_s)
-    seen.read_in_b = list(zip(first, await read(b), strict=True))
-    in_b = [later for _, later in seen.read_in_b]
-    for call in plan.writes:
-        seen.written_in_a.append((await seen.call(a, call), await seen.call(a, call), await seen.call(a, call)))
-        # Read after each write, since a later one may undo what this one did.
-        seen.seen_in_a = seen.seen_in_a or await _change(a, seen.read_in_a, plan, seen)
-        if not seen.seen_in_b and (change := await _change(b, in_b, plan, seen, where=" in another")):
-            seen.seen_in_b = f"after {call.tool} in one lease, {change}"
-    # In reverse order, so that a tool that reads what another one wrote is called before that one.
-    for call in reversed(plan.writes):
-        seen.written_in_b.insert(0, (await seen.call(b, call), await seen.call(b, call)))
-
-
-async def _change(
-    session: Session, earlier: Sequence[Answer], plan: Plan, seen: Observation, *, where: str = ""
-) -> str:
-    """Repeat the reads, and describe the first whose answer changed; empty where none did."""
-    for index, call in enumerate(plan.reads):
-        before = earlier[index]
-        if before.failed:
-            continue
-        now = await _answer_now(session, index, before, plan, seen)
-        found = planted(plan, call, now) and not planted(plan, call, before)
-        # A read that differs between leases or readings anyway shows nothing.
-        if found or (seen.stable(index) and differ(before, now)):
-            return f"{call.tool}{where} went from {before} to {now}"
-    return ""
+    root = str(session.lease_dir or place or "/tmp")
+    around = Surroundings(word=script.word, directory=_directory_in(root), page=page)
+    found = Found()
+    for call in calls:
+        arguments = _with_lease_dir(call.arguments(found, around), root)
+        if call.name in waits.given_up:
+            answer = Answer("given up", failed=True)
+        else:
+            began = time.perf_counter()
+            try:
+                answer, structured = await probe_call(session, call.name, arguments, root)
+                if answer.well:
+                    found.learn(answer.text, structured)
+            finally:  # also where the time of the probes is over and this call is cancelled
+                waits.seconds[call.name] += time.perf_counter() - began
+                waits.calls[call.name] += 1
+            if answer.failed:
+                waits.given_up.add(call.name)
+        run.steps.append(Step(call, _without(root, canonical_json(arguments)), answer))
+    run.complete = True
 
 
-async def _answer_now(session: Session, index: int, before: Answer, plan: Plan, seen: Observation) -> Answer:
-    """Repeat a read; an answer that became an error, or the reverse, counts only if it does so twice."""
-    call = plan.reads[index]
-    now = await seen.call(session, call)
-    if now.refused != before.refused and await seen.call(session, call) != now:
-        return before
-    if now.well:
-        seen.answered.add(index)
-    return now
+def foreign_calls(first: Run, second: Run) -> dict[int, ProbeCall]:
+    """Calls of one lease with arguments that another one never used, such as ids that only the first was given.
+
+    Returns:
+        The calls by their place in the script, at most `_MOST_FOREIGN`.
+    """
+    used = {(step.call.name, step.arguments) for step in second.steps}
+    found: dict[int, ProbeCall] = {}
+    for index, step in enumerate(first.steps):
+        if step.answer.well and (step.call.name, step.arguments) not in used and len(found) < _MOST_FOREIGN:
+            used.add((step.call.name, step.arguments))
+            found[index] = replace(step.call, given=json.loads(step.arguments))
+    return found
 
 
-def planted(plan: Plan, call: ProbeCall, answer: Answer) -> bool:
-    """Whether an answer contains the plan's word although its call did not."""
-    return plan.word in answer.text and plan.word not in canonical_json(call.arguments)
+async def probe_call(session: Session, tool: str, arguments: dict[str, Any], root: str) -> tuple[Answer, object]:
+    """Make one call. Failures become answers; `root` is shown as `${lease.dir}`, so that leases can be compared."""
+    try:
+        result = await session.call(tool, arguments)
+    except (CallTimeout, DeliveryUnknown) as error:
+        return Answer(error.code, failed=True), None
+    except GatewayError as error:
+        return Answer(str(error), failed=True), None
+    structured = canonical_json(dict(result.structured)) if result.structured is not None and not result.text else ""
+    text = (result.text + structured)[:_MOST_CHARACTERS]
+    return Answer(_without(root, text), refused=result.is_error), result.structured
 
 
-def slow_tools(observed: Iterable[Observation], *, at_least_s: float) -> list[str]:
-    """One message for each tool whose calls took longer than `at_least_s` together."""
-    waited: dict[str, float] = defaultdict(float)
-    for observation in observed:
-        for tool, seconds in observation.waited.items():
-            waited[tool] += seconds
-    return [
-        f"slow: the probes waited {seconds:.0f} s for {tool} (--call with less to do, or leave it out with tools)"
-        for tool, seconds in sorted(waited.items(), key=lambda each: -each[1])
-        if seconds >= at_least_s
-    ]
+def _directory_in(root: str) -> str:
+    """Where paths in arguments point: a directory that the entry names, else the working directory."""
+    for name in sorted(Path(root).glob("data*/*")):
+        if name.is_dir():
+            return str(name)
+    work = Path(root, "work")
+    return str(work) if work.is_dir() else root
+
+
+def _with_lease_dir(arguments: dict[str, Any], root: str) -> dict[str, Any]:
+    return json.loads(json.dumps(arguments).replace(LEASE_DIR, json.dumps(root)[1:-1]))
+
+
+def _without(root: str, text: str) -> str:
+    # An answer may have the path as given, with its links resolved, or only its last part.
+    for path in (os.path.realpath(root), root, os.path.basename(root)):
+        if path not in ("", "/tmp", "tmp"):
+            text = text.replace(path, LEASE_DIR)
+    return text

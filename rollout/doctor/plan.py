@@ -1,26 +1,25 @@
-"""Which calls a probe may make, and with what arguments."""
+"""Which calls the probes make, in which order, and which tools they leave alone."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from gateway.schemas.arguments import prepare
 from gateway.types import ToolDefinition
+from rollout.doctor.probe_values import Found, Surroundings, Variant, arguments_for, takes_url, variants_of
+from rollout.doctor.tool_words import Hints, Sort, is_random, rank_of, reaches_outside, sort_of
 from rollout.engines.random_arguments import plain_arguments
 
-_MOST = 12
-"""The most calls of each kind, so that a probe ends within seconds."""
-_READING = frozenset(
-    "cat count current describe diff exists fetch find get has head history info inspect is list load lookup ls look "
-    "peek print query read recall retrieve search select show stat status summary tail tree view what which who".split()
-)
-"""First words of the names of tools that mostly read. They decide the order of calls of unannotated tools only."""
+_REPEATS = 2
+"""Of each call that may change something, after each was made once; after an even number of calls a toggle would be
+back in its first state."""
+_MANY = 30
+"""Tools of a server above which each is called in fewer ways."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,31 +32,60 @@ class CallOption:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeCall:
-    """One call that a probe makes."""
+class Permissions:
+    """What probes may do to one server."""
 
-    tool: str
-    """The exposed name."""
-    arguments: dict[str, Any]
-    """`${lease.dir}` in a string stands for the directory of the lease that makes the call."""
-    read_only: bool = False
-    """Whether the tool is annotated read-only."""
+    write: bool
+    """Whether tools may be called that are not annotated read-only."""
+    outside: bool
+    """Whether tools may be called that reach the network or other processes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """The calls of a probe. `reads` may be repeated freely; `writes` may change the server's state."""
+class ProbeCall:
+    """One call of the script; its arguments are made when it is called, since they may come from earlier answers."""
 
-    reads: tuple[ProbeCall, ...]
-    writes: tuple[ProbeCall, ...]
-    withheld: tuple[str, ...]
-    """Tools that may write and that the user did not allow."""
+    tool: ToolDefinition
+    sort: Sort
+    variant: Variant = field(default_factory=Variant)
+    given: dict[str, Any] | None = None
+    """Arguments of the user's; `${lease.dir}` in a string stands for the directory of the calling lease."""
+
+    @property
+    def name(self) -> str:
+        return self.tool.exposed_name
+
+    @property
+    def random(self) -> bool:
+        return is_random(self.tool)
+
+    def arguments(self, found: Found, around: Surroundings) -> dict[str, Any]:
+        """The arguments, in a form that the tool's schema accepts if there is one."""
+        if self.given is not None:
+            return self.given
+        made = arguments_for(self.tool, self.variant, found, around)
+        plain = plain_arguments(self.tool.input_schema, around.word)
+        return plain if prepare(self.tool, made, as_sent=False).faults else made
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """The calls that every lease makes, always in this order."""
+
+    calls: tuple[ProbeCall, ...]
+    closing: tuple[ProbeCall, ...]
+    """Calls that remove what was made; only the last lease of a place makes them."""
+    withheld: Mapping[str, str]
+    """Tools that are not called, each with the reason."""
     refused: tuple[str, ...]
-    """Names of the tools whose schemas refuse the arguments, so that they are not called, each with the reasons."""
-    only_reads: bool
-    """Whether every tool of the server is annotated read-only."""
+    """Names of tools whose schema refuses the user's arguments, each with the reasons."""
     word: str
-    """The argument of tools that take free text."""
+    """Free text in arguments."""
+
+    @property
+    def tools(self) -> dict[str, ProbeCall]:
+        """The first call of each tool."""
+        return {call.name: call for call in reversed((*self.calls, *self.closing))}
 
 
 def new_word() -> str:
@@ -65,21 +93,24 @@ def new_word() -> str:
     return f"probe{uuid4().hex[:6]}"
 
 
-def plan_calls(
+def plan_script(
     server: str,
     tools: Collection[ToolDefinition],
+    hints: Mapping[str, Hints],
     options: Iterable[CallOption],
     *,
     word: str,
-    allow_writes: bool,
+    permissions: Permissions,
     as_sent: bool = False,
-) -> Plan:
-    """Choose the calls of a server's tools: those that are annotated read-only, and others if the user allows them.
+) -> Script:
+    """Choose the calls: what looks, twice; what may change something, three times each; and what looks again.
+
+    What may change something is first called in reverse order, so that a tool that shows what another one wrote is
+    called before that one, whatever its name.
 
     Args:
+        hints: The tools' annotations, by the server's own names.
         options: Calls that the user allows; `{word}` in their strings stands for `word`.
-        word: The argument of tools that take free text.
-        allow_writes: Whether every tool may be called.
         as_sent: Whether arguments are sent that the tool's schema refuses (`calls.arguments`).
     """
     given: dict[str, list[dict[str, Any]]] = {}
@@ -87,32 +118,53 @@ def plan_calls(
         if call.server in (None, server):
             arguments: Any = json.loads(json.dumps(call.arguments).replace("{word}", word))
             given.setdefault(call.tool, []).append(arguments)
-    reads: list[ProbeCall] = []
-    writes: list[ProbeCall] = []
-    withheld: list[str] = []
+    looks: list[ProbeCall] = []
+    before: list[ProbeCall] = []
+    acts: list[ProbeCall] = []
+    closing: list[ProbeCall] = []
+    withheld: dict[str, str] = {}
     refused: list[str] = []
-    # Calls of the user first, since their arguments make sense.
-    for tool in sorted(tools, key=lambda tool: not _arguments_of(tool, given)):
-        arguments = _arguments_of(tool, given)
-        if not (arguments or tool.read_only or allow_writes):
-            withheld.append(tool.exposed_name)
+    for tool in sorted(tools, key=rank_of):
+        own = given.get(tool.name) or given.get(tool.exposed_name) or []
+        if not own and (reason := _withheld(tool, hints.get(tool.name, Hints()), permissions)):
+            withheld[tool.exposed_name] = reason
             continue
-        # The annotation of a tool that the user named is not relied on: the user asks what the call does.
-        trusted = tool.read_only and not arguments
-        kind = reads if trusted or _sounds_like_reading(tool.name) else writes
-        for each in arguments or [plain_arguments(tool.input_schema, word)]:
-            if faults := argument_faults(tool, each, as_sent=as_sent):
-                refused.append(f"{tool.exposed_name}: {'; '.join(faults)}")
-                continue
-            kind.append(ProbeCall(tool=tool.exposed_name, arguments=each, read_only=tool.read_only))
-    return Plan(
-        reads=tuple(reads[:_MOST]),
-        writes=tuple(writes[:_MOST]),
-        withheld=tuple(withheld),
+        sort = sort_of(tool)
+        faults = [argument_faults(tool, each, as_sent=as_sent) for each in own]
+        refused += [f"{tool.exposed_name}: {'; '.join(found)}" for found in faults if found]
+        calls = [
+            ProbeCall(tool=tool, sort=sort, given=each) for each, found in zip(own, faults, strict=True) if not found
+        ]
+        if not own:
+            variants = variants_of(tool, few=len(tools) > _MANY)
+            # Without leave to write, the first alone: later statements of a program write.
+            kept = variants if permissions.write else variants[:1]
+            calls = [ProbeCall(tool=tool, sort=sort, variant=variant) for variant in kept]
+        match sort:
+            case Sort.READ:
+                looks += calls
+            case Sort.REMOVE:
+                closing += calls
+            case _:
+                # The statements of a program are one sequence.
+                program = any(call.variant.step for call in calls)
+                before += [] if program else calls
+                acts += calls if program else [call for call in calls for _ in range(_REPEATS)]
+    return Script(
+        calls=(*looks, *looks, *reversed(before), *acts, *looks),
+        closing=(*closing, *looks) if closing else (),
+        withheld=withheld,
         refused=tuple(refused),
-        only_reads=all(tool.read_only for tool in tools),
         word=word,
     )
+
+
+def _withheld(tool: ToolDefinition, hints: Hints, permissions: Permissions) -> str:
+    if not permissions.write and not tool.read_only:
+        return "it may write"
+    if not permissions.outside:
+        return reaches_outside(tool, hints, takes_url=takes_url(tool))
+    return ""
 
 
 def argument_faults(tool: ToolDefinition, arguments: dict[str, Any], *, as_sent: bool) -> list[str]:
@@ -126,12 +178,3 @@ def suggested(server: str, tools: Iterable[ToolDefinition]) -> tuple[str, ...]:
         (tool.name, json.dumps(plain_arguments(tool.input_schema, "{word}"), ensure_ascii=False)) for tool in tools
     ]
     return tuple(f"--call {shlex.quote(f'{server}/{name}={arguments}')}" for name, arguments in calls)
-
-
-def _arguments_of(tool: ToolDefinition, given: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    return given.get(tool.name) or given.get(tool.exposed_name) or []
-
-
-def _sounds_like_reading(name: str) -> bool:
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
-    return bool(words) and words[0].lower() in _READING

@@ -84,12 +84,32 @@ class Behaviour:
     said: str
 
 
+class Verdict(StrEnum):
+    """What the examination found out, in a few words."""
+
+    SHARE = "safe to share"
+    """One process for all: a lease saw its own state, and another did not."""
+    STATELESS = "stateless as far as seen"
+    """Every tool answered, and no later answer depended on an earlier call."""
+    OWN = "own scope"
+    """A process, or a session, for each lease is enough, and sharing is not."""
+    LEASE_DIR = "needs ${lease.dir}"
+    """State is in files, and a directory for each lease keeps it apart."""
+    LEAKS = "leaks in every scope"
+    UNKNOWN = "unknown"
+    UNFIT = "unfit"
+    """It does not start, has no tools, or fails in another way."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
     """The scope to train under; None where no scope is safe."""
 
     scope: str | None
     reason: str
+    verdict: Verdict
+    changes: dict[str, Any] | None = None
+    """What the entry has to say besides, under `args` (by position), `env` and `cwd`; None for nothing."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -111,8 +131,12 @@ class ServerReport:
     tokens: int | None = None
     """Tokens of all the policy's tools together, as the chat template renders them."""
     malformed: tuple[str, ...] = ()
-    withheld: tuple[str, ...] = ()
-    """Tools that were not called: they may write, and no option allowed it."""
+    withheld: dict[str, str] = field(default_factory=dict[str, str])
+    """Tools that were not called, each with the reason."""
+    flaky: list[str] = field(default_factory=list[str])
+    """What went well in one try and not in another."""
+    files: tuple[str, ...] = ()
+    """Files that the probes made the server write, below the throwaway directory."""
     isolation: tuple[Isolation, ...] = ()
     determinism: Determinism | None = None
     hung: Behaviour | None = None
@@ -134,6 +158,12 @@ class ServerReport:
         return None if self.unknown else True
 
     @property
+    def verdict(self) -> Verdict:
+        if self.advice is None or (self.problems and self.advice.verdict not in (Verdict.LEASE_DIR, Verdict.LEAKS)):
+            return Verdict.UNFIT
+        return self.advice.verdict
+
+    @property
     def era(self) -> str | None:
         """`modern` for the protocol without sessions, else `handshake`."""
         if self.protocol_version is None:
@@ -141,4 +171,4 @@ class ServerReport:
         return "modern" if self.protocol_version >= "2026-07-28" else "handshake"
 
     def as_json(self) -> dict[str, Any]:
-        return {"server": self.server, "fit": self.fit, "era": self.era, **asdict(self)}
+        return {"server": self.server, "fit": self.fit, "verdict": self.verdict, "era": self.era, **asdict(self)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +13,7 @@ from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.environment.validation import selected
+from rollout.trace.run_record import TokenIds
 from rollout.types import Policy, TokenBuilder
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class EngineOptions:
     """A run's options for its engine."""
 
     engine: str
-    """`expert`, `random`, `none`, a model directory, or the address of a server."""
+    """`expert`, `random`, `none`, a model directory, the address of a server, `chat:URL`, `anthropic:URL` or
+    `MODULE:FACTORY`."""
     tokenizer: str | None = None
     """A directory; the model's own by default."""
     tool_format: str = "hermes"
@@ -36,6 +38,12 @@ class EngineOptions:
     dtype: str | None = None
     max_sequences: int = 8
     """Most concurrent generations, in process."""
+    model: str | None = None
+    """The model's name in a chat API; None where the API lists one model only."""
+    max_tokens: int | None = None
+    """Of one turn, in a chat API's own tokens."""
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further keys of a chat API's requests."""
 
 
 class Engine(Protocol):
@@ -56,6 +64,11 @@ class Engine(Protocol):
         """Limitations of its traces for the reader, a sentence each."""
         ...
 
+    @property
+    def token_ids(self) -> TokenIds:
+        """What the ids in its traces are; ids that are no model's cannot be trained on."""
+        ...
+
     def tokens(self) -> TokenBuilder:
         """A builder for one trajectory."""
         ...
@@ -74,6 +87,7 @@ class ModelEngine:
     notes: list[str]
     make_policy: Callable[[Origin], Policy]
     own_tokens: ContinuousTokens
+    token_ids: TokenIds = TokenIds.MODEL
 
     def tokens(self) -> TokenBuilder:
         return copy.copy(self.own_tokens)  # trajectories share the tokenizer, not the builder's state

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import anyio
@@ -27,6 +29,7 @@ BUSY = (429, 502, 503, 504)
 """Status codes after which a retry may help: nothing was sampled."""
 
 Answer = TypeVar("Answer", bound=BaseModel)
+Result = TypeVar("Result")
 _OBJECT = TypeAdapter(dict[str, Any])
 
 
@@ -37,10 +40,22 @@ class Lost(EngineError):
 class EngineHttp:
     """The connections to one server, shared by all trajectories of a run."""
 
-    def __init__(self, url: str, timeouts: Timeouts, *, api_key: str | None = None) -> None:
-        """Raises ConfigError: `url` is not an address."""
+    def __init__(
+        self,
+        url: str,
+        timeouts: Timeouts,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Raises ConfigError: `url` is not an address.
+
+        Args:
+            api_key: sent as a bearer token.
+            headers: of every request.
+        """
         self.url, self.timeouts = url, timeouts
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = {**headers, **({"authorization": f"Bearer {api_key}"} if api_key else {})}
         # `result_or_partial` bounds a whole generation; the run's --concurrency bounds how many run at once.
         timeout = httpx2.Timeout(None, connect=timeouts.connect_timeout_s)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
@@ -53,6 +68,19 @@ class EngineHttp:
 
     async def aclose(self) -> None:
         await self._client.aclose()
+
+    async def retried(self, send: Callable[[], Awaitable[Result]]) -> Result:
+        """Await `send` again after each `Lost`, after a pause, up to `timeouts.attempts` times in all."""
+        attempt = 1
+        while True:
+            try:
+                return await send()
+            except Lost as error:
+                if attempt >= self.timeouts.attempts:
+                    raise
+                log.warning("engine.retry", url=self.url, attempt=attempt, error=str(error))
+                await anyio.sleep(self.timeouts.retry_pause_s * 2 ** (attempt - 1))
+                attempt += 1
 
     async def look_up(self, path: str) -> dict[str, Any] | None:
         """The JSON object at `path`; None where the server has none there.
@@ -132,16 +160,9 @@ class HttpPolicy(ABC):
         """One attempt. Raises `Lost` only where no token was sampled."""
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        seed, timeouts, attempt = self._seeds.next(turn), self._http.timeouts, 1
-        while True:
-            try:
-                return replace(await self._generate_once(ids, max_tokens=max_tokens, seed=seed), seeds=(seed,))
-            except Lost as error:
-                if attempt >= timeouts.attempts:
-                    raise
-                log.warning("engine.retry", url=self._http.url, attempt=attempt, error=str(error))
-                await anyio.sleep(timeouts.retry_pause_s * 2 ** (attempt - 1))
-                attempt += 1
+        seed = self._seeds.next(turn)
+        send = partial(self._generate_once, ids, max_tokens=max_tokens, seed=seed)
+        return replace(await self._http.retried(send), seeds=(seed,))
 
 
 async def _events(model: type[Answer], response: httpx2.Response, where: str) -> AsyncGenerator[Answer]:

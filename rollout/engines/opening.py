@@ -1,8 +1,10 @@
-"""Open the engine that `--engine` names: without a model, in process, or over HTTP."""
+"""Open the engine that `--engine` names: without a model, in process, over HTTP, or a user's own."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+import copy
+import re
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,12 +13,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from gateway.errors import ConfigError
+from rollout.engines.chat_endpoints import CHAT_APIS, opened_endpoint
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
+from rollout.engines.factory import opened_factory
 from rollout.engines.http import EngineHttp
+from rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.errors import EngineError
 from rollout.formats import find_format
+from rollout.tokens.chatml import ByteTokens
+from rollout.trace.reader import Traces
+from rollout.trace.run_record import TokenIds, read_run_records
+from rollout.types import TokenBuilder
 
 if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 PROBE_TEXT = "Once upon a time there was"
 """Its first token ids are the one-token prompts with which a server's behaviour is probed."""
 PROBES = 3
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @asynccontextmanager
@@ -32,16 +42,50 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     name = options.engine
     if name in WITHOUT_MODEL:
         yield WithoutModel(name, seed=options.sampling.seed)
+    elif name.startswith(CHAT_APIS):
+        async with opened_endpoint(options) as engine:
+            yield engine
+    elif _FACTORY.fullmatch(name):
+        async with opened_factory(options) as engine:
+            yield engine
     elif name.startswith(("http://", "https://")):
         async with _over_http(options) as engine:
+            yield engine
+    elif name.startswith(PREFIX):
+        with _recorded(options) as engine:
             yield engine
     elif _is_directory(name):
         async with _in_process(options) as engine:
             yield engine
     else:
-        remedy = f"one of {', '.join(WITHOUT_MODEL)}, a model's directory, or the http:// address of a server"
+        remedy = (
+            f"one of {', '.join(WITHOUT_MODEL)}, recorded:DIR, a model's directory, the http:// address of a server, "
+            "chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY"
+        )
         problem = f"no such directory: {name}" if "/" in name else f"unknown engine {name!r}"
         raise ConfigError(problem, key="--engine", remedy=remedy)
+
+
+@contextmanager
+def _recorded(options: EngineOptions) -> Generator[Engine]:
+    """The engine of stored traces, with the tokens of the engine that sampled them."""
+    with Traces(options.engine.removeprefix(PREFIX)) as traces:
+        recorded = RecordedTraces(traces)
+        records = read_run_records(traces.directory).values()
+        make_tokens: Callable[[], TokenBuilder] = ByteTokens
+        is_text = set(recorded.engines) <= {*WITHOUT_MODEL} or {each.token_ids for each in records} == {TokenIds.BYTES}
+        if not is_text:
+            own = _load_tokens(options, [record.model.get("path") for record in records])
+            make_tokens = partial(copy.copy, own)
+        name = PREFIX + ",".join(recorded.engines)
+        yield RecordedEngine(
+            name=name,
+            context_tokens=None,
+            notes=[],
+            recorded=recorded,
+            token_ids=TokenIds.BYTES if is_text else TokenIds.MODEL,
+            make_tokens=make_tokens,
+        )
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -40,24 +40,42 @@ def plain_arguments(schema: Schema, word: str) -> dict[str, Any]:
     return _Values(schema, random.Random(0), word).object(schema, 0)
 
 
+def suggested_arguments(
+    schema: Schema, word: str, suggest: Callable[[str, Schema], Any], wanted: Callable[[str, Schema], bool]
+) -> dict[str, Any]:
+    """Arguments as of `plain_arguments`, with values of the caller's own.
+
+    Args:
+        suggest: A value for an argument of this name and schema; None leaves it to the schema.
+        wanted: Whether an optional argument of this name and schema is filled in.
+    """
+    return _Values(schema, random.Random(0), word, suggest, wanted).object(schema, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Values:
     root: Schema
     rng: random.Random
     word: str | None = None
     """If given, every free string is this word, and every other value the first or the smallest."""
+    suggest: Callable[[str, Schema], Any] = lambda _, __: None
+    wanted: Callable[[str, Schema], bool] = lambda _, __: False
 
     def object(self, schema: Schema, depth: int) -> dict[str, Any]:
         schema = self._resolved(schema)
         required = set(schema.get("required", ()))
         return {
-            name: self._value(inner, depth + 1)
+            name: self._value(inner, depth + 1, name)
             for name, inner in schema.get("properties", {}).items()
-            if name in required or (self.word is None and depth < MAX_DEPTH and self.rng.random() < 0.5)
+            if name in required
+            or (self.word is None and depth < MAX_DEPTH and self.rng.random() < 0.5)
+            or (self.word is not None and depth < MAX_DEPTH and self.wanted(name, inner))
         }
 
-    def _value(self, schema: Schema, depth: int) -> Any:
+    def _value(self, schema: Schema, depth: int, name: str = "") -> Any:
         schema = self._resolved(schema)
+        if (suggested := self.suggest(name, schema)) is not None:
+            return suggested
         if "const" in schema:
             return schema["const"]
         if self.word is not None and "default" in schema:
@@ -69,7 +87,7 @@ class _Values:
         if branches := schema.get("anyOf") or schema.get("oneOf"):
             # Too deep: prefer a branch that ends, such as null.
             ending = [branch for branch in branches if depth < MAX_DEPTH or "$ref" not in branch]
-            return self._value(self._choice(ending or list(branches)), depth + 1)
+            return self._value(self._choice(ending or list(branches)), depth + 1, name)
         kinds: str | list[str] = schema.get("type", "object" if "properties" in schema else "string")
         match self._choice(kinds) if isinstance(kinds, list) else kinds:
             case "object":
@@ -79,7 +97,7 @@ class _Values:
                 high = low if depth >= MAX_DEPTH else min(int(schema.get("maxItems", low + MAX_ITEMS)), low + MAX_ITEMS)
                 # An empty list asks a tool to do nothing.
                 count = self.rng.randint(low, high) if self.word is None else min(max(low, 1), high)
-                return [self._value(schema.get("items", {}), depth + 1) for _ in range(count)]
+                return [self._value(schema.get("items", {}), depth + 1, name) for _ in range(count)]
             case "integer":
                 low, high = _bounds(schema, 1)
                 return self.rng.randint(int(low), int(high)) if self.word is None else int(low)

@@ -20,6 +20,7 @@ from rollout.environment.task import Origin, Task
 from rollout.errors import EngineError
 from rollout.formats import hermes
 from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.trace.run_record import TokenIds
 from rollout.types import Call, Completion, FinishReason, Policy, TokenBuilder
 
 WITHOUT_MODEL = ("expert", "random", "none")
@@ -88,6 +89,7 @@ class WithoutModel:
     """An engine for `expert` (the environment's own script), `random` (random calls) or `none` (empty turns)."""
 
     context_tokens: int | None = None
+    token_ids = TokenIds.BYTES
 
     def __init__(self, kind: str, *, seed: int = 0) -> None:
         """`seed` is the run's; with the row's and the sample it seeds `random`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from gateway.config.models import ServerConfig
@@ -16,6 +17,11 @@ from gateway.errors import (
     Unauthorized,
 )
 
+_WANTS_MCP_1 = re.compile(
+    r"No module named '?mcp\.(server\.fastmcp|types|shared)|cannot import name '\w+' from '?mcp\b|"
+    r"module 'mcp[\w.]*' has no attribute|'(Server|FastMCP|MCPServer)' object has no attribute"
+)
+"""What a server says that was built for mcp 1 and finds mcp 2, in Python's words."""
 _INSTALLS = {
     **dict.fromkeys(("npx", "npm", "node"), "install Node.js"),
     **dict.fromkeys(("uvx", "uv"), "install uv"),
@@ -53,6 +59,10 @@ def _of_address(error: GatewayError) -> str:
 
 
 def _of_process(error: GatewayError, entry: ServerConfig) -> str:
+    if _WANTS_MCP_1.search(error.problem):
+        if Path(entry.command or "").name == "uvx":
+            return "it was built for mcp 1: add --with 'mcp<2' to its args"
+        return "it was built for mcp 1 and its environment has mcp 2: pip install 'mcp<2' there"
     is_late = isinstance(error, ConnectTimeout)
     if entry.max_memory_mb is not None:
         hangs = " (node and others hang when they get too little)" if is_late else ""

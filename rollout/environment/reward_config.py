@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gateway.config.models import SamplingConfig
+
 
 class Section(BaseModel):
     """One section of an environment's YAML file: immutable, and unknown keys are errors."""
@@ -50,6 +52,27 @@ class BrevityConfig(Section):
         return self
 
 
+class RubricConfig(Section):
+    """Criteria by which a model judges a trajectory. Each is a component in [0, 1]."""
+
+    criteria: dict[str, str] = Field(min_length=1)
+    """By the component's name: what a trajectory must do for full marks."""
+    endpoint: SamplingConfig | None = None
+    """The model that judges; by default the environment's `sampling`."""
+    votes: int = Field(default=1, ge=1, le=32)
+    """Independent judgements, which are averaged; each costs one request of at most `endpoint.max_tokens`."""
+    temperature: float = Field(default=0.0, ge=0)
+    """Of the judging model; above 0 where there are several votes."""
+    transcript_chars: int = Field(default=60_000, ge=1000)
+    """Most characters of the conversation that the model reads; what is in the middle of a longer one is left out."""
+
+    @model_validator(mode="after")
+    def _votes_differ(self) -> RubricConfig:
+        if self.votes > 1 and self.temperature == 0:
+            raise ValueError("several votes need a temperature above 0, or they are all the same")
+        return self
+
+
 class RewardConfig(Section):
     """The reward of a trajectory: the weighted sum of its components."""
 
@@ -65,13 +88,22 @@ class RewardConfig(Section):
     brevity: BrevityConfig | None = None
     """Bounds of the component `brevity`."""
 
-    @field_validator("parts")
-    @classmethod
-    def _names_are_free(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
+    functions: dict[str, str] = {}
+    """Python functions, `MODULE:FUNCTION` by the component's name. Each takes the trace and the server's score, and
+    returns a number or awaits one."""
+    function_timeout_s: float = Field(default=30.0, gt=0)
+    """How long one function may take."""
+    rubric: RubricConfig | None = None
+    """What a model judges."""
+
+    @model_validator(mode="after")
+    def _names_are_free(self) -> RewardConfig:
         reserved = {"reward", "acc", *Component}  # the first two by verl's validation
-        if taken := [part for part in parts if part in reserved or part.startswith("mcp_")]:
-            raise ValueError(f"{', '.join(taken)}: taken, choose another name")
-        return parts
+        own = [*self.parts, *self.named]
+        taken = [name for name in own if name in reserved or name.startswith("mcp_") or own.count(name) > 1]
+        if taken:
+            raise ValueError(f"{', '.join(dict.fromkeys(taken))}: taken, choose another name")
+        return self
 
     @field_validator("answer_pattern")
     @classmethod
@@ -88,7 +120,7 @@ class RewardConfig(Section):
 
     @model_validator(mode="after")
     def _weights_name_components(self) -> RewardConfig:
-        known = [*Component, *self.parts]
+        known = [*Component, *self.parts, *self.named]
         if unknown := [name for name in self.weights if name not in known]:
             raise ValueError(f"weights names {', '.join(unknown)}; there are {', '.join(known)}")
         if Component.BREVITY in self.weights and self.brevity is None:
@@ -103,7 +135,12 @@ class RewardConfig(Section):
     @property
     def reported(self) -> tuple[str, ...]:
         """Names of the reward parts in the training sample."""
-        return (*self.parts, *self.computed)
+        return (*self.parts, *self.computed, *self.named)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Components of the environment's own: functions, then criteria."""
+        return (*self.functions, *(self.rubric.criteria if self.rubric else ()))
 
     def weight(self, name: str) -> float:
         """The weight of a component or of a part of the server's score."""

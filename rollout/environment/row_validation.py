@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +19,7 @@ from rollout.environment.parquet import read_rows
 from rollout.environment.reward_config import Component
 from rollout.environment.rows import environment_tasks
 from rollout.environment.task import REMEDY, Task
-from rollout.environment.validation import locked_tools, missing_roles, selected
+from rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles, selected
 
 AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 """Agents of rows that name one of our environments: our agent loop, and verl's own with our tool class."""
@@ -91,17 +90,28 @@ def read_task_rows(
     return rows, problems
 
 
-def column_problems(path: Path) -> Iterator[RowProblem]:
-    """Problems of the columns beside the task: `agent_name` and `data_source`."""
-    agents = (AGENT, STOCK_AGENT, *VERL_AGENTS)
+def agent_problems(path: Path, agents: Collection[str], *, default_agent: str | None, remedy: str) -> list[RowProblem]:
+    """Find rows whose agent loop is not registered: verl's worker would stop at the first of them.
+
+    Args:
+        agents: The registered names.
+        default_agent: The agent of rows that name none.
+        remedy: How another agent loop is registered.
+    """
+    named = ((number, raw.get("agent_name") or default_agent) for number, raw in enumerate(read_rows(path)))
+    remedy = f"one of {', '.join(sorted(agents))}; {remedy}"
+    return [
+        RowProblem(f"unknown agent {agent!r}", path=path, row=number, key="agent_name", remedy=remedy)
+        for number, agent in named
+        if agent not in agents
+    ]
+
+
+def source_problems(path: Path) -> Iterator[RowProblem]:
+    """Problems of the column `data_source`, and of a file without rows."""
     number = -1
     for number, raw in enumerate(read_rows(path)):
-        agent = raw.get("agent_name")
-        # Another name may be an agent loop of the user's own, registered by `agent_loop_config_path`.
-        if agent is not None and agent not in agents and get_close_matches(str(agent), agents):
-            remedy = f"one of {', '.join(agents)}"
-            yield RowProblem(f"unknown agent {agent!r}", path=path, row=number, key="agent_name", remedy=remedy)
-        elif agent not in VERL_AGENTS and not isinstance(raw.get("data_source"), str):
+        if raw.get("agent_name") not in VERL_AGENTS and not isinstance(raw.get("data_source"), str):
             problem = "is missing; verl selects metrics and reward functions by it"
             yield RowProblem(problem, path=path, row=number, key="data_source")
     if number < 0:
@@ -128,7 +138,13 @@ def environment_problem(row: Row, error: ConfigError) -> RowProblem:
 
 
 async def environment_problems(
-    environment: Environment, gateway: Gateway, rows: Sequence[Row], lock: Sequence[LockEntry], *, lock_path: str | None
+    environment: Environment,
+    gateway: Gateway,
+    rows: Sequence[Row],
+    lock: Sequence[LockEntry],
+    *,
+    lock_path: str | None,
+    lock_key: str = LOCK_KEY,
 ) -> tuple[list[ConfigError], Schemas]:
     """Validate roles, lock and rows of a running environment.
 
@@ -142,7 +158,7 @@ async def environment_problems(
         problems = missing_roles(environment, session)
         schemas = {tool.exposed_name: tool.openai_schema() for tool in session.tools.values()}
     try:
-        schemas = locked_tools(environment.name, lock, gateway, path=lock_path) or schemas
+        schemas = locked_tools(environment.name, lock, gateway, path=lock_path, key=lock_key) or schemas
     except ConfigError as error:
         problems.append(error)
     for row in rows:
@@ -194,7 +210,10 @@ def prompt_lengths(
 async def task_problems(
     environment: Environment, gateway: Gateway, rows: Sequence[Row], progress: Callable[[int, int], None]
 ) -> list[ConfigError]:
-    """Find rows whose task the environment cannot begin, or whose opening differs from its user's.
+    """Find rows whose task is not the one of their prompt or answer, or that the environment cannot begin.
+
+    A listed task has the seeds that the listing gives it. A prompt may be worded otherwise than the listing's, unless a
+    user begins the environment's trajectories, but it may not be the prompt of other tasks alone.
 
     Args:
         progress: Takes the number of tasks that were reset, and of those to reset: all that the environment does not
@@ -204,20 +223,39 @@ async def task_problems(
         ConfigError, GatewayError: the environment cannot list its tasks.
     """
     listed: dict[tuple[str, int], Task] = {}
+    seeds: dict[str, list[int]] = {}
+    asked: dict[str, list[str]] = {}
     if environment.tasks is not None:
         for split in SPLITS:
             for task in await environment_tasks(environment, gateway, split, None):
                 listed[task.task, task.seed] = task
+                seeds.setdefault(task.task, []).append(task.seed)
+                asked.setdefault(_opening(task), []).append(task.task)
     problems: list[ConfigError] = []
     unlisted: dict[tuple[str, int], Row] = {}
     for row in rows:
         known = listed.get((row.task.task, row.task.seed))
-        if known is None:
+        opening = _opening(row.task)
+        if known is None and row.task.task in seeds:
+            problem = f"task {row.task.task!r} is listed with other seeds, such as {seeds[row.task.task][0]}"
+            problems.append(row.problem(problem, key="extra_info.mcp.seed"))
+        elif known is None:
             unlisted.setdefault((row.task.task, row.task.seed), row)
-        elif environment.user is not None and known.prompt[-1]["role"] == row.task.prompt[-1]["role"] == "user":
-            if known.prompt[-1]["content"] != row.task.prompt[-1]["content"]:
-                problems.append(row.problem("differs from the opening of the environment's user", key="prompt"))
+        elif row.task.answer is not None and row.task.answer != known.answer:
+            problems.append(row.problem("differs from the answer of the task", key="reward_model.ground_truth"))
+        elif opening == _opening(known):
+            continue
+        elif environment.user is not None and opening and _opening(known):
+            problems.append(row.problem("differs from the opening of the environment's user", key="prompt"))
+        elif opening in asked:
+            problems.append(row.problem(f"is the prompt of another task, {asked[opening][0]!r}", key="prompt"))
     return problems + await _reset_problems(environment, gateway, list(unlisted.values()), progress)
+
+
+def _opening(task: Task) -> str:
+    """The user message that a prompt ends in; empty where it ends in none."""
+    last = task.prompt[-1]
+    return str(last["content"]) if last["role"] == "user" else ""
 
 
 async def _reset_problems(

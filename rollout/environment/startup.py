@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from gateway.cassette.recording import Recorder
+from gateway.cassette.replaying import Replay
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, one_error, raise_all
 from gateway.gateway import Gateway
@@ -15,7 +17,13 @@ from rollout.environment.diagnosis import diagnose
 
 @asynccontextmanager
 async def opened(
-    config: GatewayConfig, *, name: str, source: str | Path, key: str = "servers"
+    config: GatewayConfig,
+    *,
+    name: str,
+    source: str | Path,
+    key: str = "servers",
+    record: Recorder | None = None,
+    replay: Replay | None = None,
 ) -> AsyncGenerator[Gateway]:
     """Open a gateway with every server running, whether required or not.
 
@@ -24,23 +32,34 @@ async def opened(
         name: the gateway's name in logs.
         source: the file that names the servers.
         key: the key under which `source` has the servers.
+        record: takes every lease.
+        replay: answers in place of the servers.
 
     Raises:
         ConfigError: servers did not start; the message has a line for each, with `source` and the server's key.
     """
-    async with opened_where_possible(config, name=name, source=source, key=key) as (gateway, faults):
+    opening = opened_where_possible(config, name=name, source=source, key=key, record=record, replay=replay)
+    async with opening as (gateway, faults):
         raise_all(faults)
         yield gateway
 
 
-def opened_environment(environment: Environment) -> AbstractAsyncContextManager[Gateway]:
-    """The gateway of an environment with all its servers running. Raises as `opened` does."""
-    return opened(environment, name=environment.name, source=environment.file)
+def opened_environment(
+    environment: Environment, *, record: Recorder | None = None, replay: Replay | None = None
+) -> AbstractAsyncContextManager[Gateway]:
+    """The gateway of an environment with all its servers running, or replayed. Raises as `opened` does."""
+    return opened(environment, name=environment.name, source=environment.file, record=record, replay=replay)
 
 
 @asynccontextmanager
 async def opened_where_possible(
-    config: GatewayConfig, *, name: str, source: str | Path, key: str = "servers"
+    config: GatewayConfig,
+    *,
+    name: str,
+    source: str | Path,
+    key: str = "servers",
+    record: Recorder | None = None,
+    replay: Replay | None = None,
 ) -> AsyncGenerator[tuple[Gateway, list[ConfigError]]]:
     """Open a gateway with the servers that start, whether required or not, and the error of each other server.
 
@@ -51,7 +70,8 @@ async def opened_where_possible(
     servers = {server: entry.model_copy(update={"required": False}) for server, entry in config.servers.items()}
     faults: list[ConfigError] = []
     while True:
-        gateway = Gateway(config.model_copy(update={"servers": servers}), name=name)
+        started = config.model_copy(update={"servers": servers})
+        gateway = Gateway(started, name=name, record=record, replay=replay)
         try:
             await gateway.__aenter__()
             break

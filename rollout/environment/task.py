@@ -40,6 +40,16 @@ class Origin(BaseModel):
     engine: str = ""
     """What generated the trajectory: `verl`, or an engine of `mcp-rollout run`."""
 
+    @property
+    def identity(self) -> dict[str, str | int | bool]:
+        """What distinguishes the trajectories of a task, where it is not the default. Cassettes find leases by it."""
+        found: dict[str, str | int | bool] = {"sample": self.sample, "attempt": self.attempt}
+        if self.step >= 0:
+            found |= {"step": self.step, "validate": self.validate_}
+        if self.branched_at is not None:
+            found["branched_at"] = self.branched_at
+        return found
+
 
 def sampling_seed(origin: Origin, turn: int, part: int = 0, *, base: int = 0) -> int:
     """A seed that depends only on row, sample, step and turn (verl's own ids are random).
@@ -129,6 +139,10 @@ class Task(BaseModel):
             raise ConfigError("is not a list of chat messages", file=where, key="prompt", remedy=remedy)
         fields["answer"] = _ground_truth(row.get("reward_model"))
         return validate(cls, fields, file=where, key="extra_info.mcp")
+
+
+UNREADABLE = Task(environment="-", task="", seed=0, prompt=({"role": "user", "content": ""},))
+"""The task in the trace of a row that cannot be parsed."""
 
 
 def _ground_truth(reward_model: Any) -> str | None:

@@ -38,7 +38,7 @@ def missing_roles(environment: Environment, session: Session) -> list[ConfigErro
 
 
 def locked_tools(
-    name: str, lock: Sequence[LockEntry], gateway: Gateway, *, path: str | None
+    name: str, lock: Sequence[LockEntry], gateway: Gateway, *, path: str | None, key: str = LOCK_KEY
 ) -> dict[str, dict[str, Any]] | None:
     """The lock's schemas for one environment by exposed name, or None without a lock.
 
@@ -47,6 +47,7 @@ def locked_tools(
         lock: all entries of the lock.
         gateway: the running servers, whose definitions must match the lock.
         path: the file of the lock.
+        key: the trainer's key that names it, for errors.
 
     Raises:
         LockMismatch: a definition differs from the lock.
@@ -56,20 +57,20 @@ def locked_tools(
         return None
     entries = [entry for entry in lock if entry.environment in (name, None)]
     if not entries:
-        raise ConfigError(f"has no tools of environment {name!r}", key=LOCK_KEY, remedy="add them with tool-config")
-    refuse_differences(entries, gateway, lock=lock, path=path)
+        raise ConfigError(f"has no tools of environment {name!r}", key=key, remedy="add them with tool-config")
+    refuse_differences(entries, gateway, lock=lock, path=path, key=key)
     return {entry.definition.exposed_name: entry.definition.openai_schema() for entry in entries}
 
 
 def refuse_differences(
-    entries: Sequence[LockEntry], gateway: Gateway, *, lock: Sequence[LockEntry], path: str | None
+    entries: Sequence[LockEntry], gateway: Gateway, *, lock: Sequence[LockEntry], path: str | None, key: str = LOCK_KEY
 ) -> None:
     """Raises LockMismatch where the live definitions differ from `entries`, a part of the `lock` at `path`."""
     if differences := check_lock(entries, gateway.catalogue):
         sources = " ".join(dict.fromkeys(entry.source for entry in lock))
         raise LockMismatch(
             "the live tool definitions differ from the lock:\n" + "\n".join(differences) + "\n",
-            key=LOCK_KEY,
+            key=key,
             remedy=f"review it and accept it with `mcp-rollout tool-config {sources} -o {path} --accept`",
         )
 
@@ -77,3 +78,24 @@ def refuse_differences(
 def selected(tools: Sequence[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
     """The schemas of the tools that the row's prompt shows."""
     return [tool for tool in tools if task.shows(tool["function"]["name"])]
+
+
+def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list[dict[str, Any]] | None:
+    """The lock's schemas that a row selects.
+
+    Args:
+        locked: Schemas by exposed name; None without a lock.
+
+    Returns:
+        The schemas of the tools that the policy may call at some time; None without a lock, for `roll_out` to take the
+        session's.
+
+    Raises:
+        ConfigError: the row names a tool that the lock does not have.
+    """
+    if locked is None:
+        return None
+    wanted = task.callable_tools
+    if missing := [name for name in (*(task.tools or ()), *task.later_tools) if name not in locked]:
+        raise ConfigError(f"tools {missing} are not in the lock", key="extra_info.mcp.tools")
+    return [schema for name, schema in locked.items() if wanted is None or name in wanted]

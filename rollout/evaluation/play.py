@@ -11,6 +11,7 @@ import anyio
 
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
+from rollout.engines.chat import BUDGET, ChatEngine
 from rollout.engines.engine import Engine
 from rollout.environment.config import Environment
 from rollout.environment.strategy_config import Strategy
@@ -22,6 +23,8 @@ from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 from rollout.types import Policy
+
+DEFAULT_RESPONSE_TOKENS = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +56,36 @@ class Lengths:
     response_tokens: int
     tokens_per_turn: int | None = None
     context_tokens: int | None = None
+    are_bytes: bool = False
+    """The engine gives no tokens, so that lengths are in bytes: environments' limits in tokens do not apply."""
 
     def limits(self, environment: Environment) -> Limits:
         """Combine with an environment's limits; of two limits of a turn the smaller one applies."""
         own = environment.limits
         turn = [tokens for tokens in (own.tokens_per_turn, self.tokens_per_turn) if tokens is not None]
+        turn = [] if self.are_bytes else turn
         return Limits.of(
             own.model_copy(update={"tokens_per_turn": min(turn, default=None)}),
             response_tokens=self.response_tokens,
             context_tokens=self.context_tokens,
         )
+
+
+def lengths_for(engine: Engine, *, response_tokens: int | None, tokens_per_turn: int | None) -> Lengths:
+    """The limits of a run with this engine.
+
+    Args:
+        response_tokens: None for `DEFAULT_RESPONSE_TOKENS`, or what the engine's context has room for if that is less.
+        tokens_per_turn: for an engine that gives text only this is the engine's own limit, and none of the run.
+    """
+    if isinstance(engine, ChatEngine):
+        return Lengths(response_tokens=response_tokens or BUDGET, are_bytes=True)
+    most = min(DEFAULT_RESPONSE_TOKENS, engine.context_tokens or DEFAULT_RESPONSE_TOKENS)
+    return Lengths(
+        response_tokens=response_tokens or most,
+        tokens_per_turn=tokens_per_turn,
+        context_tokens=engine.context_tokens,
+    )
 
 
 def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engine: str, split: str = "") -> list[Job]:

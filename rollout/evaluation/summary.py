@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rollout.evaluation.estimates import Estimate, estimate, ks, pass_at_k, pass_hat_k
-from rollout.evaluation.resume import is_done
-from rollout.trace.record import Trace
+from rollout.evaluation.outcome import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,19 +48,18 @@ class Summary:
 
 
 def summarise(
-    traces: Sequence[Trace], *, resumed: int, samples: int, success_at: float, parts: Sequence[str] = ()
+    outcomes: Sequence[Outcome], *, resumed: int, samples: int, success_at: float, parts: Sequence[str] = ()
 ) -> Summary:
     """Summarise trajectories; `parts` names the reward parts to average."""
-    played = [trace for trace in traces if is_done(trace)]
-    rewards = [trace.reward for trace in played if trace.reward is not None]
+    played = [outcome for outcome in outcomes if outcome.is_done]
+    rewards = [outcome.reward for outcome in played if outcome.reward is not None]
     scores = [reward.score for reward in rewards]
-    calls = sum(trace.tool_calls for trace in played)
+    calls = sum(outcome.tool_calls for outcome in played)
     rows = _successes(played, success_at)
-    shared = sum(trace.strategy.shared_tokens for trace in played)
     return Summary(
-        trajectories=len(traces),
+        trajectories=len(outcomes),
         resumed=resumed,
-        failed=len(traces) - len(played),
+        failed=len(outcomes) - len(played),
         tasks=len(rows),
         samples=samples,
         success_at=success_at,
@@ -70,30 +68,24 @@ def summarise(
         reward_mean=statistics.fmean(scores) if scores else None,
         reward_std=statistics.pstdev(scores) if scores else None,
         reward_parts={part: statistics.fmean(reward.parts[part] for reward in rewards) for part in parts if rewards},
-        turns_mean=statistics.fmean(len(trace.turns) for trace in played) if played else None,
+        turns_mean=statistics.fmean(outcome.turns for outcome in played) if played else None,
         tool_calls=calls,
-        tool_error_rate=sum(trace.tool_errors for trace in played) / calls if calls else 0.0,
-        sampled_tokens=sum(turn.sampled for trace in played for turn in trace.turns) - shared,
-        strategies=dict(Counter(trace.strategy.use.value for trace in played)),
-        branches=sum(trace.origin.parent is not None for trace in played),
-        shared_tokens=shared,
-        stop_reasons=dict(Counter(str(trace.stop_reason) for trace in traces)),
-        failures=dict(Counter(_failure(trace) for trace in traces if not is_done(trace))),
+        tool_error_rate=sum(outcome.tool_errors for outcome in played) / calls if calls else 0.0,
+        sampled_tokens=sum(outcome.sampled_tokens for outcome in played),
+        strategies=dict(Counter(outcome.strategy.use.value for outcome in played)),
+        branches=sum(outcome.has_branched for outcome in played),
+        shared_tokens=sum(outcome.strategy.shared_tokens for outcome in played),
+        stop_reasons=dict(Counter(str(outcome.stop_reason) for outcome in outcomes)),
+        failures=dict(Counter(each.failure or str(each.stop_reason) for each in outcomes if not each.is_done)),
     )
 
 
-def _failure(trace: Trace) -> str:
-    if trace.failure is None:
-        return str(trace.stop_reason)
-    return f"{trace.failure.kind}: {trace.failure.message}"
-
-
-def _successes(played: Sequence[Trace], success_at: float) -> list[tuple[int, int]]:
+def _successes(played: Sequence[Outcome], success_at: float) -> list[tuple[int, int]]:
     """(samples, successes) of each row."""
     rows: dict[tuple[str, int], list[bool]] = defaultdict(list)
-    for trace in played:
-        assert trace.reward is not None
-        rows[trace.task.environment, trace.origin.row].append(trace.reward.reaches(success_at))
+    for outcome in played:
+        assert outcome.reward is not None
+        rows[outcome.key.environment, outcome.key.row].append(outcome.reward.reaches(success_at))
     return [(len(row), sum(row)) for row in rows.values()]
 
 

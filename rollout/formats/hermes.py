@@ -22,11 +22,12 @@ _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 
 
 def write(*, thinking: str = "", content: str = "", calls: Sequence[Call] = ()) -> str:
-    """The completion's text, without the end-of-turn token."""
+    """The completion's text, without the end-of-turn token; arguments with `as_text` are written as that text."""
     blocks = [f"{THINK_OPEN}\n{thinking}\n{THINK_CLOSE}\n\n"] if thinking else []
     blocks += [content] if content else []
     for index, call in enumerate(calls):
-        body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        arguments = json.dumps(call.arguments, ensure_ascii=False) if call.as_text is None else call.as_text
+        body = f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {arguments}}}'
         blocks.append(("\n" if content or index else "") + f"{CALL_OPEN}\n{body}\n{CALL_CLOSE}")
     return "".join(blocks)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import is_dataclass
 from functools import cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Protocol, cast
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -14,6 +12,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError
 from rollout.environment.config import AgentConfig, Environment
+from rollout.environment.user_code import import_user_module
 from rollout.loop.turns import Turns
 
 
@@ -63,7 +62,8 @@ def build_agent(environment: Environment) -> Agent | None:
 
 
 def _find(config: AgentConfig, file: str) -> Any:
-    module, name = _module(config, file), config.use.partition(":")[2]
+    module_name, _, name = config.use.partition(":")
+    module = import_user_module(module_name, key="agent.use", file=file)
     kind = getattr(module, name, None)
     if kind is None:
         classes = [each for each, found in vars(module).items() if _is_agent(found) and found is not Agent]
@@ -73,17 +73,6 @@ def _find(config: AgentConfig, file: str) -> Any:
         remedy = "give it `async def play(self, turns)`"
         raise ConfigError(f"{config.use} is not a class of agents", file=file, key="agent.use", remedy=remedy)
     return kind
-
-
-def _module(config: AgentConfig, file: str) -> ModuleType:
-    name = config.use.partition(":")[0]
-    try:
-        return import_module(name)
-    except Exception as error:  # the boundary of a user's module, which can raise anything when it is imported
-        is_missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
-        remedy = "add the directory of the module to PYTHONPATH" if is_missing else "correct the module"
-        problem = f"cannot import {name}: {type(error).__name__}: {error}"
-        raise ConfigError(problem, file=file, key="agent.use", remedy=remedy) from error
 
 
 def _is_agent(kind: object) -> bool:

@@ -13,6 +13,7 @@ from rollout.environment.world import World
 from rollout.loop.context import Context
 from rollout.loop.filters import refused
 from rollout.loop.results import show
+from rollout.loop.spans import Spans
 from rollout.trace.record import Trace
 from rollout.types import Call, Message
 
@@ -40,7 +41,7 @@ async def call_tools(
         results[index] = ToolResult.error("No answer: the trajectory ended while the call was under way.")
     clocks: dict[int, tuple[float, float]] = {}
     try:
-        await _send(session, calls, sent, results, clocks)
+        await _send(session, calls, sent, results, clocks, context.spans)
     finally:
         # Also where the time limit, a cancellation or a broken world ends the calls. Nothing here awaits, so the record
         # is complete before the exception goes on.
@@ -53,6 +54,7 @@ async def _send(
     sent: Sequence[int],
     results: list[ToolResult],
     clocks: dict[int, tuple[float, float]],
+    spans: Spans,
 ) -> None:
     """Put the result of each call in its position; the first `GatewayError` cancels the other calls.
 
@@ -64,7 +66,8 @@ async def _send(
     async def send(index: int) -> None:
         call, began_at, began = calls[index], time.time(), time.perf_counter()
         clocks[index] = (began_at, 0.0)
-        results[index] = await session.call(call.name, call.arguments if call.as_text is None else call.as_text)
+        with spans.call(call, index, results):
+            results[index] = await session.call(call.name, call.arguments if call.as_text is None else call.as_text)
         clocks[index] = (began_at, time.perf_counter() - began)
 
     async def send_until_broken(index: int) -> None:

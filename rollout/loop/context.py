@@ -9,6 +9,7 @@ from typing import Any
 from rollout.environment.config import Environment, ThinkingContext
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
+from rollout.loop.spans import NO_SPANS, Spans
 from rollout.loop.thinking import without_thinking
 from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
@@ -29,6 +30,7 @@ class Context:
     """The tools of the prompt."""
     callable_schemas: Sequence[Mapping[str, Any]]
     """With the task's later tools, which a completion is parsed by."""
+    spans: Spans = NO_SPANS
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.

@@ -25,20 +25,22 @@ async def sample(
         max_tokens: a bound on this turn beside the trajectory's.
     """
     thinking, tokens, most = context.environment.thinking, context.tokens, context.limits.completion_tokens(trace)
+    most = most if max_tokens is None else min(most, max_tokens)
     began_at, began = time.time(), time.monotonic()
-    completion = await generate(
-        policy,
-        tokens,
-        trace.context,
-        max_tokens=most if max_tokens is None else min(most, max_tokens),
-        turn=len(trace.turns),
-        thinking=thinking.tokens_per_turn,
-    )
-    generate_s = time.monotonic() - began
-    # Shielded, so that what was sampled is recorded where the time ran out during the generation.
-    parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
-    edit = tokens.completion(trace.context, completion.ids)
-    turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
+    with context.spans.generation(trace, most):
+        completion = await generate(
+            policy,
+            tokens,
+            trace.context,
+            max_tokens=most,
+            turn=len(trace.turns),
+            thinking=thinking.tokens_per_turn,
+        )
+        generate_s = time.monotonic() - began
+        # Shielded, so that what was sampled is recorded where the time ran out during the generation.
+        parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
+        edit = tokens.completion(trace.context, completion.ids)
+        turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.began_at, turn.generate_s = began_at, generate_s
     filters.judge(trace, completion, parsed)
     if completion.finish_reason is FinishReason.ABORT:

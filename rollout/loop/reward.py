@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field
 
-from gateway.errors import HarnessError
+from gateway.config.models import SamplingConfig
+from gateway.errors import ConfigError, HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role
-from rollout.environment.config import ThinkingReward
+from rollout.environment.config import Environment, ThinkingReward
 from rollout.environment.harness import call_harness
 from rollout.environment.reward_config import Component, RewardConfig
+from rollout.environment.user_code import import_function
 from rollout.formats import hermes
 from rollout.loop.components import components
+from rollout.loop.reward_functions import WorldScore, function_parts
+from rollout.loop.rubric import rubric_parts
 from rollout.trace.record import Reward, Trace
 from rollout.types import Message
 
@@ -22,32 +28,61 @@ from rollout.types import Message
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Score(BaseModel):
+class Judged(BaseModel):
+    """What the server's `score` tool gave."""
+
     score: Finite
     parts: dict[str, Finite] = Field(default_factory=dict)
 
 
+def check_reward(environment: Environment) -> None:
+    """Raises ConfigError where a reward function cannot be imported, or a rubric has no model to judge."""
+    for name, path in environment.reward.functions.items():
+        import_function(path, key=f"reward.functions.{name}", file=environment.file)
+    if environment.reward.rubric is not None:
+        _judge_of(environment)
+
+
+def _judge_of(environment: Environment) -> SamplingConfig:
+    rubric = environment.reward.rubric
+    endpoint = rubric.endpoint if rubric and rubric.endpoint else environment.sampling
+    if endpoint is None:
+        remedy = "add {url: https://api.example.com/v1, model: NAME} there, or the key `sampling`"
+        raise ConfigError("no model judges", file=environment.file, key="reward.rubric.endpoint", remedy=remedy)
+    return endpoint
+
+
 async def score(
-    config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session, penalty: float = 0.0
+    environment: Environment, trace: Trace, session: Session, penalty: float = 0.0, *, judgements: Path
 ) -> Reward:
     """Compute the reward: the weighted sum of the server's score and parts, the turns' rewards and the components.
 
     Args:
-        config: weights and components.
-        thinking: whether the score tool sees the thinking.
+        environment: its `reward` has the weights and components.
         trace: the trajectory.
         session: its session, in which the server still has the trajectory's state.
         penalty: the sum of the filters' penalties, which is subtracted.
+        judgements: the directory in which a rubric's judgements are kept.
 
     Raises:
         ConfigError: a weighted component needs a ground truth, and the row has none.
         HarnessError: the server has no `score`, refused the call, or broke its contract.
+        RewardError: a function or a judge of the environment's gave no number.
         GatewayError: the world broke.
     """
+    judged = await judge(environment, trace, session)
+    own = await own_parts(environment, trace, judged, judgements)
+    return weigh(environment.reward, trace, judged, own, penalty)
+
+
+def weigh(config: RewardConfig, trace: Trace, judged: Judged, own: Mapping[str, float], penalty: float) -> Reward:
+    """The reward from the server's score, the environment's own parts, the trace and the filters' penalty.
+
+    Raises ConfigError as `score`.
+    """
     turns = [config.weight(Component.TURNS) * turn.reward for turn in trace.turns]
-    judged = await _judged(config, thinking, trace, session)
-    own = {str(name): value for name, value in components(config, trace).items()}
-    parts = dict.fromkeys(config.parts, 0.0) | judged.parts | own
+    computed = {str(name): value for name, value in components(config, trace).items()}
+    parts = {**judged.parts, **computed, **own}
     weighed = [config.weight(name) * value for name, value in parts.items()]
     return Reward(
         # `fsum` rounds once, so that 0.6 + 0.3 + 0.1 is 1.
@@ -58,16 +93,34 @@ async def score(
     )
 
 
-async def _judged(config: RewardConfig, thinking: ThinkingReward, trace: Trace, session: Session) -> _Score:
-    """The score of the environment's server; 0 where it has none."""
+async def own_parts(environment: Environment, trace: Trace, judged: Judged, judgements: Path) -> dict[str, float]:
+    """What the environment's functions and its rubric give. Raises RewardError and ConfigError as `score`."""
+    config = environment.reward
+    parts = await function_parts(config, trace, WorldScore(score=judged.score, parts=judged.parts))
+    if config.rubric is not None:
+        messages = judged_messages(trace, environment.thinking.reward)
+        parts |= await rubric_parts(config.rubric, _judge_of(environment), messages, judgements)
+    return parts
+
+
+async def judge(environment: Environment, trace: Trace, session: Session) -> Judged:
+    """The score of the environment's server, with all parts in the order of the environment; 0 where it has none.
+
+    Raises HarnessError and GatewayError as `score`.
+    """
+    config = environment.reward
     if config.server is None:
-        return _Score(score=0.0)
-    messages = judged_messages(trace, thinking)
-    judged, _ = await call_harness(session, Role.SCORE, {"messages": messages}, _Score, server=config.server)
-    if undeclared := judged.parts.keys() - set(config.parts):
+        return Judged(score=0.0, parts=dict.fromkeys(config.parts, 0.0))
+    messages = judged_messages(trace, environment.thinking.reward)
+    judged, _ = await call_harness(session, Role.SCORE, {"messages": messages}, Judged, server=config.server)
+    named = set(config.parts)
+    if undeclared := judged.parts.keys() - named:
         problem = f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name"
         raise HarnessError(problem, server=config.server, tool="score")
-    return judged
+    if missing := named - judged.parts.keys():
+        problem = f"the score lacks the parts {sorted(missing)}, which the environment's reward.parts names"
+        raise HarnessError(problem, server=config.server, tool="score")
+    return Judged(score=judged.score, parts={name: judged.parts[name] for name in config.parts})
 
 
 def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:

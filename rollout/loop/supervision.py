@@ -123,7 +123,7 @@ class _Played:
                 self._set_timer(0.0 if self._is_ending else max(0.0, self._ends_at - anyio.current_time()))
             try:
                 resume = partial(self._coroutine.send, (yield awaited))
-            except BaseException as error:
+            except BaseException as error:  # what the agent's await raised is raised in the agent
                 if self._is_stopped:
                     self._task.uncancel()
                     resume = None
@@ -155,5 +155,5 @@ class _Played:
         assert coroutine is not None
         try:
             coroutine.close()
-        except BaseException as error:
+        except BaseException as error:  # boundary: the agent's own code, which runs once more while it is closed
             log.warning("agent could not be closed", problem=f"{type(error).__name__}: {error}")

@@ -25,6 +25,8 @@ from rollout.loop.leaf import leaf_of
 from rollout.loop.limits import Limits
 from rollout.loop.reduced import ReducedContext
 from rollout.loop.reward import score
+from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
+from rollout.loop.spans import Spans, spans_of_this_program
 from rollout.loop.supervision import supervise
 from rollout.loop.turns import Turns
 from rollout.loop.user import User
@@ -100,11 +102,17 @@ async def _play(
     task, trace.agent, trace.strategy.use = trace.task, environment.agent, environment.strategy.use
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
     later = task.later_tools
-    async with recorded(trace, store):
+    spans = spans_of_this_program()
+    async with recorded(trace, store, spans):
         agent = build_agent(environment) or ToolAgent()
         leaf = await leaf_of(trace, environment, group)
         async with gateway.lease(
-            trajectory=trace.id, task=task.task, seed=task.seed, tools=names, later_tools=later
+            trajectory=trace.id,
+            task=task.task,
+            seed=task.seed,
+            tools=names,
+            later_tools=later,
+            identity=trace.origin.identity,
         ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
@@ -119,6 +127,7 @@ async def _play(
                     tokens=tokens,
                     schemas=[schema for schema in schemas if schema["function"]["name"] not in later],
                     callable_schemas=schemas,
+                    spans=spans,
                 )
                 filters = Filters(environment.filters)
                 turns = Turns(trace, world, policy, user, context, filters, sealed=environment.agent is not None)
@@ -126,7 +135,8 @@ async def _play(
                 leaf.check()
                 if not trace.is_withdrawn:
                     penalty = filters.settle(trace)
-                    trace.reward = await score(environment.reward, environment.thinking.reward, trace, session, penalty)
+                    kept = store.directory / JUDGEMENTS
+                    trace.reward = await score(environment, trace, session, penalty, judgements=kept)
                     # The last call may have changed the server's tools; the notification can arrive after the result.
                     await session.wait_for_tool_changes()
             finally:
@@ -153,7 +163,7 @@ class ToolAgent:
 
 
 @asynccontextmanager
-async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
+async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenerator[None]:
     """The failure boundary of a trajectory: whatever happens in the block, its trace is written at the end.
 
     A broken world, a wrong configuration and a failed engine are recorded as the trace's failure and not raised, since
@@ -161,12 +171,14 @@ async def recorded(trace: Trace, store: TraceStore) -> AsyncGenerator[None]:
     raised.
     """
     trace.began_at, began = time.time(), time.monotonic()
+    store.heartbeat.begin(trace)
     try:
-        yield
+        with spans.trajectory(trace):
+            yield
     except (ConfigError, GatewayError, RolloutError) as error:
         log.warning("trajectory failed", trajectory=trace.id, code=error.code, error=str(error))
         trace.fail(error.code, str(error))
-    except Exception as error:
+    except Exception as error:  # boundary: a defect of this program
         trace.fail("internal_error", f"{type(error).__name__}: {error}")
         raise
     except BaseException:

@@ -153,7 +153,8 @@ class Turns:
             assert self._user is not None and self._parsed is not None
             self._unanswered = False
             try:
-                reply = await self._user.answer(self._trace, self._parsed.content)
+                with self._context.spans.user():
+                    reply = await self._user.answer(self._trace, self._parsed.content)
             except BaseException:
                 self.is_over = True  # whether the user has read the message is unknown
                 raise
@@ -229,7 +230,7 @@ class Turns:
         self.is_busy = True
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # boundary: an agent may catch it, and the trajectory fails with it all the same
             self.failure = error
             raise
         finally:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from rollout.formats import hermes
@@ -94,3 +95,23 @@ class ByteTokens:
 
     def _generation_prompt(self) -> list[int]:
         return [_IDS[IM_START], *b"assistant\n"]
+
+
+def split_messages(ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+    """The role and the body of each message of a context that `ByteTokens` rendered, without the tools' schemas.
+
+    The context ends where the policy continues, so its last message has no body and is left out.
+    """
+    opening, ending = _IDS[IM_START], _IDS[IM_END]
+    starts = [index for index, token in enumerate(ids) if token == opening]
+    for start, end in pairwise(starts):
+        message = list(ids[start + 1 : end])
+        newline = message.index(ord("\n"))
+        role, body = bytes(message[:newline]).decode(), message[newline + 1 :]
+        body = body[: body.index(ending)] if ending in body else body
+        if role == "system":
+            text, head, tools = bytes(body).decode(errors="replace").rpartition(_TOOLS_HEAD)
+            body = list((text if head else tools).encode())
+            if not body:
+                continue
+        yield role, body

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.errors import ConfigError
 from rollout.environment.task import Task
 from rollout.formats import hermes
+from rollout.tokens.chat_template import ChatTemplate
 from rollout.trace.lengths import Lengths
 from rollout.trace.record import Trace
 from rollout.types import Call
@@ -30,63 +31,52 @@ def prompt_length(tokens: ContinuousTokens, task: Task, tools: Sequence[Mapping[
         raise ConfigError(f"the model's chat template refuses the prompt: {error}", key="prompt") from error
 
 
-def trajectory_lengths(tokens: ContinuousTokens, trace: Trace, tools: Sequence[Mapping[str, Any]]) -> Lengths:
+def trajectory_lengths(template: ChatTemplate, trace: Trace, tools: Sequence[Mapping[str, Any]]) -> Lengths:
     """The lengths of a recorded trajectory if a policy with this tokenizer had written it, in the hermes format.
 
-    For traces without a model's tokens, such as an expert's. Built turn by turn as in a rollout, so that templates
-    which drop earlier thinking are counted as the policy sees them.
+    For traces without a model's tokens, such as an expert's. What the policy wrote stays in the context, its thinking
+    too, as in a rollout.
+
+    Raises:
+        ConfigError: the model's chat template refuses the conversation.
     """
     messages, done = trace.messages, trace.opening
-    context = tokens.prompt(messages[:done], tools)
-    prompt, completions = len(context), list[int]()
+    response, completions = 0, list[int]()
     for turn in trace.turns:
         calls = [Call(name=event.name, arguments=event.arguments) for event in turn.tools]
-        sampled = tokens.encode_completion(hermes.write(thinking=turn.thinking, content=turn.content, calls=calls))
-        completions.append(len(sampled))
-        context = tokens.completion(context, sampled).applied_to(context)
+        text = hermes.write(thinking=turn.thinking, content=turn.content, calls=calls)
+        completions.append(template.count_completion(text))
         following = messages[done + 1 : done + turn.messages]
         if following and len(completions) < len(trace.turns):
-            context = tokens.messages(context, messages[: done + 1], following, tools).applied_to(context)
+            response += template.count_following(following)
         done += 1 + len(following)
-    return Lengths(prompt=prompt, response=len(context) - prompt, completions=tuple(completions))
+    prompt = template.count_prompt(messages[: trace.opening], tools)
+    return Lengths(prompt=prompt, response=response + sum(completions), completions=tuple(completions))
 
 
 class ToolTokenCounter:
-    """Counts what tools cost in a prompt, with a transformers tokenizer and its chat template.
+    """Counts what tools cost in a prompt of a model.
 
     Args:
-        path: A directory with a tokenizer, or a model's name on the hub.
+        path: A directory with a tokenizer.
 
     Raises:
-        ConfigError: there is no tokenizer there, or transformers is not installed.
+        ConfigError: there is no tokenizer there, or what reads it is not installed.
     """
 
     def __init__(self, path: str) -> None:
-        try:
-            from transformers import AutoTokenizer
-        except ImportError as error:
-            remedy = "pip install -c constraints/cpu.txt '.[verl]'"
-            raise ConfigError("needs transformers", key="--tokenizer", remedy=remedy) from error
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError, KeyError) as error:
-            problem = f"no tokenizer in {path!r}: {str(error).splitlines()[0][:200]}"
-            raise ConfigError(problem, key="--tokenizer", remedy="name a directory with tokenizer.json") from error
+        self._template = ChatTemplate(path)
 
     def text(self, text: str) -> int:
         """Tokens of a text."""
-        return len(self._tokenizer.encode(text, add_special_tokens=False))
+        return self._template.count(text)
 
     def tools(self, tools: Sequence[Mapping[str, Any]]) -> int | None:
         """Tokens that these tools add to a prompt; None where the template does not render tools."""
-        if self._tokenizer.chat_template is None:
+        if not self._template.has_template:
             return None
         if not tools:
             return 0
-        added = self._rendered(list(tools)) - self._rendered(None)
-        return added if added > 0 else None
-
-    def _rendered(self, tools: list[Mapping[str, Any]] | None) -> int:
         messages = [{"role": "user", "content": "."}]
-        prompt = self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
-        return self.text(prompt)
+        added = self._template.count_prompt(messages, tools) - self._template.count_prompt(messages)
+        return added if added > 0 else None

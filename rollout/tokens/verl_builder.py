@@ -52,6 +52,11 @@ class ContinuousTokens:
         parser = ToolParser.get_tool_parser(self._format.name, self._tokenizer)
         return sorted({*_valid(parser.stop_token_ids), *self._ids(self._format.stop_tokens)})
 
+    @property
+    def end_token_ids(self) -> list[int]:
+        """The tokenizer's end-of-sequence and padding ids, which end a generation."""
+        return sorted({*_valid((self._tokenizer.eos_token_id, self._tokenizer.pad_token_id))})
+
     def sees(self, image: bytes) -> bool:
         return self._builder.supports_multimodal() and read_image(image) is not None
 

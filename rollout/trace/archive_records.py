@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rollout.trace.archive_rows import AS_THEY_ARE, ORIGIN
 from rollout.trace.columns import LISTS_OF_NUMBERS
 from rollout.trace.record import SCHEMA_VERSION
 from rollout.trace.segment import SpanKind
@@ -49,9 +50,8 @@ def record_of(row: Row, segments: list[Row]) -> Row:
             "prompt": messages[:count] if count is not None else json.loads(row["prompt"]),
             "answer": row["answer"],
         },
-        "origin": {name: row[name] for name in ("row", "sample", "split", "validate", "uid", "engine", "attempt")}
-        | {"step": -1 if row["step"] is None else row["step"]}
-        | {name: row[name] for name in ("parent", "branched_at")},
+        "origin": {name: row[name] for name in (*ORIGIN, "validate")}
+        | {"step": -1 if row["step"] is None else row["step"]},
         "agent": None if row["agent"] is None else json.loads(row["agent"]),
         # Archives of earlier versions have no such column.
         "strategy": json.loads(row.get("strategy") or "{}"),
@@ -78,10 +78,9 @@ _EVENTS = ("server_requests", "notifications")
 
 
 def _turn(generation: Row, own: dict[str, list[Row]], texts: list[str]) -> Row:
-    message, copied = generation["message"], ("thinking", "finish_reason", "sampled", "generations", "request_ids")
-    return {
+    message = generation["message"]
+    return _as_they_are("generations", generation) | {
         "content": generation["content"] if message is None else texts[message],
-        **{name: generation[name] for name in (*copied, "seeds", "trimmed", "began_at", "generate_s", "agent_message")},
         "weights_version": (generation["weights_first"], generation["weights_last"]),
         "tools": [_tool_event(call, texts) for call in own["calls"]],
         "user": next((_user_event(reply, texts) for reply in own["user_replies"]), None),
@@ -99,13 +98,17 @@ def _tool_event(call: Row, texts: list[str]) -> Row:
         "coerced": json.loads(call["coerced"] or "{}"),
         "structured": None if call["structured"] is None else json.loads(call["structured"]),
     }
-    return {name: value for name, value in call.items() if name not in ("turn", "message", "is_cut")} | replaced
+    return _as_they_are("calls", call) | replaced
 
 
 def _user_event(reply: Row, texts: list[str]) -> Row:
     text = reply["text"] if reply["message"] is None else texts[reply["message"]]
-    kept = {name: reply[name] for name in ("seq", "done", "reward", "elapsed_s")}
-    return kept | {"message": text, "state": reply.get("state")}
+    return _as_they_are("user_replies", reply) | {"message": text}
+
+
+def _as_they_are(column: str, element: Row) -> Row:
+    # An archive of an earlier version may lack some.
+    return {name: element[name] for name in AS_THEY_ARE[column] if name in element}
 
 
 def _message(row: Row, calls: list[Row], by_turn: dict[int, list[Row]]) -> Row:

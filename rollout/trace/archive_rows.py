@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from typing import Any, TypeGuard, cast
 
-from rollout.trace.events import ToolEvent, call_message, tool_message
+from rollout.trace.columns import ELEMENTS
+from rollout.trace.events import ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.lengths import recorded_lengths
-from rollout.trace.record import Trace
+from rollout.trace.record import Trace, Turn
 from rollout.trace.segment import Segment
 from rollout.trace.strategy import StrategyRecord
 from rollout.types import Call
 
 Row = dict[str, Any]
+
+ORIGIN = ("row", "sample", "split", "attempt", "parent", "branched_at", "uid", "engine")
+"""Columns that are fields of the origin as they are."""
+AS_THEY_ARE = {
+    column: [each.name for each in fields(record) if each.name in ELEMENTS[column]]
+    for column, record in {"generations": Turn, "calls": ToolEvent, "user_replies": UserEvent}.items()
+}
+"""By column, the fields that its elements have from the record without a change, unless this module says otherwise."""
 
 
 def row_of(trace: Trace) -> Row:
@@ -57,16 +66,9 @@ def selectable(trace: Trace) -> Row:
         "environment": task.environment,
         "task": task.task,
         "seed": task.seed,
-        "row": origin.row,
-        "sample": origin.sample,
+        **{name: getattr(origin, name) for name in ORIGIN},
         "step": origin.step if origin.step >= 0 else None,
-        "split": origin.split,
         "validate": origin.validate_,
-        "attempt": origin.attempt,
-        "parent": origin.parent,
-        "branched_at": origin.branched_at,
-        "uid": origin.uid,
-        "engine": origin.engine,
         "run": trace.run,
         "reward": trace.reward.score if trace.reward else None,
         "penalty": trace.reward.penalty if trace.reward else None,
@@ -149,22 +151,12 @@ class _Places:
     def generation(self, number: int, trace: Trace) -> Row:
         turn, index = trace.turns[number], self.assistants[number]
         is_in_message = index is not None and trace.messages[index].get("content") == turn.content
-        return {
+        return _as_they_are("generations", turn) | {
             "turn": number,
             "message": index if is_in_message else None,
             "content": None if is_in_message else turn.content,
-            "thinking": turn.thinking,
-            "finish_reason": turn.finish_reason,
-            "sampled": turn.sampled,
-            "generations": turn.generations,
-            "request_ids": turn.request_ids,
-            "seeds": turn.seeds,
-            "trimmed": turn.trimmed,
             "weights_first": turn.weights_version[0],
             "weights_last": turn.weights_version[1],
-            "began_at": turn.began_at,
-            "generate_s": turn.generate_s,
-            "agent_message": turn.agent_message,
             "more_requests": turn.server_events.more_requests,
             "more_notifications": turn.server_events.more_notifications,
         }
@@ -173,26 +165,13 @@ class _Places:
         index = self.shown.get(number)
         read = None if index is None else _text(trace.messages[index]["content"])
         is_cut = event.shown is not None
-        return {
+        return _as_they_are("calls", event) | {
             "turn": turn,
-            "name": event.name,
             "arguments": _json(event.arguments),
-            "server": event.server,
-            "id": event.id,
-            "is_error": event.is_error,
-            "fault": event.fault,
-            "reward": event.reward,
-            "began_at": event.began_at,
-            "elapsed_s": event.elapsed_s,
-            "wait_s": event.wait_s,
-            "resends": event.resends,
-            "sent_bytes": event.sent_bytes,
-            "received_bytes": event.received_bytes,
             "message": index,
             "text": None if not is_cut and read == event.text else event.text,
             "shown": None if not is_cut or read == event.shown else event.shown,
             "is_cut": is_cut,
-            "cut_tokens": event.cut_tokens,
             "coerced": _json(event.coerced) if event.coerced else None,
             "structured": None if event.structured is None else _json(event.structured),
             "state": event.state,
@@ -202,16 +181,15 @@ class _Places:
     def user_reply(self, number: int, trace: Trace) -> Row:
         event, index = trace.turns[number].user, self.users.get(number)
         assert event is not None
-        return {
+        return _as_they_are("user_replies", event) | {
             "turn": number,
-            "seq": event.seq,
             "message": index,
             "text": event.message if index is None else None,
-            "done": event.done,
-            "reward": event.reward,
-            "elapsed_s": event.elapsed_s,
-            "state": event.state,
         }
+
+
+def _as_they_are(column: str, record: Turn | ToolEvent | UserEvent) -> Row:
+    return {name: getattr(record, name) for name in AS_THEY_ARE[column]}
 
 
 def _segment(segment: Segment) -> Row:

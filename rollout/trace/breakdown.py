@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -70,5 +71,11 @@ def break_down(entries: Iterable[Entry], keys: Sequence[str]) -> list[dict[str, 
             group.calls += entry["tool_calls"] if tool is None else entry["calls"][tool]
             group.errors += entry["tool_errors"] if tool is None else entry["errors"].get(tool, 0)
             group.seconds += entry["elapsed_s"] if tool is None else entry["call_s"][tool]
-    ordered = sorted(groups.items(), key=lambda each: [(value is None, str(value)) for value in each[0]])
+    ordered = sorted(groups.items(), key=lambda each: [_place(value) for value in each[0]])
     return [dict(zip(keys, values, strict=True)) | group.row() for values, group in ordered]
+
+
+def _place(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, then texts, then what has no value."""
+    number = float(value) if isinstance(value, int | float) else math.inf
+    return value is None, number, str(value)

@@ -113,6 +113,7 @@ _CONTENT: dict[str, pa.DataType] = {
         began_at=_REAL,
         elapsed_s=_REAL,
         wait_s=_REAL,
+        server_s=_REAL,  # as the server says itself
         resends=_SMALL,
         sent_bytes=_INT,
         received_bytes=_INT,
@@ -166,6 +167,12 @@ _CONTENT: dict[str, pa.DataType] = {
 SCHEMA = pa.schema([*_SELECTABLE.items(), *_CONTENT.items()], metadata={VERSION_KEY: str(FORMAT_VERSION).encode()})
 SELECTABLE = list(_SELECTABLE)
 """Columns without lists, which the index has as well."""
+ELEMENTS: dict[str, list[str]] = {
+    name: [each.name for each in kind.value_type.fields]
+    for name, kind in _CONTENT.items()
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)
+}
+"""The fields of each column's elements."""
 LISTS_OF_NUMBERS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
 """The long lists of a segment."""
 

@@ -12,6 +12,7 @@ from rollout.trace.archive import is_first_version, opened, read_archive
 from rollout.trace.archive_rows import selectable
 from rollout.trace.columns import SELECTABLE
 from rollout.trace.record import Trace
+from rollout.trace.segment import SpanKind
 
 Entry = dict[str, Any]
 """A value for each of `COLUMNS`. Objects and lists are JSON texts."""
@@ -21,6 +22,7 @@ COLUMNS = {
     "user_turns": "messages of the user simulator",
     "generate_s": "seconds of all generations",
     "completions": "sampled tokens of each turn, a list",
+    "thinking_tokens": "sampled tokens of all thoughts",
     "reward_parts": "reward by part, an object",
     "marks": "marked turns by kind, an object",
     "calls": "calls by tool, an object",
@@ -41,6 +43,7 @@ _ARCHIVED = [
     *(f"generations.list.element.{name}" for name in ("sampled", "generate_s")),
     "user_replies.list.element.turn",
     *(f"messages.list.element.{name}" for name in ("role", "content")),
+    *(f"segments.list.element.spans.list.element.{name}" for name in ("kind", "start", "end")),
 ]
 
 
@@ -50,6 +53,12 @@ def entry_of(trace: Trace) -> Entry:
     return _entry(
         selectable(trace),
         completions=[turn.sampled for turn in trace.turns],
+        thoughts=(
+            span.end - span.start
+            for segment in (*trace.earlier, trace)
+            for span in segment.spans
+            if span.kind is SpanKind.THINKING
+        ),
         generate_s=sum(turn.generate_s for turn in trace.turns),
         user_turns=trace.user_turns,
         parts=trace.reward.parts if trace.reward else {},
@@ -79,6 +88,12 @@ def _entry_of_row(row: dict[str, Any]) -> Entry:
     return _entry(
         {name: row[name] for name in SELECTABLE},
         completions=[generation["sampled"] for generation in row["generations"]],
+        thoughts=(
+            span["end"] - span["start"]
+            for segment in row["segments"]
+            for span in segment["spans"]
+            if span["kind"] == SpanKind.THINKING
+        ),
         generate_s=sum(generation["generate_s"] for generation in row["generations"]),
         user_turns=len(row["user_replies"]),
         parts={part["name"]: part["value"] for part in row["reward_parts"] or ()},
@@ -92,6 +107,7 @@ def _entry(
     selected: dict[str, Any],
     *,
     completions: list[int],
+    thoughts: Iterable[int],
     generate_s: float,
     user_turns: int,
     parts: dict[str, float],
@@ -111,6 +127,7 @@ def _entry(
         "user_turns": user_turns,
         "generate_s": generate_s,
         "completions": json.dumps(completions),
+        "thinking_tokens": sum(thoughts),
         "reward_parts": _json(parts),
         "marks": _json(Counter(kind for _, kind in set(marks))),
         "calls": _json(Counter(name for name, _, _ in calls)),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import orjson
+
 from gateway.types import CallFault, Content, ContentKind, ToolResult
 from rollout.environment.filter_config import FilterAction
 from rollout.types import Call, Message, Shown
@@ -50,6 +52,8 @@ class ToolEvent:
     """Seconds between the request and its answer, on the connection that answered."""
     wait_s: float = 0.0
     """Further seconds of the call: argument checks, a broken first attempt, a busy event loop."""
+    server_s: float | None = None
+    """Seconds that the server worked on the call, where it says so in `_meta["mcp-rollout/server_s"]`."""
     resends: int = 0
     sent_bytes: int = 0
     """Bytes of the arguments as JSON."""
@@ -80,6 +84,7 @@ class ToolEvent:
             fault=result.fault,
             reward=result.reward,
             elapsed_s=result.elapsed_s,
+            server_s=result.server_s,
             resends=result.resends,
             sent_bytes=len(json.dumps(call.arguments, ensure_ascii=False).encode(errors="replace")) if server else 0,
             received_bytes=sum(len(block.data) + len(block.text.encode(errors="replace")) for block in result.content),
@@ -146,8 +151,8 @@ def _repeats(text: str, structured: dict[str, Any] | None) -> bool:
     if text in (wrapped, str(wrapped)):
         return True
     try:
-        return json.loads(text) in (structured, wrapped)
-    except (ValueError, RecursionError):
+        return orjson.loads(text) in (structured, wrapped)
+    except ValueError:
         return False
 
 

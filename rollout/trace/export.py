@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ class Exported:
     whole conversation or have no partner."""
     as_ids: int = 0
     """Trajectories that are exported as ids and loss mask."""
+    without_ids: int = 0
+    """Trajectories that are left out because they need ids and have those of no model; `left_out` counts them too."""
 
 
 def export_sft(
@@ -46,6 +48,7 @@ def export_sft(
     tools: ToolsByEnvironment,
     min_reward: float = 1.0,
     reproduces: Reproduces = lambda trace, row: True,
+    text_only: Container[str] = (),
 ) -> Exported:
     """Write trajectories as JSON lines: whole conversations to `path`, see `sft_row`, and all others to `ids_path`.
 
@@ -54,24 +57,29 @@ def export_sft(
     Args:
         min_reward: the lowest score of an exported trajectory.
         reproduces: whether a conversation's rendering has the trace's ids and loss mask; if not, those are exported.
+        text_only: run records of engines that gave text. Their ids are no model's: only conversations are exported.
 
     Raises:
         ConfigError: a file cannot be written, or `tools` lacks an environment or a tool of a conversation.
     """
-    as_ids = left_out = 0
+    as_ids = left_out = without_ids = 0
     with _JsonLines(path) as conversations, _JsonLines(ids_path(path)) as samples:
         for trace in traces:
             if not _is_scored(trace) or not trace.reward or not trace.reward.reaches(min_reward):
                 left_out += 1
                 continue
             row = sft_row(trace, tools) if is_conversation(trace) and _trains_all(trace) else None
-            if row is not None and reproduces(trace, row):
+            is_text = trace.run in text_only
+            if row is not None and (is_text or reproduces(trace, row)):
                 conversations.write(row)
+                continue
+            if is_text:
+                without_ids += 1
                 continue
             as_ids += 1
             for sample in ids_rows(trace):
                 samples.write(sample)
-    return Exported(rows=conversations.rows, left_out=left_out, as_ids=as_ids)
+    return Exported(rows=conversations.rows, left_out=left_out + without_ids, as_ids=as_ids, without_ids=without_ids)
 
 
 def ids_path(path: str | Path) -> Path:

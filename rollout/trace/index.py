@@ -7,9 +7,11 @@ It is a cache: one that is missing, torn or of another version is made again fro
 from __future__ import annotations
 
 import contextlib
+import math
 import sqlite3
 import tempfile
-from collections.abc import Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,10 @@ log = structlog.get_logger(__name__)
 FILE = "traces.index.sqlite"
 BUSY_TIMEOUT_S = 30.0
 """Seconds to wait for another reader that brings the same index up to date."""
-_VERSION = 2
+_VERSION = 3
 _COMMIT_ROWS = 2000
+_STEPS_BETWEEN_CHECKS = 50_000
+"""Instructions of SQLite between two looks at the clock."""
 _TABLES = f"""
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER, indexed INTEGER);
 CREATE TABLE trajectories (file INTEGER, place INTEGER, {", ".join(f'"{name}"' for name in COLUMNS)});
@@ -41,17 +45,24 @@ class Index:
 
     Args:
         directory: of the traces. Where it cannot be written, the index is made in a temporary directory.
+        path: of the index's file; beside the traces by default.
+        query_timeout_s: seconds after which a query ends with an error; None for no limit.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, path: Path | None = None, *, query_timeout_s: float | None = None) -> None:
         self._directory = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._path = directory / FILE
+        self._path = path or directory / FILE
+        self._query_timeout_s, self._deadline = query_timeout_s, math.inf
         try:
             self._database = self._opened()
         except sqlite3.OperationalError:
             self._move()
             self._database = self._opened()
+
+    def beside(self, query_timeout_s: float) -> Index:
+        """A second connection to the same file, for another thread."""
+        return Index(self._directory, self._path, query_timeout_s=query_timeout_s)
 
     def close(self) -> None:
         self._database.close()
@@ -64,8 +75,15 @@ class Index:
         Raises:
             ConfigError: a record is of a later version than this program.
         """
+        self._repairing(self._refresh)
+
+    def prepare(self) -> None:
+        """Make the tables where the index is missing, torn or of another version, without reading traces."""
+        self._repairing(self._make)
+
+    def _repairing(self, action: Callable[[], None]) -> None:
         try:
-            self._refresh()
+            action()
         except sqlite3.DatabaseError as error:
             if self._temporary is not None:
                 raise
@@ -75,7 +93,7 @@ class Index:
                 # A directory that only others may write, or a file system without locks.
                 self._move()
             self._database = self._opened()
-            self._refresh()
+            action()
 
     def query(self, statement: str, values: Iterable[Any] = ()) -> Iterator[sqlite3.Row]:
         """Run one SQL query, which cannot change the index; the rows stream.
@@ -84,10 +102,14 @@ class Index:
             sqlite3.Error: the statement is wrong.
         """
         self._database.execute("PRAGMA query_only = ON")
+        if self._query_timeout_s is not None:
+            self._deadline = time.monotonic() + self._query_timeout_s
         try:
-            yield from self._database.execute(statement, tuple(values))
+            # Not `yield from`, which closes the cursor with the generator: a reader may close the database before, as
+            # a command does whose output goes into `head`.
+            for row in self._database.execute(statement, tuple(values)):  # noqa: UP028
+                yield row
         finally:
-            # A reader may end before its rows do, and close the database first: a pipe into `head` does.
             with contextlib.suppress(sqlite3.ProgrammingError):
                 self._database.execute("PRAGMA query_only = OFF")
 
@@ -99,6 +121,8 @@ class Index:
     def _opened(self) -> sqlite3.Connection:
         database = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         database.row_factory = sqlite3.Row
+        if self._query_timeout_s is not None:
+            database.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS_BETWEEN_CHECKS)
         return database
 
     def _move(self) -> None:
@@ -113,9 +137,12 @@ class Index:
             return False
         return True
 
-    def _refresh(self) -> None:
+    def _make(self) -> None:
         with self._changing():
             self._check()
+
+    def _refresh(self) -> None:
+        self._make()
         paths = [source.path for source in sources(self._directory, recursive=True)]
         present = {path.relative_to(self._directory).as_posix(): path for path in paths if path is not None}
         known = {row["path"]: row["id"] for row in self._database.execute("SELECT path, id FROM files").fetchall()}

@@ -12,15 +12,19 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.types import ToolDefinition, canonical_json
 from rollout.environment.config import Environment
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +40,15 @@ _MODEL_FILES = (
 )
 
 
+class TokenIds(StrEnum):
+    """What the token ids of a trace are."""
+
+    MODEL = "model"
+    """The ids that a model sampled and read."""
+    BYTES = "bytes"
+    """UTF-8 bytes and markers of `rollout.tokens.chatml`: the policy gave text only. They cannot be trained on."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
     """The setting of trajectories: equal for all that name it."""
@@ -43,13 +56,15 @@ class RunRecord:
     kind: str
     """`evaluation` or `training`."""
     environment: dict[str, Any]
-    """`name`, `file`, its `sha256`, and `reward`, `limits`, `thinking`, `filters`, `results` and `strategy` as they
-    applied."""
+    """`name`, `file`, its `sha256`, and `reward`, `limits`, `thinking` and `filters` as they applied."""
     tools: list[dict[str, Any]]
     """OpenAI-style schemas of the policy's tools."""
     tool_digests: dict[str, str]
     """Digest of each tool's definition, by exposed name; the lock has the same."""
+    servers: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """`name`, `version` and `protocol` of each server, as it says itself."""
     engine: str
+    token_ids: TokenIds = TokenIds.MODEL
     sampling: dict[str, Any]
     model: dict[str, Any] = field(default_factory=dict[str, Any])
     """`path`, and the SHA-256 of the files that identify model, tokenizer and template, where it is a directory."""
@@ -76,7 +91,8 @@ def environment_identity(environment: Environment) -> dict[str, Any]:
     shaping = environment.model_dump(
         mode="json", include={"reward", "limits", "thinking", "filters", "results", "strategy"}
     )
-    return {"name": environment.name, "file": environment.file, "sha256": file_digest(environment.file)} | shaping
+    path = str(Path(environment.file).resolve())
+    return {"name": environment.name, "file": path, "sha256": file_digest(environment.file)} | shaping
 
 
 def model_identity(path: str) -> dict[str, Any]:
@@ -88,6 +104,11 @@ def model_identity(path: str) -> dict[str, Any]:
 def tool_digests(catalogue: Mapping[str, Sequence[ToolDefinition]]) -> dict[str, str]:
     """The digest of each tool by exposed name, harness tools included."""
     return {tool.exposed_name: tool.digest for tools in catalogue.values() for tool in tools}
+
+
+def server_identities(gateway: Gateway) -> dict[str, dict[str, str]]:
+    """Name, version and protocol of each server of an environment."""
+    return {server: asdict(identity) for server, identity in gateway.identities.items()}
 
 
 def file_digest(path: str | Path) -> str | None:

@@ -1,4 +1,4 @@
-"""The published schemas of traces, made from the code.
+"""The published schemas of traces and cassettes, made from the code.
 
     python -m rollout.trace.schemas docs/schemas
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from gateway.cassette.lines import json_schema as cassette_schema
 from rollout.trace.columns import layout
 from rollout.trace.journal import json_schema
 from rollout.trace.run_record import RunRecord
@@ -24,6 +25,7 @@ def schemas() -> dict[str, str]:
         "trace.schema.json": _json(json_schema()),
         "run.schema.json": _json(TypeAdapter(RunRecord).json_schema()),
         "archive.txt": layout(),
+        "cassette.schema.json": _json(cassette_schema()),
     }
 
 

@@ -14,6 +14,7 @@ import anyio.lowlevel
 from gateway.errors import ConfigError
 from rollout.trace.archiving import ARCHIVE_TIMEOUT_S, Archiver
 from rollout.trace.files import read_traces
+from rollout.trace.heartbeat import Heartbeat
 from rollout.trace.journal import JOURNAL_SUFFIX, from_json, is_large, pieces, to_json
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, write_run_record
@@ -22,12 +23,14 @@ __all__ = ["TraceStore", "from_json", "read_traces", "to_json"]
 
 ARCHIVE_BYTES = 64 * 2**20
 """Size at which a journal is archived."""
+_MOST_PARTS = os.sysconf("SC_IOV_MAX") - 1
+"""Parts that the system writes at once, besides the end of the line."""
 
 
 class TraceStore:
     """The journal of one process: `{host}-{pid}-{start}.jsonl` in `directory`, opened at the first record.
 
-    Each record is one unbuffered `write` to a file opened for appending, so a process that is killed leaves complete
+    Each record is one unbuffered write to a file opened for appending, so a process that is killed leaves complete
     records and at most one partial line at the end. A journal of `archive_bytes` is archived in the background as
     `{name}.traces.parquet`, and the next record begins a new one. The file is closed with the last reference to the
     store.
@@ -44,6 +47,8 @@ class TraceStore:
         self._key = key
         self._archive_bytes = archive_bytes
         self._archiver = Archiver()
+        self.heartbeat = Heartbeat(self.directory)
+        """Says what is in flight; `write` and `append` end what began there."""
         self._path: Path | None = None
 
     async def write(self, trace: Trace) -> None:
@@ -56,7 +61,8 @@ class TraceStore:
             for part in pieces(trace):
                 parts.append(part)
                 await anyio.lowlevel.checkpoint()
-        self._append(b"".join(parts))
+        self._append(parts)
+        self.heartbeat.end(trace)
 
     def append(self, trace: Trace) -> None:
         """Write one record; the operating system has it when this returns.
@@ -64,23 +70,25 @@ class TraceStore:
         Raises:
             ConfigError: the directory cannot be written.
         """
-        self._append(to_json(trace))
+        self._append(list(pieces(trace)))
+        self.heartbeat.end(trace)
 
-    def _append(self, record: bytes) -> None:
-        line = record + b"\n"
+    def _append(self, parts: list[bytes]) -> None:
+        # Joining a record of many megabytes takes longer than writing it, so the system gets its parts.
+        line = [*parts, b"\n"] if len(parts) < _MOST_PARTS else [b"".join(parts), b"\n"]
         try:
             if self._file is None:
                 self._file = self._open()
-            written = os.write(self._file, line)
+            written = os.writev(self._file, line)
         except OSError as error:
             raise self._unwritable(error.strerror) from error
-        if written != len(line):
+        if written != sum(map(len, line)):
             # Remove the partial line, so that the next record begins on a line of its own.
             os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
             raise self._unwritable("the disk is full")
         if os.lseek(self._file, 0, os.SEEK_END) >= self._archive_bytes:
             assert self._path is not None
-            self.close()
+            self._close_journal()
             self._archiver.start(self._path)
 
     def describe(self, record: RunRecord) -> str:
@@ -105,11 +113,15 @@ class TraceStore:
 
     def close(self) -> None:
         """Close the journal; another record would begin a new one."""
+        self.heartbeat.close()
+        self._close_journal()
+
+    def _close_journal(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    __del__ = close
+    __del__ = _close_journal
 
     def wait_for_archives(self, timeout_s: float = ARCHIVE_TIMEOUT_S) -> bool:
         """Wait until the journals that are being archived are; returns whether that is so."""

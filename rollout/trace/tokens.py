@@ -45,7 +45,11 @@ def token_lines(trace: Trace, trained: Iterable[TrainedSegment] = ()) -> Iterato
     latest = {each.segment: each for each in trained}
     steps = {each.step for each in latest.values()}
     dropped = {each.dropped for each in latest.values() if each.dropped is not None}
-    yield " ".join([trace.id, *(f"step {step}" for step in steps), *(f"dropped: {reason}" for reason in dropped)])
+    withdrawn = (
+        [f"withdrawn: {trace.failure.kind if trace.failure else trace.stop_reason}"] if trace.is_withdrawn else []
+    )
+    head = [*withdrawn, *(f"step {step}" for step in steps), *(f"dropped: {reason}" for reason in dropped)]
+    yield " ".join([trace.id, *head])
     columns = [f"{name:>10}" for name in ("logprob", *(_TRAINED if latest else ()))]
     yield f"{'segment':>7} {'position':>8} {'turn':>4} {'kind':<10} {'loss':>4} {'id':>8} {' '.join(columns)}"
     for token in tokens_of(trace):

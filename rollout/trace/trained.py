@@ -12,7 +12,7 @@ import hashlib
 import math
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,13 @@ _SCHEMA = pa.schema(
         *(pa.field(name, pa.list_(pa.float32())) for name in _NUMBERS),
     ]
 )
+
+_OPTIONS: dict[str, Any] = {
+    "compression": "zstd",
+    "use_dictionary": ["uid"],
+    # Bytes of floats compress better apart: the exponents of log-probabilities are much alike.
+    "use_byte_stream_split": [f"{name}.list.element" for name in _NUMBERS],
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,11 +126,7 @@ def write_trained(directory: str | Path, step: int, segments: Iterable[TrainedSe
     for name in _NUMBERS:
         columns[name] = _trained(columns[name], masks)
     partial = target.with_name(target.name + ".partial")
-    # Bytes of floats compress better apart: the exponents of log-probabilities are much alike.
-    split = [f"{name}.list.element" for name in _NUMBERS]
-    table = pa.table(columns, schema=_SCHEMA)
-    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["uid"], "use_byte_stream_split": split}
-    pq.write_table(table, partial, **options)
+    pq.write_table(pa.table(columns, schema=_SCHEMA), partial, **_OPTIONS)
     return partial.replace(target)
 
 
@@ -138,23 +141,70 @@ def _trained(rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanA
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(kept), mask=pa.array(missing))
 
 
-def read_trained(directory: str | Path, *, trace: str | None = None) -> Iterator[TrainedSegment]:
+def read_trained(
+    directory: str | Path, *, trace: str | Collection[str] | None = None, step: int | None = None
+) -> Iterator[TrainedSegment]:
     """Read what was computed on the segments of traces in a directory, by step and then by time of writing.
 
     A file that cannot be read is logged and skipped.
 
     Args:
         directory: of the traces.
-        trace: id of the only trace to read; None reads all.
+        trace: id of the only trace to read, or several ids; None reads all.
+        step: the only step to read, which is one file; None reads all.
     """
-    for path in sorted((Path(directory) / DIRECTORY).glob(f"*{SUFFIX}")):
+    wanted = [trace] if isinstance(trace, str) else None if trace is None else sorted(trace)
+    for path in _files(directory, step):
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=64):
-                    rows = batch if trace is None else batch.filter(pc.field("trace") == trace)
+                    rows = batch if wanted is None else batch.filter(pc.field("trace").isin(wanted))
                     yield from map(_segment, rows.to_pylist())
         except (OSError, pa.ArrowInvalid) as error:
-            log.warning("not a record of a training step, skipped", file=str(path), problem=str(error))
+            _log_torn(path, error)
+
+
+def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Collection[str]) -> int:
+    """Write what was computed on the segments of these traces as one file, which appears whole or not at all.
+
+    Args:
+        directories: of the traces.
+        path: the file to write; where there is nothing to write, none is written.
+        traces: ids.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    partial, rows = path.with_name(path.name + ".partial"), 0
+    chosen = pc.field("trace").isin(pa.array(traces, pa.string()))
+    with pq.ParquetWriter(partial, _SCHEMA, **_OPTIONS) as writer:
+        for source in (each for directory in directories for each in _files(directory)):
+            try:
+                with pq.ParquetFile(source) as file:
+                    for batch in file.iter_batches(batch_size=256):
+                        found = batch.filter(chosen)
+                        if found.num_rows:
+                            writer.write_batch(found.cast(_SCHEMA))
+                        rows += found.num_rows
+            except (OSError, pa.ArrowInvalid) as error:
+                _log_torn(source, error)
+    if rows:
+        partial.replace(path)
+    else:
+        partial.unlink()
+    return rows
+
+
+def _files(directory: str | Path, step: int | None = None) -> list[Path]:
+    begin = "" if step is None else f"{step:08d}-"
+    return sorted((Path(directory) / DIRECTORY).glob(f"{begin}*{SUFFIX}"))
+
+
+def _log_torn(path: Path, error: Exception) -> None:
+    log.warning("not a record of a training step, skipped", file=str(path), problem=str(error))
 
 
 def _segment(row: dict[str, Any]) -> TrainedSegment:

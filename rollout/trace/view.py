@@ -18,14 +18,19 @@ FOLD = 160
 """Characters that are shown of a folded text."""
 
 
-def render(trace: Trace, *, full: bool = False) -> RenderableType:
-    """Render the trajectory turn by turn; the beginnings of thinking and long texts unless `full`."""
+def render(trace: Trace, *, full: bool = False, boxed: bool = True) -> RenderableType:
+    """Render the trajectory turn by turn.
+
+    Args:
+        full: whole texts, of which the beginnings are shown otherwise.
+        boxed: a box around each turn; without it every line is as long as the text is.
+    """
     blocks: list[RenderableType] = [_head(trace)]
     blocks += [
         Text.assemble((f"{message['role']}  ", "bold blue"), _fold(str(message["content"]), full))
         for message in trace.messages[: trace.opening]
     ]
-    blocks += [_turn(number, turn, full) for number, turn in enumerate(trace.turns, 1)]
+    blocks += [_turn(number, turn, full, boxed) for number, turn in enumerate(trace.turns, 1)]
     blocks.append(_foot(trace))
     return Group(*blocks)
 
@@ -49,7 +54,7 @@ def _head(trace: Trace) -> RenderableType:
     return Text.assemble((f"{task.environment} / {task.task}", "bold"), f"  {where}\n{trace.id}\n{tokens}")
 
 
-def _turn(number: int, turn: Turn, full: bool) -> RenderableType:
+def _turn(number: int, turn: Turn, full: bool, boxed: bool) -> RenderableType:
     lines: list[Text] = []
     if turn.thinking:
         lines.append(Text.assemble(("thinks  ", "dim"), (_fold(turn.thinking, full), "dim italic")))
@@ -69,6 +74,8 @@ def _turn(number: int, turn: Turn, full: bool) -> RenderableType:
         for mark in turn.marks
     ]
     title = f"turn {number}" + (f"  reward {turn.reward:g}" if turn.reward else "")
+    if not boxed:
+        return Text("\n").join([Text(f"--- {title}  {turn.sampled} tokens", style="bold"), *lines])
     return Panel(Text("\n").join(lines), title=title, title_align="left", subtitle=f"{turn.sampled} tokens")
 
 

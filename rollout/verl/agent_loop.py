@@ -17,23 +17,22 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
 from gateway.types import canonical_json
-from rollout.environment.task import Origin, Task
+from rollout.environment.task import UNREADABLE, Origin, Task
+from rollout.environment.validation import selected_tools
 from rollout.errors import RolloutError
 from rollout.loop.group import Group
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Trace
+from rollout.training.statistics import TrajectoryStatistics
 from rollout.types import Policy
-from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
+from rollout.verl.batch_statistics import statistics_collector
 from rollout.verl.output import to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
 from rollout.verl.runtime import WORKER, Runtime
 from rollout.verl.tool import MCPTool
 
 log = structlog.get_logger(__name__)
-
-UNREADABLE = Task(environment="-", task="", seed=0, prompt=({"role": "user", "content": ""},))
-"""The task in the trace of a row that cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +125,11 @@ class MCPAgentLoop(AgentLoopBase):
             seed_key=runtime.settings.sampling_seed_key if is_identified else None,
             images=lambda: images.first(trace.images),
             end_ids=self._end_ids,
+            engine_has_id=is_deterministic,
         )
 
         async def policy_for(_: Session) -> Policy:
-            return policy
+            return runtime.recorded.policy(trace.task, trace.origin) if runtime.recorded else policy
 
         # v0 takes one sample of a trajectory, and validation measures the policy as it will be used.
         is_chain = trace.origin.validate_ or not self.config.trainer.use_v1
@@ -168,27 +168,6 @@ def reproducible_id(trace: Trace) -> str:
     task, origin = trace.task, trace.origin
     identity = [task.environment, task.task, task.seed, origin.row, origin.sample, origin.step, origin.validate_]
     return f"mcp-{sha256(canonical_json(identity).encode()).hexdigest()[:32]}"
-
-
-def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list[dict[str, Any]] | None:
-    """The lock's schemas that a row selects.
-
-    Args:
-        locked: Schemas by exposed name; None without a lock.
-
-    Returns:
-        The schemas of the tools that the policy may call at some time; None without a lock, for `roll_out` to take the
-        session's.
-
-    Raises:
-        ConfigError: the row names a tool that the lock does not have.
-    """
-    if locked is None:
-        return None
-    wanted = task.callable_tools
-    if missing := [name for name in (*(task.tools or ()), *task.later_tools) if name not in locked]:
-        raise ConfigError(f"tools {missing} are not in the lock", key="extra_info.mcp.tools")
-    return [schema for name, schema in locked.items() if wanted is None or name in wanted]
 
 
 # verl exports the worker as a Ray actor class; only the plain class inside can be subclassed.

@@ -24,6 +24,8 @@ class VerlPolicy:
         request_id: The same for all turns of a trajectory; verl's client chooses the server by it.
         stop_token_ids: Ids at which generation has to stop, in addition to the model's own.
         end_ids: The model's own end-of-sequence ids, as far as the tokenizer has them.
+        engine_has_id: Whether the engine gets this id, as under `full_determinism`; otherwise verl's client makes a
+            fresh one for each request, and does not return it.
         seed_key: Name of the engine's sampling parameter for a request's seed; None leaves sampling unseeded.
         images: Returns the images in the context so far, which engines take separately from the ids.
     """
@@ -39,8 +41,10 @@ class VerlPolicy:
         end_ids: Sequence[int] = (),
         seed_key: str | None,
         images: Callable[[], list[Any]] = list,
+        engine_has_id: bool = False,
     ) -> None:
         self._images = images
+        self._engine_ids = (request_id,) if engine_has_id else ()
         self._client, self._request_id, self._seed_key = client, request_id, seed_key
         stops = {*(sampling_params.get("stop_token_ids") or ()), *stop_token_ids}
         self._ends = stops | set(end_ids)
@@ -76,6 +80,7 @@ class VerlPolicy:
             ids=list(output.token_ids),
             logprobs=None if logprobs is None else list(logprobs),
             finish_reason=self._finish_reason(output, max_tokens),
+            request_ids=self._engine_ids,
             seeds=seeds,
             weights_version=(
                 output.extra_fields.get("min_global_steps"),

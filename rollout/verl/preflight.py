@@ -9,10 +9,7 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from operator import itemgetter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,33 +17,25 @@ import structlog
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from gateway.catalogue.tool_config import LockEntry, read_lock
-from gateway.errors import ConfigError, GatewayError, raise_all
-from rollout.environment.config import load_environment
+from gateway.errors import ConfigError, GatewayError
+from rollout.environment.config import Environment
 from rollout.environment.parquet import read_rows
 from rollout.environment.row_validation import (
     STOCK_AGENT,
     Row,
     RowProblem,
     environment_problem,
-    environment_problems,
-    prompt_lengths,
     read_task_rows,
     shared_indices,
 )
-from rollout.environment.startup import opened, opened_environment
-from rollout.environment.validation import LOCK_KEY, refuse_differences, selected
-from rollout.loop.agent import build_agent
+from rollout.environment.startup import opened
+from rollout.environment.validation import LOCK_KEY, refuse_differences
 from rollout.trace.store import TraceStore
-from rollout.verl.settings import (
-    Settings,
-    check_model_length,
-    check_thinking,
-    context_tokens,
-    reward_parts,
-    share,
-    workers_per_node,
-)
+from rollout.training.environments import Lock
+from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt, raise_first
+from rollout.training.settings import reward_parts, share
+from rollout.verl.agent_names import registered_agents, unknown_agents
+from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens, workers_per_node
 from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
 from rollout.verl.trainer_checks import check_groups, check_trainer, warn_of_several_updates
@@ -55,9 +44,6 @@ if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens
 
 log = structlog.get_logger(__name__)
-
-_MOST_SHOWN = 20
-"""Problems of rows in one message."""
 
 
 class PreflightCallback(Callback):
@@ -74,24 +60,6 @@ class PreflightCallback(Callback):
             raise SystemExit(1) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """`tool_config_path` and our entries in that file; None and no entries if it is not configured."""
-
-    path: str | None
-    entries: Sequence[LockEntry]
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """The parts of an environment that its prompts are rendered with."""
-
-    schemas: list[dict[str, Any]]
-    """OpenAI-style schemas of the policy's tools."""
-    has_user: bool
-    """Whether a user message can follow the policy's."""
-
-
 async def preflight(config: DictConfig) -> None:
     """Validate settings, rows, environments, lock and lengths, and the chat template's rendering of later turns.
 
@@ -106,18 +74,23 @@ async def preflight(config: DictConfig) -> None:
     check_groups(config, reward_parts(settings))
     TraceStore(settings.trace_dir).check()
     rows: list[Row] = []
+    agents = registered_agents(config)
     for path in _files(config):
+        raise_first(unknown_agents(config, path, agents))
         rows += _rows(config, path)
-    lock = _lock(config)
-    names = sorted({row.task.environment for row in rows})
-    shown = {name: await _check_environment(name, config, settings, lock, rows) for name in names}
+    lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
+    for environment in _environments(rows, settings, config):
+        check_thinking(environment, config)
+        check_strategy(environment, config)
+        warn_of_several_updates(environment, config)
+    shown = await check_environments(rows, settings, lock, workers_per_node=workers_per_node(config))
     if any(_has_stock_rows(config, path) for path in _files(config)):
-        await _check_stock_lock(lock, checked=names, workers=workers_per_node(config))
+        await _check_stock_lock(lock, checked=shown, workers=workers_per_node(config))
     if rows:
         tokens = _tokens(config)
         check_model_length(config)
         _check_prompts(config, tokens, rows, shown)
-        _check_turns(tokens, rows, shown)
+        check_turns(tokens, rows, shown)
 
 
 def _check_given(config: DictConfig) -> None:
@@ -164,7 +137,7 @@ def _rows(config: DictConfig, path: Path) -> list[Row]:
     default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
     key = OmegaConf.select(config, "data.prompt_key") or "prompt"
     rows, problems = read_task_rows(path, default_agent=default, prompt_key=key)
-    _raise_first(problems)
+    raise_first(problems)
     if shared := shared_indices(rows):
         if config.actor_rollout_ref.rollout.full_determinism:
             problem = f"{shared} rows have none of their own, and under full_determinism request ids are made of it"
@@ -176,11 +149,6 @@ def _rows(config: DictConfig, path: Path) -> list[Row]:
             rows=shared,
         )
     return rows
-
-
-def _raise_first(problems: Sequence[ConfigError]) -> None:
-    """Raises the first of the problems, which may be as many as there are rows."""
-    raise_all(problems[:_MOST_SHOWN])
 
 
 def _has_stock_rows(config: DictConfig, path: Path) -> bool:
@@ -203,35 +171,13 @@ async def _check_stock_lock(lock: Lock, *, checked: Collection[str], workers: in
             refuse_differences(entries, gateway, lock=lock.entries, path=lock.path)
 
 
-def _lock(config: DictConfig) -> Lock:
-    path = OmegaConf.select(config, LOCK_KEY)
-    if path and not Path(path).is_file():
-        remedy = "write it with `mcp-rollout tool-config`, or leave it out"
-        raise ConfigError(f"no such file: {path}", key=LOCK_KEY, remedy=remedy)
-    return Lock(path, read_lock(path) if path else [])
-
-
-async def _check_environment(
-    name: str, config: DictConfig, settings: Settings, lock: Lock, rows: Sequence[Row]
-) -> Shown:
-    """Start the environment once, and validate it with its rows."""
-    own = [row for row in rows if row.task.environment == name]
-    try:
-        environment = settings.apply(
-            load_environment(name, settings.environments_dir), workers_per_node=workers_per_node(config)
-        )
-        build_agent(environment)
-    except ConfigError as error:
-        raise environment_problem(own[0], error) from error
-    check_thinking(environment, config)
-    check_strategy(environment, config)
-    warn_of_several_updates(environment, config)
-    async with opened_environment(environment) as gateway:
-        problems, schemas = await environment_problems(environment, gateway, own, lock.entries, lock_path=lock.path)
-        _raise_first(problems)
-        async with gateway.lease(trajectory="preflight", task=own[0].task.task, seed=own[0].task.seed):
-            pass  # the servers can be reset to the first row's task
-    return Shown(schemas, environment.has_user_messages)
+def _environments(rows: Sequence[Row], settings: Settings, config: DictConfig) -> Iterator[Environment]:
+    """The environments of the rows with the trainer's overrides."""
+    for row in {row.task.environment: row for row in reversed(rows)}.values():
+        try:
+            yield settings.load(row.task.environment, workers_per_node=workers_per_node(config))
+        except ConfigError as error:
+            raise environment_problem(row, error) from error
 
 
 def _tokens(config: DictConfig) -> ContinuousTokens:
@@ -255,16 +201,8 @@ def _check_prompts(
     config: DictConfig, tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]
 ) -> None:
     """Refuse prompts that the trainer would cut, and with them the tools."""
-    from rollout.tokens.counting import prompt_length
-
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
-    lengths: list[tuple[int, Row]] = []
-    for name, environment in shown.items():
-        own = [row for row in rows if row.task.environment == name]
-        found, problems = prompt_lengths(own, environment.schemas, partial(prompt_length, tokens), limit=limit)
-        _raise_first(problems)
-        lengths += found
-    longest, row = max(lengths, key=itemgetter(0))
+    longest, row = longest_prompt(tokens, rows, shown, limit=limit)
     room = context_tokens(config.actor_rollout_ref.rollout)
     if room is not None and longest >= room:
         raise ConfigError(
@@ -273,15 +211,3 @@ def _check_prompts(
             key="actor_rollout_ref.rollout.max_model_len",
             remedy="make it at least the sum of data.max_prompt_length and data.max_response_length",
         )
-
-
-def _check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
-    """Validate that the template renders the messages after a prompt, on the first row of each environment."""
-    from rollout.tokens.template_check import check_template
-
-    for row in {row.task.environment: row for row in reversed(rows)}.values():
-        own = shown[row.task.environment]
-        try:
-            check_template(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=own.has_user)
-        except ConfigError as error:
-            raise row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy) from error

@@ -22,41 +22,10 @@ import structlog
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from rollout.verl.batch_statistics import BatchStatistics, statistics_collector
+from rollout.training.statistics import BatchStatistics, TooManyFailures, check_failures, listed
+from rollout.verl.batch_statistics import statistics_collector
 
 log = structlog.get_logger(__name__)
-
-
-class TooManyFailures(RuntimeError):
-    """A larger share of a batch was withdrawn than `max_failed_share` allows; training stops."""
-
-
-class ToolsChanged(RuntimeError):
-    """A server changed its tools during training; the policy would learn from a mixture, so training stops."""
-
-
-def check_failures(batch: BatchStatistics, max_failed_share: float) -> None:
-    """Refuse a batch that cannot be trained on.
-
-    Raises:
-        ToolsChanged: with the differences, for any share of withdrawn trajectories.
-        TooManyFailures: with the reasons, most frequent first.
-    """
-    if batch.tools_changed:
-        raise ToolsChanged(
-            "training stops, because tools are no longer what it began with:\n"
-            + "\n".join(batch.tools_changed)
-            + "\nReview the difference, accept it with `mcp-rollout tool-config ... --accept`, and start again."
-        )
-    if batch.failed_share > max_failed_share:
-        raise TooManyFailures(
-            f"{batch.failures.total()} of {len(batch.trajectories)} trajectories were withdrawn, more than "
-            f"max_failed_share={max_failed_share} allows:\n{_listed(batch.failures)}"
-        )
-
-
-def _listed(failures: Counter[str]) -> str:
-    return "\n".join(f"  {count} x {reason}" for reason, count in failures.most_common(10))
 
 
 def _uid(key: str) -> str:
@@ -139,7 +108,7 @@ class BatchChecks:
             if "no materializable trajectories" in str(error) and failures:
                 raise TooManyFailures(
                     f"no group of the batch has {self._min_group_size} trajectories left, {failures.total()} were "
-                    f"withdrawn:\n{_listed(failures)}"
+                    f"withdrawn:\n{listed(failures)}"
                 ) from error
             raise
         metrics |= self._checked(partition_id).metrics()

@@ -7,55 +7,53 @@ agent loop could use to share state within a worker.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import anyio
 import structlog
 from omegaconf import DictConfig
 
 from gateway.catalogue.tool_config import LockEntry
-from gateway.gateway import Gateway
-from rollout.collector import tune_collector
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.validation import locked_tools
-from rollout.loop.limits import Limits
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.store import TraceStore
-from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
-from rollout.verl.gateways import Gateways
-from rollout.verl.run_record import training_record
-from rollout.verl.settings import Settings, limits_for, reward_parts, workers_per_node
+from rollout.training.environments import Environments, Lock
+from rollout.training.gateways import Gateways
+from rollout.training.recordings import Recordings
+from rollout.training.settings import reward_parts
+from rollout.training.statistics import TrajectoryStatistics
+from rollout.verl.batch_statistics import statistics_collector
+from rollout.verl.run_record import record_of
+from rollout.verl.settings import Settings, limits_for, workers_per_node
 from rollout.verl.tool_agent_sessions import ToolAgentSessions
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenEnvironment:
-    """An environment whose servers are running."""
-
-    environment: Environment
-    gateway: Gateway
-    limits: Limits
-    tools: dict[str, dict[str, Any]] | None
-    """OpenAI-style schemas from the lock by exposed name; None without a lock."""
-    run: str
-    """Name of the run record."""
 
 
 class Runtime:
     """The environments of one worker, each opened at its first trajectory."""
 
     def __init__(self, config: DictConfig, lock: Sequence[LockEntry], gateways: Gateways) -> None:
-        self.settings = Settings.of(config)
-        self.store = TraceStore(self.settings.trace_dir)
-        self.reward_parts = reward_parts(self.settings)
-        self._config = config
-        self._rollout, self._lock, self._gateways = config.actor_rollout_ref.rollout, lock, gateways
-        self._workers_per_node = workers_per_node(config)
-        self._open: dict[str, OpenEnvironment] = {}
+        self.settings = settings = Settings.of(config)
+        self.store = TraceStore(settings.trace_dir)
+        self.reward_parts = reward_parts(settings)
+        self._recordings = Recordings(settings, gateways)
+        self.recorded = self._recordings.engine
+        self._rollout = config.actor_rollout_ref.rollout
         self._narrow_view: bool | None = None
+        environments = Environments(
+            gateways,
+            self.store,
+            Lock(path=self._rollout.multi_turn.tool_config_path, entries=lock),
+            load=lambda name: settings.load(name, workers_per_node=workers_per_node(config)),
+            limits=lambda environment: limits_for(environment, self._rollout),
+            record=partial(record_of, config),
+        )
+        self.environment = environments.get
+
+    def close(self) -> None:
+        """Close the journal and the files of stored traces."""
+        self.store.close()
+        self._recordings.close()
 
     def tokens(self, builder: Any, tokenizer: Any) -> ContinuousTokens:
         """Build a trajectory's token builder. Its template is probed once per worker, which has one model.
@@ -66,32 +64,6 @@ class Runtime:
         made = ContinuousTokens(builder, tokenizer, self._rollout.multi_turn.format, narrow_view=self._narrow_view)
         self._narrow_view = made.narrow_view
         return made
-
-    async def environment(self, name: str) -> OpenEnvironment:
-        """Return the running environment `name`, and start it first if needed.
-
-        Raises:
-            ConfigError: no such environment, or the lock does not match the live definitions.
-            GatewayError: a required server did not start; the next call tries again.
-        """
-        if name not in self._open:
-            environment = self.settings.apply(
-                load_environment(name, self.settings.environments_dir), workers_per_node=self._workers_per_node
-            )
-            # If a server of the lock did not start, the policy would be shown tools that it cannot call.
-            locked = {entry.definition.server for entry in self._lock if entry.environment == name}
-            gateway = await self._gateways.get(name, lambda: environment.requiring(locked))
-            tools = locked_tools(name, self._lock, gateway, path=self._rollout.multi_turn.tool_config_path)
-            record = await anyio.to_thread.run_sync(training_record, environment, gateway, tools, self._config)
-            self._open[name] = OpenEnvironment(
-                environment=environment,
-                gateway=gateway,
-                limits=limits_for(environment, self._rollout),
-                tools=tools,
-                run=self.store.describe(record),
-            )
-            tune_collector()  # the worker now holds nearly all that lives as long as it does
-        return self._open[name]
 
 
 class Worker:
@@ -123,7 +95,7 @@ class Worker:
         """Stop the servers and close the trace store."""
         await self.gateways.close()
         if self.runtime is not None:
-            self.runtime.store.close()
+            self.runtime.close()
             self.runtime = None
         self._collector = None
 

@@ -22,8 +22,8 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.environment.config import load_environment
 from rollout.environment.validation import refuse_differences
-from rollout.verl.gateways import ContextTasks, Gateways
-from rollout.verl.settings import share
+from rollout.training.gateways import ContextTasks, Gateways
+from rollout.training.settings import share
 
 _WORKER_NAME = "agent_loop_worker_"
 TASK_KEY = "mcp"

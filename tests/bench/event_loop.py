@@ -83,10 +83,10 @@ def timed(above_s: float) -> Iterator[Callbacks]:
         Handle._run = run  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def stdio(behaviour: str) -> Any:
+def stdio(behaviour: str, **entry: Any) -> Any:
     @asynccontextmanager
     async def serving() -> AsyncIterator[dict[str, Any]]:
-        yield {"command": sys.executable, "args": ["-I", "-S", str(HOSTILE / "hostile_server.py"), behaviour]}
+        yield {"command": sys.executable, "args": ["-I", "-S", str(HOSTILE / "hostile_server.py"), behaviour], **entry}
 
     return serving
 
@@ -109,10 +109,17 @@ def harm(arguments: Any = None) -> Attack:
     return lambda session: session.call("harm", {} if arguments is None else arguments)
 
 
+async def change(session: Session) -> None:
+    """The attack is in what the server lists after it announced a change."""
+    await session.call("harm", {})
+    await session.wait_for_tool_changes()
+
+
 async def nothing(session: Session) -> None:
     """The attack is in what the server lists."""
 
 
+SECRETS = {f"KEY_{number}": f"pass/word {number} with signs" for number in range(5)}
 BIG = [(1 << 64) + number for number in range(3000)]
 NESTED: Any = 1
 for _ in range(300):
@@ -122,6 +129,9 @@ ATTACKS: list[tuple[str, Any, Attack]] = [
     ("descriptions of hidden text", stdio("hidden text"), nothing),
     ("hidden text in 2,500 tools", stdio("much hidden text"), nothing),
     ("10,000 tools", stdio("10,000 tools"), nothing),
+    ("small tools without an end", stdio("many small tools"), nothing),
+    ("10,000 tools that all change", stdio("10,000 tools that change"), change),
+    ("an enumeration that is reordered", stdio("enumeration that changes"), change),
     ("pages of tools without an end", stdio("endless large pages"), nothing),
     ("pages with a malformed tool each", stdio("endless large malformed pages"), nothing),
     ("unique big integers", stdio("unique integers"), harm({"x": BIG})),
@@ -136,7 +146,12 @@ ATTACKS: list[tuple[str, Any, Attack]] = [
     ("a line of 50 MB", stdio("long line"), harm()),
     ("50 MB of standard error", stdio("stderr"), harm()),
     ("a result of 400,000 objects", stdio("many values"), harm()),
-    ("a result of 200,000 blocks", stdio("many blocks"), harm()),
+    ("a result of 95,000 names", stdio("many names"), harm()),
+    ("a result of 190,000 strings, secrets", stdio("many strings", env=SECRETS), harm()),
+    ("a result of 10,000 blocks, secrets", stdio("10,000 blocks", env=SECRETS), harm()),
+    ("a result of 7 MB, secrets", stdio("7 MB of text", env=SECRETS), harm()),
+    ("a result to repair", stdio("repaired"), harm()),
+    ("a result of 20,000 blocks", stdio("many blocks"), harm()),
     ("20,000 notifications", stdio("20,000 notifications"), harm()),
     ("2,000 requests", stdio("requests"), harm()),
     ("arguments of 7 MB", stdio("none"), harm({"x": "y" * (7 << 20)})),

@@ -1,21 +1,22 @@
 """What traces cost: bytes per token, processor time of writing, and how long a write holds the event loop.
 
-    python tests/bench/traces.py DIR [--run]
+    python tests/bench/traces.py DIR [--turns 14] [--qwen qwen.tiktoken]
 
-DIR has traces; they are archived into a temporary directory and measured. With `--run` the expert plays retail with 512
-concurrent trajectories, and the share of the time that goes into writing is measured. Prints one JSON object a line.
+DIR has traces; they are archived into a temporary directory and measured. With `--qwen` the ids of an engine over bytes
+are replaced by those of Qwen's tokenizer (`pip download --no-deps dashscope` has the file; needs `tiktoken`). Prints
+one JSON object a line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from array import array
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +26,48 @@ from rollout.trace.journal import pieces, to_json
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 
-PROFILED = """
-import sys, time
-from rollout.cli.app import main
-from rollout.trace.store import TraceStore
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen's tokenizers split text."""
+FIRST_SPECIAL = 151_643
 
-spent = count = 0
-original = TraceStore.append
-def append(self, trace):
-    global spent, count
-    began = time.thread_time()
-    original(self, trace)
-    spent, count = spent + time.thread_time() - began, count + 1
-TraceStore.append = append
-began, processor = time.perf_counter(), time.process_time()
-try:
-    main()
-finally:
-    wall, processor = time.perf_counter() - began, time.process_time() - processor
-    shares = {"of_wall": spent / wall, "of_processor": spent / processor}
-    print({"records": count, "write_ms": spent / count * 1e3, **shares})
-"""
+
+class Qwen:
+    """Traces over bytes as a model with Qwen's tokenizer would have them, with drawn log-probabilities.
+
+    Args:
+        ranks: `qwen.tiktoken`, which the package `dashscope` contains.
+    """
+
+    def __init__(self, ranks: Path) -> None:
+        import tiktoken
+        from tiktoken.load import load_tiktoken_bpe
+
+        merges = load_tiktoken_bpe(str(ranks))
+        self._encoding = tiktoken.Encoding("qwen", pat_str=PATTERN, mergeable_ranks=merges, special_tokens={})
+        self._draw = random.Random(0)
+
+    def retokenised(self, trace: Trace) -> Trace:
+        for segment in (*trace.earlier, trace):
+            segment.prompt_ids = self._ids(segment.prompt_ids)
+            ids, spans = segment.response_ids, segment.spans
+            masks = [segment.loss_mask[span.start] for span in spans]
+            segment.response_ids, segment.loss_mask, segment.logprobs, segment.spans = [], [], [], []
+            for span, mask in zip(spans, masks, strict=True):
+                own = self._ids(ids[span.start : span.end])
+                drawn = [-self._draw.expovariate(3) if span.kind.is_sampled else 0.0 for _ in own]
+                segment.add_span(span.kind, span.turn, own, array("f", drawn).tolist(), in_loss=bool(mask))
+        return trace
+
+    def _ids(self, ids: list[int]) -> list[int]:
+        found: list[int] = []
+        for is_text, run in groupby(ids, lambda token: token < 256):
+            if is_text:
+                found += self._encoding.encode_ordinary(bytes(run).decode(errors="replace"))
+            else:
+                found += [FIRST_SPECIAL + token - 256 for token in run]
+        return found
 
 
 def sizes(traces: list[Trace]) -> dict[str, Any]:
@@ -87,22 +109,14 @@ def longest_step(trace: Trace, length: int) -> dict[str, Any]:
     return {"sampled_tokens": length, "whole_ms": whole * 1e3, "longest_piece_ms": longest * 1e3}
 
 
-def run() -> str:
-    """The share of writing in a run of the expert with 512 concurrent trajectories."""
-    with tempfile.TemporaryDirectory() as out:
-        options = ["run", "retail", "--engine", "expert", "--split", "train", "-n", "120", "--samples", "2"]
-        command = [sys.executable, "-c", PROFILED, *options, "--concurrency", "512", "--out", out]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-        return done.stdout.splitlines()[-1]
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--qwen", type=Path, metavar="RANKS", help="qwen.tiktoken: ids of Qwen instead of bytes")
+    parser.add_argument("--turns", type=int, default=0, help="only trajectories with at least so many turns")
     given = parser.parse_args()
-    recorded = list(read_traces(given.directory, recursive=True))
+    recorded = [each for each in read_traces(given.directory, recursive=True) if len(each.turns) >= given.turns]
+    if given.qwen is not None:
+        recorded = list(map(Qwen(given.qwen).retokenised, recorded))
     print(json.dumps(sizes(recorded)))  # noqa: T201
     print(json.dumps([longest_step(recorded[0], length) for length in (10_000, 100_000, 1_000_000)]))  # noqa: T201
-    if given.run:
-        print(run())  # noqa: T201

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 from mcp.server.mcpserver import Context, MCPServer
 
 from gateway import Gateway, GatewayConfig, Session
@@ -186,6 +187,24 @@ async def test_a_waiting_lease_is_granted_when_a_place_becomes_free() -> None:
             assert not granted.is_set()
         with anyio.fail_after(5):
             await granted.wait()
+
+
+async def test_a_limit_that_a_lease_waits_for_is_named_once() -> None:
+    server, _ = keyed_world()
+    with structlog.testing.capture_logs() as logs:
+        async with gateway(server, max_sessions=1) as gate, anyio.create_task_group() as tasks:
+
+            async def wait(trajectory: str) -> None:
+                async with lease(gate, trajectory):
+                    pass
+
+            async with lease(gate, "a"):
+                assert not [line for line in logs if line["event"] == "lease.waiting"]
+                for trajectory in ("b", "c"):
+                    tasks.start_soon(wait, trajectory)
+                await anyio.wait_all_tasks_blocked()
+    (named,) = [line for line in logs if line["event"] == "lease.waiting"]
+    assert (named["limit"], named["most"]) == ("max_sessions", 1)
 
 
 async def test_a_cancelled_trajectory_releases_its_world_and_its_place() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 
 from gateway import Gateway, GatewayConfig
 from gateway.config.models import LeaseDirConfig
@@ -47,6 +48,18 @@ async def test_a_start_that_failed_counts_as_a_process_until_it_has_ended() -> N
         with anyio.fail_after(5):
             await pool.take(reset=False)
         assert begun == 2
+
+
+async def test_what_ends_after_the_last_sweep_is_neither_reported_nor_written_anywhere(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with Janitor(None) as janitor:
+            janitor.ended(janitor.mark())
+        opened = [(tmp_path / f"{number}").open("w+") for number in range(8)]  # one has the number of the pipe
+        janitor.ended(janitor.mark())
+        assert [file.read() for file in opened] == [""] * 8
+        for file in opened:
+            file.close()
+    assert logs == []
 
 
 async def test_a_lease_directory_that_was_only_half_copied_is_removed(tmp_path: Path) -> None:

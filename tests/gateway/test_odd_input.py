@@ -40,17 +40,17 @@ def test_a_notification_whose_meta_is_no_object_belongs_to_the_call_it_arrived_i
 async def test_a_change_that_is_announced_while_other_servers_start_is_not_forgotten() -> None:
     async with anyio.create_task_group() as tasks:
         watch = ToolWatch(cast("TaskGroup", tasks))
-        watch.compare("s", [definition("now")])
+        await watch.compare("s", [definition("now")])
         assert not watch.changed
-        watch.publish("s", [definition("then")])
+        await watch.publish("s", [definition("then")])
         assert "s" in watch.changed
 
 
 async def test_a_listing_before_the_start_is_over_is_no_change_in_itself() -> None:
     async with anyio.create_task_group() as tasks:
         watch = ToolWatch(cast("TaskGroup", tasks))
-        watch.compare("s", [definition("same")])
-        watch.publish("s", [definition("same")])
+        await watch.compare("s", [definition("same")])
+        await watch.publish("s", [definition("same")])
         assert not watch.changed
 
 

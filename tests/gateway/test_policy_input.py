@@ -14,7 +14,7 @@ from mcp.server.mcpserver import MCPServer
 from serving import serving
 
 from gateway import Gateway, GatewayConfig, Role, Session
-from gateway.schemas.cost import MOST_NESTED
+from gateway.schemas.cost import MOST_DIGITS, MOST_NESTED
 from gateway.types import CallFault
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,17 @@ ODD: dict[str, Any] = {
     "half a pair in a name": {"\udfff": 1},
     "infinity": float("inf"),
     "no number": [float("nan")],
+    "5,000 digits": 10**4999,
+    "5,000 digits below a name": {"a": [-(10**4999)]},
 }
+
+
+def written(arguments: Any) -> str:
+    """The arguments as JSON; Python itself writes integers of up to 4,300 digits only."""
+    try:
+        return json.dumps(arguments)
+    except ValueError:
+        return '{"text": "x", "more": [%s]}' % ("1" * 5000)
 
 
 def judge() -> MCPServer:
@@ -86,12 +96,13 @@ async def test_arguments_that_cannot_be_sent_are_a_fault_and_the_connection_serv
 ) -> None:
     async with leased(transport) as session:
         for what, value in ODD.items():
-            for arguments in ({"text": "x", "more": value}, json.dumps({"text": "x", "more": value})):
+            for arguments in ({"text": "x", "more": value}, written({"text": "x", "more": value})):
                 result = await session.call("put", arguments)
                 assert result.is_error and result.fault is CallFault.INVALID_ARGUMENTS, what
                 result.text.encode()  # what the policy reads can be written down
             assert await works(session), what
-        assert not (await session.call("put", {"text": "x", "more": nested(MOST_NESTED - 1)})).is_error
+        for most in (nested(MOST_NESTED - 1), 10**MOST_DIGITS - 1):
+            assert not (await session.call("put", {"text": "x", "more": most})).is_error
 
 
 @TRANSPORTS

@@ -60,7 +60,7 @@ def test_references_that_fan_out_are_counted_as_often_as_they_are_applied(keywor
 @pytest.mark.parametrize("keyword", ["patternProperties", "items"])
 def test_what_fans_out_into_members_and_items_is_counted_by_the_depth_of_the_value(keyword: str) -> None:
     program = Program(chain(DOUBLING[keyword], 60))
-    efforts = [program.effort(nested(depth))[0] for depth in ((5, 11, 45) if keyword == "items" else (6, 12, 46))]
+    efforts = [program.effort(nested(depth))[0] for depth in ((3, 9, 45) if keyword == "items" else (4, 10, 46))]
     assert efforts[0] * 50 < efforts[1] < MOST_EFFORT < efforts[2]
 
 

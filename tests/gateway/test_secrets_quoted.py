@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 import structlog
@@ -129,3 +131,54 @@ async def test_no_part_of_a_result_holds_a_secret() -> None:
     ]
     result = ToolResult(content=tuple(blocks), structured={SECRET: [SECRET]}, meta={"key": {"a": SECRET}})
     assert SECRET not in repr(Redactor(config).result(result))
+
+
+ODD = 'p&ss "wörd"/1'
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        quote,
+        quote_plus,
+        lambda text: quote(text, safe="").lower(),
+        json.dumps,
+        lambda text: json.dumps(text, ensure_ascii=False),
+        lambda text: json.dumps(text).replace("/", r"\/"),
+        lambda text: json.dumps(text).replace("&", r"\u0026"),
+        lambda text: json.dumps({"key": text}),
+        lambda text: base64.b64encode(text.encode()).decode(),
+        lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
+        *[
+            lambda text, n=n: base64.b64encode(b"user:" + b"." * n + text.encode() + b" and more").decode()
+            for n in range(3)
+        ],
+    ],
+)
+@pytest.mark.parametrize("secret", [SECRET, ODD])
+def test_an_encoded_secret_is_one(encode: Callable[[str], str], secret: str) -> None:
+    redactor = Redactor(ServerConfig.model_validate({"command": "x", "env": {"API_KEY": secret}}))
+    told = encode(secret)
+    shown = redactor.text(f"<{told}>")
+    # What is left of base64 beside a part determines at most a character of it.
+    assert "[secret]" in shown and len(shown) < len(told) - len(secret) + 15 and secret not in shown
+    assert redactor.text("no secrets here: 1+1 = 2, 100%") == "no secrets here: 1+1 = 2, 100%"
+    held = redactor.json({"said": [{"so": told}]})
+    assert "[secret]" in json.dumps(held)
+
+
+@pytest.mark.parametrize("at", range(1, len(SECRET)))
+def test_a_secret_split_over_two_blocks_is_one(at: int) -> None:
+    redactor = Redactor(ServerConfig.model_validate({"command": "x", "env": {"API_KEY": SECRET}}))
+    texts = (f"it is {SECRET[:at]}", f"{SECRET[at:]}, so", "not a secret", SECRET)
+    result = ToolResult(content=tuple(Content(kind=ContentKind.TEXT, text=text) for text in texts))
+    shown = [block.text for block in redactor.result(result).content]
+    assert shown == ["it is [secret]", ", so", "not a secret", "[secret]"]
+
+
+@pytest.mark.parametrize("secret", [SECRET, ODD])
+def test_a_large_structure_is_searched_as_text(secret: str) -> None:
+    redactor = Redactor(ServerConfig.model_validate({"command": "x", "env": {"API_KEY": secret}}))
+    value = {"rows": [{"n": number} for number in range(1000)], "last": {secret: [f"a {secret} b"]}}
+    assert redactor.json(value)["last"] == {"[secret]": ["a [secret] b"]}
+    assert redactor.json(value["rows"]) is value["rows"]

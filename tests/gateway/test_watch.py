@@ -146,15 +146,15 @@ async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothi
     async with anyio.create_task_group() as tasks:
         watch = ToolWatch(tasks)
         tasks.start_soon(watch.run)
-        watch.publish("world", [unreadable("a")])
-        watch.compare("world", [unreadable("a")])
+        await watch.publish("world", [unreadable("a")])
+        await watch.compare("world", [unreadable("a")])
         watch.notice(connection)
         with anyio.fail_after(5):
             while "other" not in watch.changed:
                 await watch.wait([connection])
                 await anyio.lowlevel.checkpoint()
-        watch.publish("healthy", [])
-        watch.compare("healthy", [])
+        await watch.publish("healthy", [])
+        await watch.compare("healthy", [])
         assert list(watch.changed) == ["world", "other"]
         tasks.cancel_scope.cancel()
     for server, why in (("world", "TypeError"), ("other", "ZeroDivisionError: nobody foresaw this")):

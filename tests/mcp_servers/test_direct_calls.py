@@ -321,6 +321,19 @@ async def test_long_lines_and_results_pass() -> None:
                 assert json.loads(answer)["result"]["content"][0]["text"] == text
 
 
+async def test_calls_go_on_after_a_client_has_left_megabytes_of_answers_unread() -> None:
+    """Input pauses while more than a megabyte waits to be read, and resumes however small the pieces are that leave."""
+    async with raw_stdio([SERVER, "kit"], MODERN) as client:
+        large = [call(number, "repeats", {"text": "y", "times": 200_000}, MODERN) for number in range(60)]
+        with anyio.fail_after(60):
+            await client.send(*large[:-1])
+            await client.line()  # the server answers the others, which are not read yet
+            await client.send(large[-1])
+            for _ in large[1:]:
+                await client.line()
+            await answered(client, call("later", "add", {"a": 1}, MODERN))
+
+
 PINGING = f"""
 import sys
 sys.path[:0] = [{str(Path(SERVER).parent)!r}]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from itertools import combinations
 from statistics import fmean
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 from mcp_servers.kit import Split
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.database import RETURN_DAYS
-from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice, make_short_case, state_of
-from mcp_servers.retail.vocabulary import VOCABULARIES
+from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice, make_short_case, part_of, state_of
+from mcp_servers.retail.vocabulary import VOCABULARIES, Part
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
-SLICES: tuple[ShortSlice, ...] = ("any", "fitting")
+SLICES: tuple[ShortSlice, ...] = ("any", "fitting", "validation")
 SPLITS: tuple[Split, ...] = ("train", "test")
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
 @pytest.mark.parametrize("slice_", SLICES)
@@ -76,12 +78,20 @@ def test_train_and_test_share_no_task_and_no_seed(slice_: ShortSlice):
     assert not {tasks.seed(task) for task in train} & {tasks.seed(task) for task in test}
 
 
-def test_train_and_test_share_no_prompt_wording_name_product_number_or_day():
-    train, test = (parts_of(split) for split in ("train", "test"))
-    assert train.keys() == test.keys()
-    for part in train:
-        assert train[part] and test[part], part
-        assert not train[part] & test[part], part
+@pytest.mark.parametrize(("one", "other"), list(combinations(PARTS, 2)))
+def test_two_parts_share_no_prompt_wording_name_product_number_or_day(one: Part, other: Part):
+    ones, others = contents_of(one), contents_of(other)
+    assert ones.keys() == others.keys()
+    for kind in ones:
+        assert ones[kind] and others[kind], kind
+        assert not ones[kind] & others[kind], kind
+
+
+def test_the_vocabulary_for_tests_is_that_of_one_split_alone():
+    """So that settings can be chosen, and the warm-up tested, without seeing a task of the measurement."""
+    splits = [(slice_, split) for slice_ in SLICES for split in SPLITS]
+    assert [pair for pair in splits if part_of(*pair) == "test"] == [("fitting", "test")]
+    assert ("validation", "test") in [pair for pair in splits if part_of(*pair) == "validation"]
 
 
 def test_nearly_every_task_has_a_prompt_of_its_own():
@@ -91,11 +101,12 @@ def test_nearly_every_task_has_a_prompt_of_its_own():
             assert len(set(prompts)) >= 0.99 * len(prompts)
 
 
-def test_prompts_are_made_of_their_splits_vocabulary():
-    """So that what the test above compares is all that a prompt contains."""
+@pytest.mark.parametrize("slice_", SLICES)
+def test_prompts_are_made_of_their_parts_vocabulary(slice_: ShortSlice):
+    """So that what the tests above compare is all that a prompt contains."""
     for split in SPLITS:
-        words = VOCABULARIES[split]
-        for case in cases_of("fitting", split):
+        words = VOCABULARIES[part_of(slice_, split)]
+        for case in cases_of(slice_, split):
             name = f"{case.customer.first_name} {case.customer.last_name}"
             rest = case.opening.replace(name, "{name}")
             for phrases in (*words.wishes.values(), words.greetings, words.introductions):
@@ -123,10 +134,11 @@ def cases_of(slice_: ShortSlice, split: Split) -> list[Case]:
     return [make_short_case(slice_, task, tasks.seed(task)) for task in tasks.names(split)]
 
 
-def parts_of(split: Split) -> dict[str, set[Any]]:
-    """What the tasks of both slices, and the vocabulary that they are drawn from, contain."""
-    words = VOCABULARIES[split]
-    cases = [case for slice_ in SLICES for case in cases_of(slice_, split)]
+def contents_of(part: Part) -> dict[str, set[Any]]:
+    """What the tasks of a part, and the vocabulary that they are drawn from, contain."""
+    words = VOCABULARIES[part]
+    splits = [(slice_, split) for slice_ in SLICES for split in SPLITS if part_of(slice_, split) == part]
+    cases = [case for slice_, split in splits for case in cases_of(slice_, split)]
     orders = [order for case in cases for order in case.database.orders.values()]
     expected = {order.shipment.expected_on for order in orders if order.shipment}
     returnable = {order.delivered_on + timedelta(days=RETURN_DAYS) for order in orders if order.delivered_on}

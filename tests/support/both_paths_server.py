@@ -60,6 +60,10 @@ def create_server() -> MCPServer:
         return text
 
     @server.tool()
+    async def repeats(text: str, times: int) -> str:
+        return text * times
+
+    @server.tool()
     async def image() -> ImageContent:
         return ImageContent(type="image", data="AAAA", mime_type="image/png")
 

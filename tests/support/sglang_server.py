@@ -24,12 +24,13 @@ needs_sglang = pytest.mark.skipif(not SGLANG_PYTHON.exists(), reason="SGLang is 
 
 
 @contextlib.contextmanager
-def running_sglang(model: Path, home: Path, *options: str) -> Iterator[str]:
+def running_sglang(model: Path, home: Path, *options: str, python: Path = SGLANG_PYTHON) -> Iterator[str]:
     """The address of a server that serves `model` as long as the block lasts.
 
     Args:
         home: a directory for what it prints (`output.txt`) and its own log of requests, see `requests_logged`.
         options: further arguments of SGLang's server.
+        python: the interpreter of an environment that has SGLang.
 
     Raises:
         RuntimeError: it ended, or did not answer in time; the message ends with what it printed.
@@ -37,7 +38,7 @@ def running_sglang(model: Path, home: Path, *options: str) -> Iterator[str]:
     port = _free_port()
     address = f"http://127.0.0.1:{port}"
     logging = ["--log-requests", "--log-requests-level", "3", "--log-requests-format", "json"]
-    command = [SGLANG_PYTHON, "-m", "rollout.verl_cpu.sglang_server", "--model-path", model, "--port", str(port)]
+    command = [python, "-m", "rollout.verl_cpu.sglang_server", "--model-path", model, "--port", str(port)]
     command += ["--max-total-tokens", "65536", *logging, "--log-requests-target", home / "requests", *options]
     home.mkdir(parents=True, exist_ok=True)
     with open(home / "output.txt", "wb") as output:

@@ -5,13 +5,20 @@
 
 WHERE is `nowhere`, `process`, `session`, `trajectory` or the path of a file; TOOLS is `cell` (put, get), `counter`
 (bump), `tally` (a counter that is annotated read-only), `toggle`, `odd` (stash, tell: names that say nothing), `pure`
-(add, shout) or `clock` (read_clock, which moves on every 10 ms, and shout).
+(add, shout), `clock` (read_clock, which moves on every 10 ms, and shout), `silent` (save: what it keeps no tool shows),
+`refusing` (query: its backend is not there), `reaching` (run_command, and open_url, which returns the page's title),
+`orders` (create_order, which makes an id, and cancel_order and get_order, which want one) or `words` (an SQL database
+with a tool `query`, whose errors are ordinary text).
 """
 
 import json
+import re
+import secrets
+import sqlite3
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,10 +33,27 @@ KINDS = {
     "toggle": {"toggle": NOTHING},
     "odd": {"stash": TEXT, "tell": NOTHING},
     "pure": {"add": NUMBERS, "shout": TEXT},
+    "silent": {"save": TEXT},
+    "refusing": {"query": TEXT},
+    "reaching": {
+        "run_command": TEXT,
+        "open_url": {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
+    },
+    "orders": {
+        "mark_paid": {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]},
+        "create_order": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]},
+    },
+    "words": {"query": {"type": "object", "properties": {"sql": {"type": "string"}}, "required": ["sql"]}},
     "clock": {"read_clock": NOTHING, "shout": TEXT},
 }
 STATES = {}
+DESCRIPTIONS = {
+    "run_command": "Run a command on this machine.",
+    "query": "Run an SQL query." if sys.argv[2:3] == ["words"] else "Look into the orders.",
+}
 LOCK = threading.Lock()
+ORDERS = {}
+DATABASE = sqlite3.connect(":memory:", check_same_thread=False)
 
 
 class State:
@@ -69,6 +93,24 @@ def call(name, arguments, state):
                 return f"bumped to {state.get() or 1}"
             case "read_clock":
                 return str(time.monotonic_ns() // 10_000_000)
+            case "save":
+                return "saved"
+            case "query" if "sql" in arguments:
+                return sql(arguments["sql"])
+            case "query":
+                return "Error: connection refused by 127.0.0.1:5432"
+            case "run_command":
+                return "done"
+            case "open_url":
+                return re.search("<title>(.*?)</title>", urllib.request.urlopen(arguments["url"]).read().decode())[1]
+            case "create_order":
+                ORDERS[f"o-{secrets.token_hex(3)}"] = "open"
+                return json.dumps({"order_id": list(ORDERS)[-1], "status": "open"})
+            case "mark_paid":
+                if arguments["order_id"] not in ORDERS:
+                    return "Error: no such order"
+                before, ORDERS[arguments["order_id"]] = ORDERS[arguments["order_id"]], "paid"
+                return f"it was {before}"
             case "toggle":
                 state.set("off" if state.get() == "on" else "on")
                 return state.get()
@@ -76,6 +118,13 @@ def call(name, arguments, state):
                 return str(arguments["a"] + arguments["b"])
             case "shout":
                 return arguments["text"].upper()
+
+
+def sql(statement):
+    try:
+        return str(DATABASE.execute(statement).fetchall())
+    except sqlite3.Error as error:
+        return f"Database error: {error}"
 
 
 def respond(message, session):
@@ -90,7 +139,12 @@ def respond(message, session):
         return answer | {"result": {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}}
     if method == "tools/list":
         tools = [
-            {"name": name, "description": f"{name}.", "inputSchema": schema, "annotations": hints(name)}
+            {
+                "name": name,
+                "description": DESCRIPTIONS.get(name, f"{name}."),
+                "inputSchema": schema,
+                "annotations": hints(name),
+            }
             for name, schema in KINDS[sys.argv[2]].items()
         ]
         return answer | {"result": {"tools": tools}}

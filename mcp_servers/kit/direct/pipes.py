@@ -129,7 +129,6 @@ class Output(_Closing):
             written = 0
         except OSError:  # the client closed its end; the end of input follows
             self._broken, written = True, len(self._chunk)
-        was_full = self.is_full
         self._chunk = self._chunk[written:]
         self._bytes -= written
         if self._chunk or self._lines:
@@ -138,8 +137,8 @@ class Output(_Closing):
         self._loop.remove_writer(self._descriptor)
         self._scheduled = False
         self._emptied.set()
-        if was_full:
-            self.on_room()
+        # Whether input pauses: a pipe takes 64 KB at a time, so the last write of many finds little left.
+        self.on_room()
 
 
 class Input(_Closing):

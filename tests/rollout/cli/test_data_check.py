@@ -125,6 +125,37 @@ def test_every_task_that_no_list_has_is_tried_however_many_there_are(examine: Ex
     assert found(said) == [(55, "extra_info.mcp.task")] and "no task 'unheard of'" in said["shown"][0]["problem"]
 
 
+def test_a_task_that_is_not_the_one_of_its_prompt_or_has_another_seed_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.parquet"
+    data("calculator", output=file, split="test", rows=6)
+    rows = pq.read_table(file).to_pylist()
+    for name in ("task", "seed"):  # a seed may be part of what makes a task
+        first, second = rows[0]["extra_info"]["mcp"], rows[1]["extra_info"]["mcp"]
+        first[name], second[name] = second[name], first[name]
+    rows[2]["extra_info"]["mcp"]["seed"] += 1000
+    rows[3]["prompt"][-1]["content"] += " Answer in one line."
+    rows[4]["prompt"][-1]["content"] = rows[5]["prompt"][-1]["content"]
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    capsys.readouterr()
+    assert data(check=file, as_json=True) == 1
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row for row, _ in found(said)] == [0, 1, 2, 4]
+    assert dict(found(said))[2] == "extra_info.mcp.seed"
+
+
+def test_an_agent_loop_of_ones_own_is_known_by_the_file_that_registers_it(examine: Examine, tmp_path: Path) -> None:
+    file = tmp_path / "loops.yaml"
+    file.write_text("- name: my_loop\n  _target_: my.Loop\n")
+    rows = [row(), row(agent_name="my_loop", extra_info={"mcp": None})]
+    assert found(examine(rows)) == [(1, "agent_name")]
+    assert examine(rows, agent_loops=file)["problems"] == 0
+    file.write_text("my_loop: my.Loop\n")
+    with pytest.raises(ConfigError, match="an entry without a name"):
+        examine(rows, agent_loops=file)
+
+
 def test_an_opening_that_the_user_does_not_say_is_found(examine: Examine) -> None:
     servers = {"faulty": {"factory": "faulty:prompt_of_its_own"}}
     said = examine([row()], environment={"servers": servers})

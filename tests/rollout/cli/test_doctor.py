@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,12 +43,13 @@ def servers(tmp_path: Path) -> Path:
 
 
 def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(servers: Path) -> None:
-    done = run_doctor(servers, "--json", "--allow-writes")
+    done = run_doctor(servers, "--json")
     record = json.loads(done.stdout)
     found = {report["server"]: report for report in record["servers"]}
     assert (done.returncode, record["fit"], list(found)) == (1, False, ["cell", "pure", "gone"])
     assert [report["fit"] for report in found.values()] == [True, True, False]
-    assert found["cell"]["advice"]["scope"] == "process" and found["pure"]["advice"]["scope"] == "shared"
+    assert found["cell"]["verdict"] == "own scope" and found["pure"]["verdict"] == "stateless as far as seen"
+    assert found["cell"]["advice"]["scope"] == found["pure"]["advice"]["scope"] == "process"
     assert found["gone"]["problems"] == [
         "cannot start 'no-such-program': no such program (install it, or write its whole path)"
     ]
@@ -60,17 +63,54 @@ def test_people_get_a_table_that_fits_eighty_columns(servers: Path) -> None:
     assert done.returncode == 1 and max(map(len, lines)) <= 80
     assert lines[0].split() == ["server", "via", "protocol", "start", "call", "tools", "tokens", "scope", "fit"]
     assert [line.split()[0] for line in lines[1:4]] == ["cell", "pure", "gone"]
-    assert "2025-06-18" in lines[1] and "not called" in done.stdout and "…" not in lines[1]
+    assert "2025-06-18" in lines[1] and "stateless" in done.stdout and "…" not in lines[1]
 
 
 def test_a_verdict_is_open_until_the_probes_may_find_out(servers: Path) -> None:
+    entries = json.loads(servers.read_text())
+    entries["mcpServers"]["pure"]["env"] = {"SHOP_TOKEN": "x"}
+    servers.write_text(json.dumps(entries))
     done = run_doctor(servers, "--server", "pure", "--call", 'add={"a": 1, "b": 2}', "--json")
     (report,) = json.loads(done.stdout)["servers"]
-    assert (done.returncode, report["fit"], report["server"], report["withheld"]) == (3, None, "pure", ["shout"])
+    assert (done.returncode, report["fit"], report["withheld"]) == (3, None, {"shout": "it may write"})
     assert report["to_know"] == ["""--call 'pure/shout={"text": "{word}"}'""", "--allow-writes"]
-    assert done.stderr == ""
+    assert done.stderr == "" and "it has credentials (env.SHOP_TOKEN)" in report["notes"][0]
     known = run_doctor(servers, "--server", "pure", "--allow-writes", "--json")
     assert (known.returncode, json.loads(known.stdout)["fit"]) == (0, True)
+
+
+def test_the_fixed_copy_of_a_file_passes(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": ["-I", "-S", STATE, str(tmp_path / "state"), "cell"]}
+    file, copy = tmp_path / "servers.json", tmp_path / "fixed.json"
+    file.write_text(json.dumps({"mcpServers": {"cell": entry, "gone": {"command": "no-such-program"}}}))
+    done = run_doctor(file, "--server", "cell", "--fix", copy)
+    assert done.returncode == 1 and "needs ${lease.dir}" in done.stdout and not (tmp_path / "state").exists()
+    assert done.stderr.splitlines() == [
+        f"{copy}: cell.scope: process",
+        f"{copy}: cell.args[3]: ${{lease.dir}}/state",
+    ]
+    fixed = json.loads(copy.read_text())["mcpServers"]
+    args = [*entry["args"][:3], "${lease.dir}/state", "cell"]
+    assert fixed["cell"] == {**entry, "args": args, "scope": "process"}
+    assert fixed["gone"] == {"command": "no-such-program"}
+    again = run_doctor(copy, "--server", "cell", "--json")
+    assert again.returncode == 0 and json.loads(again.stdout)["servers"][0]["verdict"] == "own scope"
+    assert run_doctor(file, "--server", "cell", "--fix", copy).returncode == 2
+
+
+def test_an_interruption_keeps_the_reports_that_are_finished(servers: Path) -> None:
+    entries = json.loads(servers.read_text())["mcpServers"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent = {"url": f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"}
+        servers.write_text(json.dumps({"mcpServers": {"pure": entries["pure"], "silent": silent}}))
+        argv = [COMMAND, "doctor", servers, "--at-a-time", "1"]
+        with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            listener.settimeout(60)
+            with listener.accept()[0]:  # the first server is examined, and the second one begun
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted; without a report: silent" in err
+    assert "stateless as far as seen" in " ".join(out.split()) and "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -103,7 +143,7 @@ def test_what_is_wrong_with_a_call_is_told_before_anything_is_examined(tmp_path:
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"a/b": {"command": "sh", "args": ["-c", script]}}}))
     with pytest.raises(ConfigError, match="no server has a tool 'putt'"):
-        doctor(str(file), call=["a/b/putt={}"], allow_writes=True)
+        doctor(str(file), call=["a/b/putt={}"])
     assert starts.read_text() == "once\n"
 
 

@@ -134,7 +134,10 @@ def test_an_interrupted_run_says_what_it_kept_and_how_to_go_on(tmp_path: Path) -
         (["calculator", "calculator", "--engine", "none"], "two of the environments have one name"),
         (["calculator", "--engine", "http://127.0.0.1:9/v1"], "nothing answers at http://127.0.0.1:9"),
         (["calculator", "--engine", "none", "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
-        (["calculator", "--engine", "expart"], "one of expert, random, none, a model's directory, or the http://"),
+        (
+            ["calculator", "--engine", "expart"],
+            "none, recorded:DIR, a model's directory, or a server's http://",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_said_at_once(tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -59,7 +59,7 @@ def test_ls_filters_and_chooses_columns(directory: Path) -> None:
 
 
 def test_show_finds_by_id_row_worst_and_failure_and_keeps_lines(directory: Path) -> None:
-    assert "first line 3\n" in trace("show", directory, "3a").replace("│", "\n").replace("  ", "\n")
+    assert "thinks  first line 3\n        second line\n" in trace("show", directory, "3a")
     assert trace("show", directory, "--row", "1").count("row 1, sample") == 2
     assert "0abab" in trace("show", directory, "--worst")
     assert "server_unavailable: gone" in trace("show", directory, "--failed")
@@ -85,12 +85,40 @@ def test_show_lists_what_the_trainer_computed_on_each_token(directory: Path) -> 
     assert second.split()[-1] == "-1.50000"
 
 
+def test_export_takes_along_what_the_trainer_computed(directory: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    ids = [f"{number}{'ab' * 15}" for number in (0, 2, 4)]  # of run0, the last one in row 2
+    for number, name in enumerate(ids):
+        segment = TrainedSegment(trace=name, segment=0, step=7, uid="u", sample=0, output=0)
+        numbers = {"mask": [True, False], "trainer_logprobs": [-0.5, 0.0], "advantages": [float(number), 0.0]}
+        write_trained(directory / "run0", 7, [replace(segment, **numbers)])
+    trace("export", directory, "--parquet", "-o", tmp_path / "all.parquet", "--where", "row < 2")
+    trained = pq.read_table(tmp_path / "all.trained.parquet").to_pylist()
+    assert [(row["trace"], row["advantages"]) for row in trained if row["step"] == 7] == [
+        (ids[0], [0.0]),
+        (ids[1], [1.0]),
+    ]
+    with Traces(directory) as traces:
+        (entry,) = traces.entries(where=f"id = '{ids[1]}'")
+        (found,) = traces.trained(entry)
+    assert found.advantages == [1.0, 0.0]
+
+
 def test_show_lists_tokens(directory: Path) -> None:
     lines = trace("show", directory, "3a", "--tokens").splitlines()
     assert [line.split() for line in lines[2:]] == [
         ["0", "0", "0", "thinking", "1", "3", "-0.50000"],
         ["0", "1", "0", "completion", "1", "4", "-1.50000"],
     ]
+
+
+def test_show_says_why_no_token_of_a_trajectory_was_trained_on(directory: Path, tmp_path: Path) -> None:
+    assert trace("show", directory, "5a", "--tokens").splitlines()[0].endswith(" withdrawn: server_unavailable")
+    TraceStore(tmp_path).append(recorded_trace("filtered"))
+    dropped = TrainedSegment(trace="filtered", segment=0, step=2, uid="u", sample=0, output=0, dropped="filtered")
+    write_trained(tmp_path, 2, [dropped])
+    assert trace("show", tmp_path, "filtered", "--tokens").splitlines()[0] == "filtered step 2 dropped: filtered"
 
 
 def test_diff_shows_outcomes_and_the_first_difference(directory: Path) -> None:
@@ -120,8 +148,32 @@ def test_stats_by_columns_and_tool(directory: Path) -> None:
         trace("stats", directory, "--by", "colour")
 
 
+def test_stats_by_step_are_in_the_order_of_steps(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path)
+    for step in (10, -1, 2, 1):
+        played = recorded_trace(str(step))
+        played.origin = Origin(step=step)
+        store.append(played)
+    rows = [json.loads(line) for line in trace("stats", tmp_path, "--by", "step,task", "--json").splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 10, None]
+
+
+def test_show_breaks_no_line_in_a_pipe(directory: Path, tmp_path: Path) -> None:
+    long = recorded_trace("long")
+    long.turns[0].content = " ".join(["word"] * 100)
+    TraceStore(tmp_path).append(long)
+    assert f"says    {long.turns[0].content}\n" in trace("show", tmp_path, "long")
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "task"]])
+def test_stats_of_nothing_say_so(options: list[str], tmp_path: Path) -> None:
+    assert trace("stats", tmp_path, *options, status=1) == ""
+    with pytest.raises(ConfigError, match="sort: there is no column 'colour'"):
+        trace("ls", tmp_path, "--sort=-colour")
+
+
 def test_export_to_columns(directory: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    trace("export", directory, "--parquet", "-o", tmp_path / "all.parquet", "--where", "row < 2")
-    assert pq.read_table(tmp_path / "all.parquet").num_rows == 4
+    trace("export", directory, "--parquet", "-o", tmp_path / "new" / "all.parquet", "--where", "row < 2")
+    assert pq.read_table(tmp_path / "new" / "all.parquet").num_rows == 4

@@ -15,7 +15,7 @@ from gateway import GatewayConfig
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
 from rollout.doctor.plan import CallOption
-from rollout.doctor.report import IsolationVerdict, Latency, ServerReport
+from rollout.doctor.report import IsolationVerdict, Latency, ServerReport, Verdict
 
 pytestmark = pytest.mark.anyio
 FULL = pytest.mark.full
@@ -46,7 +46,7 @@ def served(where: str, tools: str) -> Iterator[dict[str, Any]]:
 
 async def report_on(entry: dict[str, Any], **options: Any) -> ServerReport:
     config = GatewayConfig.model_validate({"servers": {"world": entry}})
-    given: dict[str, Any] = {"hang_timeout_s": 0.2, "pause_s": 0.02} | options
+    given: dict[str, Any] = {"hang_timeout_s": 0.2} | options
     (report,) = await examine(config, Options(**given))
     return report
 
@@ -61,32 +61,34 @@ def scope(report: ServerReport) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("where", "tools", "found", "advised"),
+    ("where", "tools", "found", "verdict"),
     [
-        ("nowhere", "pure", {"shared": "stateless", "process": "stateless"}, "shared"),
-        ("trajectory", "cell", {"shared": "apart", "process": "apart"}, "shared"),
-        ("process", "cell", {"shared": "leaks", "process": "apart"}, "process"),
-        ("session", "cell", {"shared": "leaks", "process": "apart"}, "process"),
-        ("file", "cell", {"shared": "leaks", "process": "leaks"}, None),
-        pytest.param("process", "counter", {"shared": "leaks", "process": "apart"}, "process", marks=FULL),
-        ("file", "counter", {"shared": "leaks", "process": "leaks"}, None),
-        pytest.param("trajectory", "counter", {"shared": "apart", "process": "apart"}, "shared", marks=FULL),
-        ("process", "toggle", {"shared": "leaks", "process": "apart"}, "process"),
-        ("process", "odd", {"shared": "unknown", "process": "unknown"}, "process"),
+        ("nowhere", "pure", {"shared": "stateless", "process": "stateless"}, Verdict.STATELESS),
+        ("trajectory", "cell", {"shared": "apart", "process": "apart"}, Verdict.SHARE),
+        ("process", "cell", {"shared": "leaks", "process": "apart"}, Verdict.OWN),
+        pytest.param("session", "cell", {"shared": "leaks", "process": "apart"}, Verdict.OWN, marks=FULL),
+        ("file", "cell", {"shared": "leaks", "process": "leaks"}, Verdict.LEASE_DIR),
+        pytest.param("process", "counter", {"shared": "leaks", "process": "apart"}, Verdict.OWN, marks=FULL),
+        ("file", "counter", {"shared": "leaks", "process": "leaks"}, Verdict.LEASE_DIR),
+        pytest.param("trajectory", "counter", {"shared": "apart", "process": "apart"}, Verdict.SHARE, marks=FULL),
+        ("process", "toggle", {"shared": "leaks", "process": "apart"}, Verdict.OWN),
+        ("process", "odd", {"shared": "leaks", "process": "apart"}, Verdict.OWN),
     ],
 )
 async def test_a_stdio_servers_state_is_found_where_it_is(
-    tmp_path: Path, where: str, tools: str, found: dict[str, str], advised: str | None
+    tmp_path: Path, where: str, tools: str, found: dict[str, str], verdict: Verdict
 ) -> None:
-    report = await report_on(stdio(str(tmp_path / "state") if where == "file" else where, tools), allow_writes=True)
-    fit = None if "unknown" in found.values() else advised is not None
-    assert (findings(report), scope(report), report.fit) == (found, advised, fit), report
+    state = tmp_path / "state"
+    report = await report_on(stdio(str(state) if where == "file" else where, tools))
+    assert (findings(report), report.verdict) == (found, verdict), report
+    assert report.fit is (verdict is not Verdict.LEASE_DIR) and not state.exists()
+    assert scope(report) == ("shared" if verdict is Verdict.SHARE else "process")
 
 
 @pytest.mark.parametrize(
     ("where", "tools", "found", "advised"),
     [
-        ("nowhere", "pure", {"shared": "stateless", "session": "stateless"}, "shared"),
+        ("nowhere", "pure", {"shared": "stateless", "session": "stateless"}, "session"),
         pytest.param("trajectory", "cell", {"shared": "apart", "session": "apart"}, "shared", marks=FULL),
         ("session", "cell", {"shared": "leaks", "session": "apart"}, "session"),
         ("process", "cell", {"shared": "leaks", "session": "leaks"}, None),
@@ -107,47 +109,45 @@ async def test_an_annotation_is_no_evidence_against_what_the_answers_show(named:
     calls = (CallOption(server=None, tool="tally", arguments={}),) if named else ()
     report = await report_on(stdio("process", "tally"), call_options=calls)
     assert (findings(report), scope(report)) == ({"shared": "leaks", "process": "apart"}, "process"), report
-    assert report.fit and "tally counts on from one lease to the next" in report.isolation[0].evidence
-    pure = CallOption(server=None, tool="tally", arguments={})
-    told = await report_on(stdio("nowhere", "tally"), call_options=(pure,) if named else ())
-    assert (scope(told), told.fit) == ("shared", True), told
+    assert report.fit and "tally answered 'bumped to " in report.isolation[0].evidence
 
 
 async def test_what_counts_on_in_a_file_is_not_called_safe_for_its_annotation(tmp_path: Path) -> None:
     report = await report_on(stdio(str(tmp_path / "state"), "tally"))
-    assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
-    assert report.advice is not None and "not shown to be safe" in report.advice.reason
-    assert "${lease.dir}" in report.advice.reason
+    assert findings(report) == {"shared": "leaks", "process": "leaks"} and report.verdict is Verdict.LEASE_DIR
+    assert report.advice is not None and report.advice.changes == {
+        "args": {3: "${lease.dir}/state"},
+        "env": {},
+        "cwd": None,
+    }
 
 
 async def test_a_tool_that_the_probes_waited_for_is_named() -> None:
-    report = await report_on(mini("hang", "echo"), allow_writes=True, call_timeout_s=0.2, slow_s=0.2)
+    report = await report_on(mini("hang", "echo"), call_timeout_s=0.2, slow_s=0.1)
     assert any(note.startswith("slow: the probes waited") and "for hang" in note for note in report.notes), report
 
 
-async def test_a_second_visit_finds_the_same_as_the_first(tmp_path: Path) -> None:
-    entry = stdio(str(tmp_path / "state"), "cell")
-    first, second = await report_on(entry, allow_writes=True), await report_on(entry, allow_writes=True)
-    assert findings(first) == findings(second) == {"shared": "leaks", "process": "leaks"}
-
-
 async def test_a_file_in_the_directory_of_a_lease_is_nobody_elses() -> None:
-    report = await report_on(stdio("${lease.dir}/state", "cell", scope="process"), allow_writes=True)
+    report = await report_on(stdio("${lease.dir}/state", "cell", scope="process"))
     assert (findings(report), scope(report), report.fit) == ({"process": "apart"}, "process", True)
 
 
-async def test_without_leave_nothing_is_called_that_may_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{"env": {"SHOP_API_KEY": "x"}}, {"url": ""}])
+async def test_what_has_credentials_or_is_behind_a_url_is_not_written_to_without_leave(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     state = tmp_path / "state"
-    report = await report_on(stdio(str(state), "cell"))
-    assert not state.exists() and report.withheld == ("put",)
-    assert scope(report) == "process" and report.fit is None and "put may write" in report.unknown
+    with served(str(state), "cell") as at_url:
+        report = await report_on(at_url if "url" in more else stdio(str(state), "cell", **more))
+    assert not state.exists() and report.withheld == {"put": "it may write"}
+    assert report.fit is None and "put was not called: it may write" in report.unknown
     assert report.to_know == ("""--call 'world/put={"text": "{word}"}'""", "--allow-writes")
 
 
 async def test_a_named_call_may_be_made_with_the_arguments_given(tmp_path: Path) -> None:
     state = tmp_path / "state"
     report = await report_on(
-        stdio(str(state), "cell"),
+        stdio(str(state), "cell", env={"SHOP_API_KEY": "x"}),
         call_options=(CallOption(server=None, tool="put", arguments={"text": "by name {word}"}),),
     )
     assert state.read_text().startswith("by name probe")
@@ -161,9 +161,35 @@ async def test_arguments_that_the_schema_refuses_are_no_evidence() -> None:
     assert [note for note in report.notes if note.startswith("not called, put: text")] and len(report.to_know) == 1
 
 
-async def test_a_scope_that_the_file_states_and_of_which_nothing_is_known_leaves_the_verdict_open() -> None:
-    report = await report_on(stdio("nowhere", "pure", scope="shared"))
-    assert report.fit is None and report.problems == []
+async def test_a_write_that_no_tool_shows_proves_nothing() -> None:
+    report = await report_on(stdio("nowhere", "silent"))
+    assert report.verdict is Verdict.UNKNOWN and "save changed nothing that a tool shows" in report.unknown
+
+
+async def test_a_server_without_its_backend_is_reported_with_the_cause_that_a_call_names() -> None:
+    report = await report_on(stdio("nowhere", "refusing"))
+    assert report.verdict is Verdict.UNKNOWN and "connection refused by 127.0.0.1:5432" in report.unknown
+    assert report.to_know == ("""--call 'world/query={"text": "{word}"}'""",)
+
+
+async def test_what_reaches_outside_is_called_only_with_leave_and_an_address_stays_on_this_machine() -> None:
+    report = await report_on(stdio("nowhere", "reaching"))
+    assert report.withheld == {"run_command": "it may start or end processes"} and report.fit is None
+    assert report.to_know[-1] == "--allow-outside" and report.determinism is not None
+    assert report.determinism.called == ("open_url",)
+    assert (await report_on(stdio("nowhere", "reaching"), allow_outside=True)).withheld == {}
+
+
+@pytest.mark.parametrize("tools", ["orders", "words"])
+async def test_state_is_found_that_only_arguments_with_a_meaning_show(tools: str) -> None:
+    # An id that another call returned, and SQL; without them all answers are errors, as ordinary text.
+    report = await report_on(stdio("process", tools))
+    assert (findings(report), report.verdict) == ({"shared": "leaks", "process": "apart"}, Verdict.OWN), report
+
+
+async def test_a_server_for_mcp_1_gets_its_remedy() -> None:
+    report = await report_on({"command": sys.executable, "args": ["-c", "from mcp.server.fastmcp import FastMCP"]})
+    assert report.verdict is Verdict.UNFIT and "pip install 'mcp<2'" in report.problems[0], report.problems
 
 
 async def test_a_tool_that_says_where_its_lease_is_answers_the_same_in_each() -> None:
@@ -179,12 +205,12 @@ async def test_an_examination_is_bounded_whatever_the_server_does() -> None:
 async def test_a_scope_that_the_file_asks_for_and_that_leaks_is_unfit() -> None:
     asked = await report_on(stdio("process", "cell", scope="shared"), allow_writes=True)
     assert not asked.fit and "scope: shared lets trajectories see each other" in asked.problems[0]
-    assert (await report_on(stdio("process", "cell", scope="session"), allow_writes=True)).fit
+    assert (await report_on(stdio("process", "cell", scope="session"))).fit
 
 
 async def test_a_clock_that_moves_on_is_no_leak(tmp_path: Path) -> None:
-    report = await report_on(stdio("nowhere", "clock"), allow_writes=True)
-    assert IsolationVerdict.LEAKS not in findings(report).values() and report.fit
+    report = await report_on(stdio("nowhere", "clock"))
+    assert report.verdict is Verdict.STATELESS, report
     assert report.determinism is not None and report.determinism.differing == ("read_clock",)
 
 
@@ -203,7 +229,7 @@ async def test_a_server_that_hangs_or_dies_is_found_to_end_its_calls_in_time() -
 
 
 async def test_a_tool_that_hangs_costs_a_bounded_time() -> None:
-    report = await report_on(mini("hang", "echo"), allow_writes=True, call_timeout_s=0.2, probe_timeout_s=1.0)
+    report = await report_on(mini("hang", "echo"), call_timeout_s=0.2, probe_timeout_s=1.0)
     assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
 
 
@@ -251,7 +277,7 @@ async def test_tools_that_do_not_say_what_they_are_for_are_named() -> None:
 async def test_servers_with_a_harness_are_reset_to_one_of_their_own_tasks() -> None:
     entry = {"command": sys.executable, "args": ["-m", "mcp_servers.calculator"]}
     report = await report_on(entry, allow_writes=True)
-    assert report.fit and scope(report) == "shared", report
+    assert report.fit and scope(report) == "process", report
     assert report.determinism is not None and report.determinism.differing == ()
 
 

@@ -4,64 +4,83 @@ from __future__ import annotations
 
 import pytest
 
-from rollout.doctor.isolation import Answer, Observation
-from rollout.doctor.plan import Plan, ProbeCall
+from gateway.types import ToolDefinition
+from rollout.doctor.comparison import Reference, side_by_side
+from rollout.doctor.isolation import Answer, Run, Step
+from rollout.doctor.plan import ProbeCall, Script
 from rollout.doctor.report import IsolationVerdict
-from rollout.doctor.verdict import left_behind, mixed_up, scope_verdict
+from rollout.doctor.tool_words import Sort
+from rollout.doctor.verdict import World, isolation_of
+
+LEAKS, APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
+STATELESS, UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN
 
 
-def no(text: str) -> Answer:
-    return Answer(text, refused=True)
+def call(name: str, sort: Sort) -> ProbeCall:
+    tool = ToolDefinition(server="s", name=name, exposed_name=name, description="", input_schema={})
+    return ProbeCall(tool=tool, sort=sort)
 
 
-def plan(reads: int = 0, writes: int = 0, *, read_only: bool = False) -> Plan:
-    return Plan(
-        reads=tuple(ProbeCall(tool=f"get_{index}", arguments={}, read_only=read_only) for index in range(reads)),
-        writes=tuple(ProbeCall(tool=f"put_{index}", arguments={}) for index in range(writes)),
-        withheld=(),
-        refused=(),
-        only_reads=False,
-        word="probe",
-    )
+GET, PUT, COMPUTE = call("get", Sort.READ), call("put", Sort.WRITE), call("compute", Sort.NEUTRAL)
 
 
-def observed(read: Answer | None = None, a: tuple[Answer, ...] = (), b: tuple[Answer, ...] = ()) -> Observation:
-    """One read that always answers `read`, and one write that answers `a` thrice in one lease and `b` in the other."""
-    seen = Observation()
-    if read is not None:
-        seen.read_in_a, seen.read_in_b = [read], [(read, read)]
-        seen.answered = {0} if read.well else set()
-    if a:
-        seen.written_in_a, seen.written_in_b = [(a[0], a[1], a[2])], [(b[0], b[1])]
-    return seen
+def script(*calls: ProbeCall) -> Script:
+    return Script(calls=calls, closing=(), withheld={}, refused=(), word="probe")
 
 
-YES, OK = Answer("7"), (Answer("stored"),) * 3
-LOST, LATER = (no("no 1"), no("no 2"), no("no 3")), (no("no 1"), no("no 2"))
+def run(made: Script, *answers: str) -> Run:
+    steps = [Step(each, "{}", Answer(text)) for each, text in zip(made.calls, answers, strict=True)]
+    return Run(steps, complete=True)
+
+
+CELL = script(GET, PUT, GET)
 
 
 @pytest.mark.parametrize(
-    ("made", "seen", "found"),
+    ("made", "alone", "after_another", "found"),
     [
-        (plan(1), observed(YES), IsolationVerdict.STATELESS),
-        (plan(1), observed(no("not found")), IsolationVerdict.UNKNOWN),
-        (plan(1, 1), observed(YES, OK, OK), IsolationVerdict.STATELESS),
-        (plan(1, 1, read_only=True), observed(no("not found"), OK, OK), IsolationVerdict.UNKNOWN),
-        (plan(0, 1), observed(a=LOST, b=LATER), IsolationVerdict.UNKNOWN),
-        (plan(0, 1), observed(a=(YES, no("twice"), no("twice")), b=(YES, no("twice"))), IsolationVerdict.APART),
+        (CELL, ("nothing", "stored", "probe"), ("nothing", "stored", "probe"), APART),
+        (CELL, ("nothing", "stored", "probe"), ("probe", "stored", "probe"), LEAKS),
+        (script(COMPUTE, COMPUTE), ("7", "7"), ("7", "7"), STATELESS),
+        # A write that nothing shows may be anywhere.
+        (CELL, ("nothing", "stored", "nothing"), ("nothing", "stored", "nothing"), UNKNOWN),
+        # Errors, also those sent as ordinary text.
+        (script(COMPUTE), ("Error: no such column: probe",), ("Error: no such column: probe",), UNKNOWN),
+        (script(COMPUTE), ("Database error: no 1",), ("Database error: no 2",), UNKNOWN),
+        (script(PUT, PUT), ("Created", "Error: it already exists"), ("Created", "Error: it already exists"), APART),
+        (script(PUT, PUT), ("Created", "Error: it already exists"), ("Error: it already exists",) * 2, LEAKS),
     ],
 )
-def test_calls_that_are_answered_with_errors_alone_show_nothing(
-    made: Plan, seen: Observation, found: IsolationVerdict
+def test_a_verdict_follows_from_answers_that_differ(
+    made: Script, alone: tuple[str, ...], after_another: tuple[str, ...], found: IsolationVerdict
 ) -> None:
-    assert scope_verdict("shared", made, seen).finding is found
+    world = World(scope="process", script=made, first=run(made, *alone), second=run(made, *after_another))
+    reference = Reference([world.first, run(made, *alone)])
+    assert isolation_of(world, reference).finding is found
 
 
-def test_errors_in_other_words_are_no_difference() -> None:
-    here, there = no("no such file /tmp/a"), no("no such file /tmp/b")
-    assert left_behind(observed(here, OK, OK), observed(there, OK, OK), plan(1, 1)) == ""
-    assert left_behind(observed(YES, OK, OK), observed(Answer("8"), OK, OK), plan(1, 1)) != ""
-    alike = observed(a=(here,) * 3, b=(here,) * 2)
-    assert mixed_up(observed(a=(here,) * 3, b=(there,) * 2), alike, plan(0, 1)) == ""
-    alike = observed(a=OK, b=OK)
-    assert mixed_up(observed(a=OK, b=(no("taken"),) * 2), alike, plan(0, 1)) != ""
+def test_sharing_is_safe_only_if_every_tool_was_seen_at_work() -> None:
+    made = script(GET, PUT, GET, COMPUTE)
+    answers = ("nothing", "stored", "probe", "Error: invalid expression")
+    world = World(scope="shared", script=made, first=run(made, *answers), second=run(made, *answers))
+    found = isolation_of(world, Reference([world.first, run(made, *answers)]))
+    assert found.finding is UNKNOWN and "compute was answered with 'Error: invalid expression'" in found.evidence
+
+
+def test_what_fresh_leases_answer_differently_is_no_leak() -> None:
+    made = script(COMPUTE)
+    fresh = [run(made, f"seed 7 {number}") for number in (31, 62)]
+    assert not Reference(fresh).differs(0, Answer("seed 7 93"))
+    assert Reference(fresh).differs(0, Answer("seed 8 93"))
+    assert not Reference([run(made, "it is 09:15:01 now")]).differs(0, Answer("it is 09:15:02 now"))
+
+
+def test_what_only_sometimes_works_is_flaky() -> None:
+    made = script(COMPUTE)
+    reference = Reference([run(made, "7"), run(made, "Error: timed out")])
+    assert reference.flaky == ("compute answered the same call in fresh processes '7', then 'Error: timed out'",)
+
+
+def test_excerpts_show_the_part_that_differs() -> None:
+    here, there = side_by_side(Answer("x" * 500 + " plum"), Answer("x" * 500 + " pear"))
+    assert here.endswith("plum'") and there.endswith("pear'") and len(here) < 80

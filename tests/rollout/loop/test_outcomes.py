@@ -13,6 +13,7 @@ from worlds import ROLE, play, saying
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
 from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.trace.archive import archive
 from rollout.trace.events import MarkKind
 from rollout.trace.record import SpanKind, StopReason, Trace
 from rollout.trace.store import read_traces
@@ -47,6 +48,11 @@ def marks(trace: Trace, turn: int = 0) -> list[str]:
     return [str(mark.kind) for mark in trace.turns[turn].marks]
 
 
+def only_journal(directory: Path) -> Path:
+    (journal,) = directory.glob("*.jsonl")
+    return journal
+
+
 async def played(directory: Path, *texts: str, limits: Limits | None = None, **fields: Any) -> Trace:
     return await play({"world": server()}, saying(*texts), directory, limits=limits, **fields)
 
@@ -76,7 +82,7 @@ async def test_arguments_in_a_string_are_read_and_the_trace_says_so(tmp_path: Pa
 
 
 @pytest.mark.parametrize("tool", ["read", "nothing"])
-@pytest.mark.parametrize("value", ["[" * 64 + "]" * 64, "[" * 300 + "]" * 300, "1e999", "NaN", r'"\ud800"'])
+@pytest.mark.parametrize("value", ["[" * 64 + "]" * 64, "[" * 300 + "]" * 300, "1e999", "NaN", "1" * 5000, r'"\ud800"'])
 async def test_arguments_that_json_cannot_carry_are_the_policys_mistake_and_the_trace_is_read_back(
     tmp_path: Path, tool: str, value: str
 ) -> None:
@@ -87,6 +93,26 @@ async def test_arguments_that_json_cannot_carry_are_the_policys_mistake_and_the_
     assert trace.stop_reason is StopReason.ANSWERED and trace.reward is not None
     (stored,) = read_traces(tmp_path)
     assert stored.id == trace.id and stored.turns == trace.turns
+
+
+@pytest.mark.parametrize("digits", [25, 4000])
+async def test_large_integers_in_arguments_and_results_are_traced_and_read_back(tmp_path: Path, digits: int) -> None:
+    made = MCPServer("world", log_level="ERROR")
+
+    @made.tool()
+    async def double(number: int) -> dict[str, int]:
+        """Doubles."""
+        return {"doubled": 2 * number}
+
+    number = 10 ** (digits - 1)
+    trace = await play({"world": made}, saying(calling("double", number=number), "Done."), tmp_path)
+    (event,) = trace.turns[0].tools
+    assert not event.is_error and event.arguments == {"number": number} and f"2{'0' * (digits - 1)}" in event.text
+    (stored,) = read_traces(tmp_path)
+    assert stored.turns == trace.turns
+    archive(only_journal(tmp_path))
+    (archived,) = read_traces(tmp_path)
+    assert archived.turns == trace.turns
 
 
 async def test_an_unknown_tool_is_answered_with_the_known_ones(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from worlds import REWARD, ROLE, play, saying, task
 
 from rollout.environment.reward_config import RewardConfig
+from rollout.evaluation.outcome import Outcome
 from rollout.evaluation.summary import summarise
 from rollout.formats import hermes
 from rollout.loop.components import same_answer
@@ -69,7 +70,7 @@ async def test_a_perfect_trajectory_scores_one_whatever_its_reward_is_made_of(tm
     assert trace.reward.score == 1.0 > sum([0.1] * 10)
     trace.reward.score = 1.0 - 3e-16
     assert trace.reward.reaches(1.0) and not trace.reward.reaches(1.0 + 1e-6)
-    found = summarise([trace], resumed=0, samples=1, success_at=1.0)
+    found = summarise([Outcome.of(trace)], resumed=0, samples=1, success_at=1.0)
     assert found.pass_at_k[1].value == 1.0
 
 

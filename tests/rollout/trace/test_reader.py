@@ -67,6 +67,15 @@ def test_entries_are_filtered_and_sorted_and_read(tmp_path: Path) -> None:
         assert all(trace_of(int(each)).reward is None for each in last)  # without a value: last
 
 
+def test_a_reader_may_end_before_its_entries_do(tmp_path: Path) -> None:
+    """As where a command's output goes into `head`."""
+    write(tmp_path, *range(3))
+    with Traces(tmp_path) as traces:
+        entries = traces.entries()
+        assert next(entries)["id"] == "0000"
+    entries.close()  # pyright: ignore[reportAttributeAccessIssue]  # a generator
+
+
 @pytest.mark.parametrize(
     ("query", "problem"),
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,13 @@ import pytest
 from trace_samples import recorded_trace
 
 from rollout.trace.archive import SUFFIX, write_archive
+from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Trace
 from rollout.trace.schemas import schemas
+from rollout.trace.store import TraceStore
+from rollout.trace.trained import TrainedSegment, write_trained
 
+TRAINED = {"retail-1": [0.0, 2.0], "retail-2": None}
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "traces.md").read_text()
 RECIPES = PAGE[PAGE.index("## Recipes") : PAGE.index("## Commands")]
@@ -27,6 +33,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recipes")
     for number, environment in enumerate(("retail", "calculator", "research")):
         write_archive(directory / f"{environment}{SUFFIX}", [trace_of(environment, number, row) for row in range(4)])
+    # What lies beside the archives of a training.
+    numbers = {"mask": [False, True], "sampled_logprobs": [-0.5, -1.5], "trainer_logprobs": [-0.5, -1.0]}
+    segment = TrainedSegment(trace="", segment=0, step=1, uid="u", sample=0, output=0, **numbers, advantages=[0.0, 0.5])
+    trained = [replace(segment, trace=name, entropy=entropy) for name, entropy in TRAINED.items()]
+    write_trained(directory, 1, [*trained, replace(segment, trace="retail-0", dropped="filtered", mask=[])])
+    TraceStore(directory).append(recorded_trace("in a journal"))
+    (directory / "retail-0.run.json").write_text("{}")
+    with Traces(directory):
+        pass
     return directory
 
 
@@ -69,6 +84,13 @@ def test_duckdb_has_reward_parts_in_long_form(directory: Path) -> None:
     assert [row[1:] for row in asked(directory, 2)] == [
         (f"{name}_part", 0.375, 4) for name in ("calculator", "research", "retail")
     ]
+
+
+def test_duckdb_has_what_was_trained_on_each_token(directory: Path) -> None:
+    rows = asked(directory, 3)
+    assert [row[:6] for row in rows] == [(name, 1, 0, 1, 4, 0.5) for name in TRAINED]
+    assert [row[6:8] for row in rows] == [(-1.5, -1.0)] * 2 and [row[9] for row in rows] == [2.0, None]
+    assert rows[0][8] == pytest.approx(math.exp(0.5))
 
 
 def test_pandas_has_the_spread_of_siblings(directory: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -136,3 +138,31 @@ def test_the_record_is_plain_json() -> None:
     assert record["schema_version"] == 2
     assert record["turns"][0]["tools"][0]["arguments"] == {"k": [1, None]}
     assert record["origin"]["validate"] is True
+
+
+FULL = """
+import resource, signal, sys
+from rollout.trace.store import TraceStore
+from trace_samples import recorded_trace
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = TraceStore(sys.argv[1])
+for name in "ab":
+    store.append(recorded_trace(name))
+size = next(store.directory.iterdir()).stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 1_000_000))
+try:
+    store.append(recorded_trace("c"))
+except Exception as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1_000_000, size + 1_000_000))
+store.append(recorded_trace("d"))
+"""
+
+
+def test_a_record_that_the_disk_had_no_room_for_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", FULL, tmp_path]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, timeout=60, capture_output=True, check=True)
+    assert b"the disk is full" in done.stdout
+    with capture_logs() as logs:
+        assert [trace.id for trace in read_traces(tmp_path)] == ["a", "b", "d"] and logs == []

@@ -182,6 +182,28 @@ async def test_a_played_trajectory_becomes_a_training_sample(config: DictConfig,
     assert (trace.origin.row, trace.origin.sample, trace.origin.uid) == (5, 2, "u")
 
 
+async def test_a_replay_of_engine_and_servers_gives_the_same_sample_without_either(
+    config: DictConfig, model: Path, tmp_path: Path, environments: Path
+) -> None:
+    from rollout.verl.runtime import WORKER
+
+    ours = config.actor_rollout_ref.rollout.custom.mcp
+    ours.record = str(tmp_path / "tapes")
+    first = await run(config, model, [SHOUT, "PLUM"])
+    await WORKER.close()
+    ours.record, ours.replay, ours.recorded_engine = None, str(tmp_path / "tapes"), ours.trace_dir
+    path = environments / "echo.yaml"
+    path.write_text(path.read_text().replace("${python}", "/no/such/program"))
+    again = await run(config, model, [])
+    assert again.prompt_ids == first.prompt_ids and again.response_ids == first.response_ids
+    assert (again.response_mask, again.response_logprobs) == (first.response_mask, first.response_logprobs)
+    assert again.reward_score == first.reward_score > 0
+    # A sample that was not recorded is withdrawn, and its trace says what is missing.
+    assert is_withdrawn(await run(config, model, [], session_id=3), config)
+    failure = next(trace.failure for trace in traces(config) if trace.origin.sample == 3)
+    assert failure is not None and failure.kind == "replay_mismatch"
+
+
 async def test_every_outcome_has_the_same_keys(config: DictConfig, model: Path) -> None:
     outputs = [
         await run(config, model, [SHOUT, "PLUM"]),
@@ -253,14 +275,16 @@ async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_
         await run(config, model, [SHOUT, "PLUM"], asked=asked, session_id=sibling)
     assert runs[0] == runs[1] and len({seed for _, seed in runs[0]}) == 2
     assert {request for request, _ in runs[0]}.isdisjoint(request for request, _ in runs[2])
+    recorded = [(turn.request_ids, turn.seeds) for trace in traces(config) for turn in trace.turns]
+    assert recorded == [([request], [seed]) for asked in runs for request, seed in asked]
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
 async def test_a_withdrawn_trajectory_is_reported(config: DictConfig, model: Path) -> None:
     import ray
 
+    from rollout.training.statistics import TooManyFailures, check_failures
     from rollout.verl.batch_statistics import statistics_collector
-    from rollout.verl.replay_buffer import TooManyFailures, check_failures
 
     collector = statistics_collector()
     await run(config, model, [SHOUT, "PLUM"])
@@ -298,8 +322,8 @@ async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajecto
 ) -> None:
     import ray
 
+    from rollout.training.statistics import ToolsChanged, check_failures
     from rollout.verl.batch_statistics import statistics_collector
-    from rollout.verl.replay_buffer import ToolsChanged, check_failures
 
     turn = hermes.write(calls=[Call(name="shout", arguments={"text": "turn"})])
     assert await run(config, model, [SHOUT, turn, SHOUT, SHOUT, SHOUT, "PLUM"]) == []

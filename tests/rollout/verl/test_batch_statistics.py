@@ -22,7 +22,7 @@ def ended(environment: str, parts: dict[str, float], *, withdrawn: bool = False)
 
 
 def test_reward_parts_are_averaged_by_environment_over_the_trajectories_that_count() -> None:
-    from rollout.verl.batch_statistics import BatchStatistics, TrajectoryStatistics
+    from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
 
     traces = [
         ended("shop", {"database": 1.0, "told": 0.0}),
@@ -38,7 +38,7 @@ def test_reward_parts_are_averaged_by_environment_over_the_trajectories_that_cou
 
 def test_the_score_counts_each_trajectory_that_was_not_withdrawn_once() -> None:
     from rollout.trace.segment import Segment
-    from rollout.verl.batch_statistics import BatchStatistics, TrajectoryStatistics
+    from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
 
     several, one, withdrawn = ended("shop", {}), ended("shop", {}), ended("shop", {}, withdrawn=True)
     several.earlier = [Segment(response_ids=[1], loss_mask=[1], logprobs=[0.0])] * 3
@@ -53,8 +53,8 @@ def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batc
 
     from gateway.types import Content, ContentKind, ToolResult
     from rollout.trace.events import Mark, MarkKind
+    from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
     from rollout.types import Call, Completion, Edit, Parsed
-    from rollout.verl.batch_statistics import BatchStatistics, TrajectoryStatistics
     from rollout.verl.replay_buffer import report_drift
 
     def played(result: str, *marks: MarkKind, penalty: float = 0.0) -> Trace:

@@ -16,7 +16,7 @@ from engine_log import derive, read_generations, read_records, samples_of
 from transformers import AutoTokenizer
 from verl_run import logged, train
 
-from rollout.trace.store import read_traces
+from rollout.trace.archive import SUFFIX, archive, read_archive
 from rollout.trace.trained import digest, read_trained
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
@@ -75,7 +75,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     done = train(home, overrides, timeout_s=1600, PYTHONPATH=str(Path(__file__).parent), **seeing)
     assert done.returncode == 0, done.stdout[-8000:]
     updates = list(map(json.loads, (home / "updates.jsonl").read_text().splitlines()))
-    return Run(home, logged(home), read_records(home / "traces"), read_generations(home / "engine.jsonl"), updates)
+    records = read_records(home / "traces")
+    # From here on the traces are those of the archives: what is compared with the trainer's numbers is what stays.
+    for journal in (home / "traces").glob("*.jsonl"):
+        archive(journal)
+    return Run(home, logged(home), records, read_generations(home / "engine.jsonl"), updates)
 
 
 def test_trajectories_of_several_samples_were_trained(run: Run) -> None:
@@ -105,12 +109,15 @@ def test_scores_count_a_trajectory_once(run: Run) -> None:
         assert metrics["critic/rewards/mean"] == metrics["critic/score/mean"]
 
 
-def test_what_was_trained_on_is_the_trace_position_by_position(run: Run) -> None:
-    traces = {trace.id: trace for trace in read_traces(run.home / "traces")}
+def test_what_was_trained_on_is_the_archive_position_by_position(run: Run) -> None:
+    archives = sorted((run.home / "traces").glob(f"*{SUFFIX}"))
+    assert archives and not list((run.home / "traces").glob("*.jsonl"))
+    traces = {trace.id: trace for path in archives for trace in read_archive(path)}
     trained = list(read_trained(run.home / "traces"))
     assert {each.step for each in trained} == {1, 2, 3} and not any(each.dropped for each in trained)
     found = {(each.trace, each.segment) for each in trained}
     assert len(found) == len(trained) == sum(len(trace.segments) for trace in traces.values())
+    assert any(logprob for trace in traces.values() for logprob in trace.logprobs)
     for each in trained:
         trace = traces[each.trace]
         segment = [*trace.earlier, trace][each.segment]

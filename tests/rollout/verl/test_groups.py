@@ -120,8 +120,8 @@ def test_what_is_dropped_is_reported_with_its_reason_and_its_trace() -> None:
 def test_a_batch_of_which_no_group_is_left_says_why() -> None:
     import ray
 
-    from rollout.verl.batch_statistics import TrajectoryStatistics, statistics_collector
-    from rollout.verl.replay_buffer import TooManyFailures
+    from rollout.training.statistics import TooManyFailures, TrajectoryStatistics
+    from rollout.verl.batch_statistics import statistics_collector
 
     kept = statistics_collector()
     withdrawn = TrajectoryStatistics(

@@ -61,6 +61,7 @@ async def test_a_turn_that_stops_at_its_last_token_is_not_cut_and_one_without_a_
 ) -> None:
     completion = await policy(Client(ids, stop_reason)).generate([5], max_tokens=4, turn=0)
     assert (completion.ids, completion.finish_reason) == (ids, expected)
+    assert completion.request_ids == ()  # verl's client does not say which it used
 
 
 @pytest.mark.parametrize(("ids", "logprobs", "expected"), [([], True, []), ([], False, []), ([1], False, None)])

@@ -50,12 +50,14 @@ def preflight(
         mcp: Any = MCP,
         prompt: Any = ({"role": "user", "content": "Shout plum."},),
         index: object = 0,
+        agent: str = "tool_agent",
+        copies: int = 1,
     ) -> str:
         (tmp_path / "environments").mkdir()
         (tmp_path / "environments" / "echo.yaml").write_text(yaml.safe_dump(environment))
         row = {"agent_name": "mcp_agent", "prompt": list(prompt), "extra_info": {"index": index, "mcp": mcp}}
-        other = {"agent_name": "tool_agent", "prompt": [{"role": "user", "content": "x"}], "extra_info": None}
-        pq.write_table(pa.Table.from_pylist([other, row, row]), tmp_path / "rows.parquet")
+        other = {"agent_name": agent, "prompt": [{"role": "user", "content": "x"}], "extra_info": None}
+        pq.write_table(pa.Table.from_pylist([*[other] * copies, row, row]), tmp_path / "rows.parquet")
         with initialize_config_dir(str(ROOT / "configs"), version_base=None):
             config = compose(
                 "mcp_grpo",
@@ -81,6 +83,20 @@ def preflight(
 
 def test_a_run_that_can_work_passes(preflight: Preflight) -> None:
     assert preflight() == ""
+
+
+def test_rows_for_an_agent_loop_that_is_not_registered_are_refused(preflight: Preflight) -> None:
+    said = preflight(agent="my_loop", copies=23)
+    assert "rows.parquet: row 0: agent_name: unknown agent 'my_loop'" in said and "row 19" in said
+    assert "mcp_agent, single_turn_agent, tool_agent" in said and "and 3 more problems" in said
+    assert "row 20" not in said
+
+
+def test_rows_for_an_agent_loop_of_the_configured_file_pass(preflight: Preflight, tmp_path: Path) -> None:
+    file = tmp_path / "loops.yaml"
+    file.write_text((ROOT / "configs" / "agent_loop.yaml").read_text() + "- name: my_loop\n  _target_: my.Loop\n")
+    key = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
+    assert preflight(f"{key}={file}", agent="my_loop") == ""
 
 
 def test_rows_that_would_be_sampled_alike_are_said(preflight: Preflight) -> None:
@@ -366,7 +382,7 @@ def test_external_modules_of_the_shell_that_verls_processes_would_not_see_are_re
         (
             ENVIRONMENT | {"servers": {"echo": SERVER | {"scope": "process", "max_processes": 3}}},
             [],
-            ["servers.echo.max_processes", "is 3 per node", "4 agent-loop workers", "at least 4", "num_workers"],
+            ["servers.echo.max_processes", "is 3 per node", "4 workers", "at least 4", "num_workers"],
         ),
         (ENVIRONMENT, ["actor_rollout_ref.rollout.custom.mcp.max_sessions=3"], ["max_sessions", "is 3 per node"]),
         (ENVIRONMENT, ["trainer.nnodes=2", "actor_rollout_ref.rollout.custom.mcp.max_sessions=2"], []),

@@ -11,7 +11,7 @@ PROCESS = {"command": "server", "scope": "process", "max_processes": 8}
 
 @pytest.mark.parametrize(("workers", "sessions", "processes"), [(1, 64, 8), (4, 16, 2), (8, 8, 1)])
 def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions: int, processes: int) -> None:
-    from rollout.verl.settings import share
+    from rollout.training.settings import share
 
     servers = {"world": PROCESS, "other": {"command": "server"}}
     part = share(GatewayConfig.model_validate({"servers": servers, "max_sessions": 64}), workers)
@@ -21,7 +21,7 @@ def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions:
 
 @pytest.mark.parametrize(("workers", "key"), [(9, "servers.world.max_processes"), (65, "max_sessions")])
 def test_a_worker_without_a_part_is_refused(workers: int, key: str) -> None:
-    from rollout.verl.settings import share
+    from rollout.training.settings import share
 
     with pytest.raises(ConfigError, match=f"environment.yaml: {key}: .* {workers} agent-loop workers") as refused:
         share(GatewayConfig.model_validate({"servers": {"world": PROCESS}}), workers, file="environment.yaml")

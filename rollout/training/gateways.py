@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
+from gateway.cassette.recording import Recorder
+from gateway.cassette.replaying import Replay
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 
@@ -16,7 +18,7 @@ T = TypeVar("T")
 class ContextTasks:
     """Tasks that each enter and leave one async context manager, such as a gateway or a lease.
 
-    The task that opens a connection has to close it, but verl's calls come from many tasks.
+    The task that opens a connection has to close it, but a trainer's calls come from many tasks.
     """
 
     def __init__(self) -> None:
@@ -57,9 +59,11 @@ class ContextTasks:
 
 
 class Gateways:
-    """The worker's gateways by name."""
+    """The worker's gateways by name. `record` and `replay` apply to those that are opened after they were set."""
 
     def __init__(self) -> None:
+        self.record: Recorder | None = None
+        self.replay: Replay | None = None
         self._opening: dict[str, asyncio.Task[Gateway]] = {}
         self._owners = ContextTasks()
 
@@ -80,7 +84,10 @@ class Gateways:
         """Stop all servers. If the worker is killed instead, the parent-death signal stops them."""
         await self._owners.close()
         self._opening.clear()
+        if self.record is not None:
+            self.record.close()
+            self.record = None
 
     async def _open(self, name: str, config: Callable[[], GatewayConfig]) -> Gateway:
-        gateway = Gateway(config(), name=name)
+        gateway = Gateway(config(), name=name, record=self.record, replay=self.replay)
         return await self._owners.enter(gateway, name=f"gateway {name}", exit_=asyncio.Event())

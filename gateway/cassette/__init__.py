@@ -1,0 +1,1 @@
+"""Cassettes: recorded calls and answers of servers, replayed without the servers."""

@@ -1,0 +1,191 @@
+"""Answer the calls of one replayed trajectory from its recorded lease."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import anyio.lowlevel
+import structlog
+
+from gateway.cassette.lines import is_query
+from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
+from gateway.cassette.secrets import CassetteSecrets
+from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
+from gateway.leases.sending import Sending
+from gateway.shortened import cut_text
+from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult, canonical_json
+
+if TYPE_CHECKING:
+    from gateway.connection.in_flight import InFlightCall
+    from gateway.leases.session import Session
+
+log = structlog.get_logger(__name__)
+
+_SHOWN = 300
+"""Characters of a call's arguments in a message."""
+
+
+class ReplayedSending(Sending):
+    """Answers calls from a recorded lease: for each server in the recorded order, with the recorded outcomes.
+
+    Args:
+        query: finds a recorded call that only reads.
+        go_live: leases the live servers, whose state is then brought to that of the trajectory; None fails instead.
+    """
+
+    def __init__(
+        self,
+        recorded: LeaseOnTape,
+        trajectory: str,
+        *,
+        query: Callable[[bytes], CallOnTape | None],
+        secrets: CassetteSecrets,
+        go_live: Callable[[], Any] | None,
+    ) -> None:
+        super().__init__(trajectory=trajectory, connections={}, reopen={}, changed={}, meta={})
+        self._lease, self._id, self._query, self._secrets = recorded, trajectory, query, secrets
+        self._go_live, self._going_live = go_live, anyio.Lock()
+        self._live: Sending | None = None
+        """Set once the live servers have the trajectory's state."""
+        self._catching_up: Sending | None = None
+        self._left: dict[str, deque[CallOnTape]] = {}
+        for each in recorded.calls:
+            # The answer to a server's question is part of the call in which it asked.
+            if not each.is_query and each.role is not Role.ELICIT:
+                self._left.setdefault(each.server, deque()).append(each)
+        self._answered: list[tuple[ToolDefinition, Mapping[str, Any], float, Callable[[], InFlightCall]]] = []
+        """Calls that the tape has answered so far."""
+        self._used_up: dict[str, str] = {}
+
+    def used_up(self, server: str) -> str:
+        return self._live.used_up(server) if self._live else self._used_up.get(server, "")
+
+    def check_tools(self) -> None:
+        changed = self._lease.lease.tools_changed
+        if self._live is not None:
+            self._live.check_tools()
+        elif changed is not None and not any(self._left.values()):
+            raise changed.error()
+
+    def check_finished(self) -> None:
+        """Raises ReplayMismatch where the recorded trajectory made further calls."""
+        further = [each for left in self._left.values() for each in left]
+        if further and self._live is None and self._lease.lease.task is not None:
+            first = min(further, key=lambda each: each.number)
+            call = first.filled()
+            problem = f"the recording goes on with {_shown(call.tool, call.arguments)}, and the trajectory ended"
+            raise ReplayMismatch(f"{first.where}: {problem}", server=first.server)
+
+    async def send(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        in_flight: Callable[[], InFlightCall],
+    ) -> ToolResult:
+        if self.ended:
+            raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
+        if tool.role is Role.RELEASE and self._live is None:
+            return ToolResult()
+        if tool.role is Role.ELICIT and self._catching_up is not None:  # asked within one of the calls sent again
+            return await self._catching_up.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
+        found = self._find(tool, arguments) if self._live is None else None
+        if isinstance(found, ReplayMismatch):
+            if self._go_live is None:
+                raise found
+            await self._continue_live(found)
+        if self._live is not None:
+            return await self._live.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
+        assert isinstance(found, CallOnTape)
+        if not is_query(tool.role):
+            self._answered.append((tool, arguments, timeout_s, in_flight))
+        # Other trajectories run too; shielded, since the failure of a concurrent call must not undo this outcome.
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+        return await self._outcome(found, timeout_s, in_flight)
+
+    def _find(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> CallOnTape | ReplayMismatch:
+        asked = self._secrets.redact(dict(arguments))
+        key = call_key(tool.server, tool.name, asked, self._id)
+        left = self._left.get(tool.server)
+        if left and left[0].key == key:
+            return left.popleft()
+        if is_query(tool.role) or self._lease.lease.task is None:
+            problem = f"{self._lease.where} has no call {_shown(tool.name, asked)}"
+            return self._query(key) or ReplayMismatch(problem, server=tool.server, tool=tool.name)
+        if not left:
+            problem = f"{self._lease.where}: no further call was recorded, asked was {_shown(tool.name, asked)}"
+        else:
+            call = left[0].filled()
+            recorded = _shown(call.tool, call.arguments)
+            problem = f"{left[0].where}: recorded was {recorded}, asked was {_shown(tool.name, asked)}"
+            if call.tool == tool.name and (path := _first_difference(call.arguments, asked)):
+                problem += f", which differs in {path}"
+        return ReplayMismatch(problem, server=tool.server)
+
+    async def _outcome(self, found: CallOnTape, timeout_s: float, in_flight: Callable[[], InFlightCall]) -> ToolResult:
+        call = found.filled(self._id)
+        if call.events is not None:
+            in_flight().events.add(call.events)
+        if call.failure is not None:
+            self._used_up[call.server] = call.failure.used_up
+            raise call.failure.error()
+        if call.result is None:
+            # What cut the recorded call short does so again: a concurrent call's failure, or the trajectory's time.
+            await anyio.sleep(timeout_s)
+            problem = f"{found.where} has no outcome, and nothing ended the call within {timeout_s:g} s"
+            raise ReplayMismatch(problem, server=call.server, tool=call.tool)
+        return call.result.result(call.elapsed_s)
+
+    async def _continue_live(self, mismatch: ReplayMismatch) -> None:
+        """Lease the servers and send them what the tape has answered so far."""
+        assert self._go_live is not None
+        async with self._going_live:
+            if self._live is not None:
+                return
+            log.info("replay.live", trajectory=self._id, reason=str(mismatch), calls=len(self._answered))
+            session: Session = await self._go_live()
+            self._catching_up = live = session.sending
+            for tool, arguments, timeout_s, in_flight in self._answered:
+                if tool.role is Role.RESET:
+                    continue
+
+                def unrecorded(in_flight: Callable[[], InFlightCall] = in_flight) -> InFlightCall:
+                    made = in_flight()
+                    made.events = ServerEvents()  # the trace has the recorded ones
+                    return made
+
+                try:
+                    await live.send(tool, arguments, timeout_s=timeout_s, in_flight=unrecorded)
+                except GatewayError as error:
+                    log.info("replay.live_call_failed", trajectory=self._id, tool=tool.name, problem=str(error))
+            self._live = live
+
+
+def _shown(tool: str, arguments: Mapping[str, Any]) -> str:
+    return f"{tool} {cut_text(canonical_json(dict(arguments)), _SHOWN)}"
+
+
+def _first_difference(one: Any, other: Any, path: str = "") -> str:
+    """Where two JSON values first differ; empty where they are equal."""
+    if type(one) is not type(other) or not isinstance(one, dict | list):
+        return "" if one == other else path or "the arguments"
+    for name, first, second in _pairs(cast("Any", one), other):
+        if found := _first_difference(first, second, f"{path}.{name}" if path else str(name)):
+            return found
+    return ""
+
+
+def _pairs(one: Any, other: Any) -> list[tuple[object, Any, Any]]:
+    """The members of two objects, or the items of two lists, with None where one has none."""
+    first, second = _members(one), _members(other)
+    return [(name, first.get(name), second.get(name)) for name in {**first, **second}]
+
+
+def _members(value: Any) -> dict[object, Any]:
+    if isinstance(value, list):
+        return dict(enumerate(cast("list[Any]", value)))
+    return cast("dict[object, Any]", value)

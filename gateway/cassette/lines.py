@@ -1,0 +1,234 @@
+"""The lines of a cassette: typed, versioned, and to be read and edited by people. docs/replay.md describes them.
+
+A cassette is a file of JSON lines. A `cassette` line begins it; a `gateway` line for each environment has its tools.
+Then come the leases: a `lease` line, and after it the `call` lines of this lease, in the order in which they began.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from gateway.errors import CodedError, ConfigError, GatewayError, rebuild
+from gateway.types import Content, ContentKind, Role, ServerEvents, ToolDefinition, ToolResult
+
+VERSION = 1
+TRAJECTORY = "${trajectory}"
+"""Stands for the trajectory's id, which is another one at each replay."""
+_OF_THE_PROTOCOL = "io.modelcontextprotocol/"
+"""Keys of a result's `_meta` that say the same with every answer, such as the server's name."""
+_SHORTEST_ID = 16
+"""Shorter ids occur in too many innocent texts."""
+
+
+class Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Header(Line):
+    """The first line of a file."""
+
+    kind: Literal["cassette"]
+    version: int
+
+
+class RecordedServer(Line):
+    """One server of a gateway."""
+
+    tools: tuple[ToolDefinition, ...] = ()
+    """Harness tools included."""
+    instructions: str = ""
+
+
+class RecordedGateway(Line):
+    """The servers of one environment, as they were when the recording began."""
+
+    kind: Literal["gateway"]
+    gateway: str
+    """The environment's name."""
+    servers: dict[str, RecordedServer]
+
+
+class Failure(Line):
+    """A `GatewayError`."""
+
+    code: str
+    """The error's class, as in traces: `call_timeout`, `server_unavailable`, ..."""
+    message: str
+    state: dict[str, str | bool | None] = {}
+    """The error's fields, such as `server` and `tool`."""
+    used_up: str = ""
+    """Why the server was ended for what the trajectory used up; the policy then reads this."""
+
+    @classmethod
+    def of(cls, error: GatewayError, *, used_up: str = "") -> Failure:
+        state = {name: value for name, value in vars(error).items() if isinstance(value, str | bool | None)}
+        return cls(code=error.code, message=str(error), state=state, used_up=used_up)
+
+    def error(self) -> GatewayError:
+        """The error, to raise."""
+        kind = _ERRORS.get(self.code, GatewayError)
+        rebuilt = rebuild(kind, (self.message,), {"server": None, "tool": None, "may_resend": False, **self.state})
+        assert isinstance(rebuilt, GatewayError)
+        return rebuilt
+
+
+class RecordedLease(Line):
+    """The beginning of a trajectory's lease; its calls follow."""
+
+    kind: Literal["lease"]
+    gateway: str
+    task: str | None
+    """None for a lease that reset nothing, such as one that listed tasks."""
+    seed: int
+    identity: dict[str, str | int | bool] = {}
+    """What distinguishes the trajectories of a task: `sample`, `attempt`, ..."""
+    failure: Failure | None = None
+    """Why the lease was not granted."""
+    tools_changed: Failure | None = None
+    """The change of a server's tools that ended the trajectory."""
+
+
+class Block(Line):
+    """One block of a result's content."""
+
+    kind: ContentKind
+    text: str = ""
+    data: str = ""
+    """Binary content as base64."""
+    mime_type: str | None = None
+    uri: str | None = None
+
+
+class Answer(Line):
+    """The result of a call."""
+
+    text: str | None = None
+    """The content, where it is one block of text."""
+    content: tuple[Block, ...] = ()
+    """The content otherwise."""
+    structured: dict[str, Any] | None = None
+    is_error: bool = False
+    reward: float | None = None
+    meta: dict[str, Any] = {}
+    resends: int = 0
+
+    @classmethod
+    def of(cls, result: ToolResult) -> Answer:
+        blocks = result.content
+        plain = len(blocks) == 1 and blocks[0] == Content(kind=ContentKind.TEXT, text=blocks[0].text)
+        return cls(
+            text=blocks[0].text if plain else None,
+            content=() if plain else tuple(_block(each) for each in blocks),
+            structured=None if result.structured is None else dict(result.structured),
+            is_error=result.is_error,
+            reward=result.reward,
+            meta={name: value for name, value in result.meta.items() if not name.startswith(_OF_THE_PROTOCOL)},
+            resends=result.resends,
+        )
+
+    def result(self, elapsed_s: float) -> ToolResult:
+        content = tuple(_content(each) for each in self.content)
+        if self.text is not None:
+            content = (Content(kind=ContentKind.TEXT, text=self.text),)
+        return ToolResult(
+            content=content,
+            structured=self.structured,
+            is_error=self.is_error,
+            reward=self.reward,
+            meta=self.meta,
+            resends=self.resends,
+            elapsed_s=elapsed_s,
+        )
+
+
+class RecordedCall(Line):
+    """One call. It has a result or a failure; without both it was cut short, by the trajectory's time for example."""
+
+    kind: Literal["call"]
+    server: str
+    tool: str
+    role: Role | None = None
+    """Set for a harness tool."""
+    arguments: dict[str, Any] = {}
+    """As sent: coerced, and with fixed arguments."""
+    result: Answer | None = None
+    failure: Failure | None = None
+    elapsed_s: float = 0.0
+    events: ServerEvents | None = None
+    """What the server asked and reported within the call, with the answers."""
+
+
+def is_query(role: Role | None) -> bool:
+    """Whether a tool with this role reads and changes nothing, so that its place among other calls does not matter."""
+    return role in (Role.TASKS, Role.EXPERT)
+
+
+CassetteLine = Annotated[Header | RecordedGateway | RecordedLease | RecordedCall, Field(discriminator="kind")]
+_LINE: TypeAdapter[CassetteLine] = TypeAdapter(CassetteLine)
+
+
+def dump(line: CassetteLine, redact: Callable[[Any], Any], trajectory: str | None = None) -> str:
+    """The line as text, without values that are defaults, and with a placeholder for the trajectory's id.
+
+    Args:
+        redact: replaces secrets in a JSON value. In the text they may be escaped.
+    """
+    value = redact(_LINE.dump_python(line, mode="json", exclude_defaults=True))
+    text = json.dumps(value, ensure_ascii=False)
+    return text if trajectory is None else unnamed(text, trajectory)
+
+
+def parse(text: str, *, file: str, number: int, trajectory: str | None = None) -> CassetteLine:
+    """Read a line.
+
+    Args:
+        trajectory: the id that the placeholder stands for; None leaves it.
+
+    Raises:
+        ConfigError: the line is not one of a cassette.
+    """
+    where = f"{file}:{number}"
+    try:
+        value: object = json.loads(text if trajectory is None else text.replace(TRAJECTORY, trajectory))
+        return _LINE.validate_python(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        key = ".".join(map(str, fault["loc"])) or None
+        raise ConfigError(fault["msg"], file=where, key=key, remedy="docs/schemas/cassette.schema.json") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"is not a line of JSON: {error}", file=where, remedy="correct or delete the line") from error
+
+
+def unnamed(text: str, trajectory: str) -> str:
+    """The text with a placeholder for the trajectory's id, unless the id is short."""
+    return text.replace(json.dumps(trajectory)[1:-1], TRAJECTORY) if len(trajectory) >= _SHORTEST_ID else text
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a line."""
+    return _LINE.json_schema()
+
+
+def _block(content: Content) -> Block:
+    data = base64.b64encode(content.data).decode()
+    return Block(kind=content.kind, text=content.text, data=data, mime_type=content.mime_type, uri=content.uri)
+
+
+def _content(block: Block) -> Content:
+    data = base64.b64decode(block.data)
+    return Content(kind=block.kind, text=block.text, data=data, mime_type=block.mime_type, uri=block.uri)
+
+
+def _subclasses(kind: type[GatewayError]) -> Mapping[str, type[GatewayError]]:
+    found: dict[str, type[GatewayError]] = {kind.code: kind}
+    for each in kind.__subclasses__():
+        found |= _subclasses(each)
+    return found
+
+
+_ERRORS: Mapping[str, type[CodedError]] = _subclasses(GatewayError)

@@ -1,0 +1,232 @@
+"""Record leases: what went to the servers, what came back, and what the servers asked meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cassette.lines import (
+    VERSION,
+    Answer,
+    CassetteLine,
+    Failure,
+    Header,
+    RecordedCall,
+    RecordedGateway,
+    RecordedLease,
+    RecordedServer,
+    dump,
+    parse,
+)
+from gateway.cassette.reading import SUFFIX, Identity
+from gateway.cassette.secrets import CassetteSecrets
+from gateway.config.models import GatewayConfig
+from gateway.errors import ConfigError, GatewayError, ToolsChanged
+from gateway.leases.sending import Sending
+from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult
+
+if TYPE_CHECKING:
+    from gateway.connection.in_flight import InFlightCall
+    from gateway.leases.leasing import Leases
+    from gateway.leases.session import Session
+
+
+class Recorder:
+    """Writes a cassette; several gateways can share one. The file is created at once.
+
+    Args:
+        path: the file, which must not exist; or, with `in_directory`, a directory that gets a file of this process.
+        key: the option or configuration key that names it, for errors.
+
+    Raises:
+        ConfigError: the file exists or cannot be written.
+    """
+
+    def __init__(self, path: str | Path, *, in_directory: bool = False, key: str = "record") -> None:
+        self.path, self._key = Path(path), key
+        if in_directory:
+            self.path /= f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}{SUFFIX}"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError as error:
+            raise ConfigError("exists already", file=path, key=key, remedy="name another file") from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self.write([json.dumps(Header(kind="cassette", version=VERSION).model_dump())])
+
+    def write(self, lines: Collection[str]) -> None:
+        """Append lines in one write. Raises ConfigError where the file cannot be written."""
+        try:
+            # Half a surrogate pair, which a server can send, is not text.
+            os.write(self._file, "".join(f"{line}\n" for line in lines).encode(errors="replace"))
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        problem = f"cannot be written: {error.strerror or error}"
+        return ConfigError(problem, file=self.path, key=self._key, remedy="name a file that can be written")
+
+
+def recorded_gateway(
+    name: str,
+    catalogue: Mapping[str, tuple[ToolDefinition, ...]],
+    instructions: Mapping[str, str],
+    secrets: CassetteSecrets,
+) -> RecordedGateway:
+    """The line of a gateway, without secrets; as it is read back."""
+    servers = {
+        server: RecordedServer(tools=tools, instructions=instructions.get(server, ""))
+        for server, tools in catalogue.items()
+    }
+    line = dump(RecordedGateway(kind="gateway", gateway=name, servers=servers), secrets.redact)
+    read = parse(line, file=name, number=0)
+    assert isinstance(read, RecordedGateway)
+    return read
+
+
+class RecordedLeases:
+    """`Leases`, each of which is written to a cassette when it ends. Use `lease` as that of `Leases`."""
+
+    def __init__(self, leases: Leases, recorder: Recorder, gateway: RecordedGateway, config: GatewayConfig) -> None:
+        self._leases, self._recorder, self._name = leases, recorder, gateway.gateway
+        self._secrets = CassetteSecrets(config)
+        recorder.write([dump(gateway, self._secrets.redact)])
+
+    @asynccontextmanager
+    async def lease(
+        self,
+        trajectory: str,
+        task: str | None,
+        seed: int,
+        tools: Mapping[str, ToolDefinition],
+        later_tools: Collection[str],
+        identity: Identity,
+    ) -> AsyncGenerator[Session]:
+        tape = _Tape()
+        failure: Failure | None = None
+        try:
+            leasing = self._leases.lease(
+                trajectory, task, seed, tools, later_tools, sending=partial(RecordedSending, tape)
+            )
+            async with leasing as session:
+                yield session
+        except GatewayError as error:
+            failure = Failure.of(error) if tape.began is None else None
+            raise
+        finally:
+            lease = RecordedLease(
+                kind="lease",
+                gateway=self._name,
+                task=task,
+                seed=seed,
+                identity=dict(identity),
+                failure=failure,
+                tools_changed=tape.tools_changed,
+            )
+            lines: list[CassetteLine] = [lease, *(call.line() for call in tape.calls)]
+            self._recorder.write([dump(line, self._secrets.redact, trajectory) for line in lines])
+
+
+class _CallOnTape:
+    """A call that is being recorded."""
+
+    def __init__(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> None:
+        self.tool, self.arguments = tool, dict(arguments)
+        self.result: ToolResult | None = None
+        self.failure: Failure | None = None
+        self.events = ServerEvents()
+        self.into: ServerEvents | None = None
+        """The session's events, which get the call's."""
+
+    def line(self) -> RecordedCall:
+        return RecordedCall(
+            kind="call",
+            server=self.tool.server,
+            tool=self.tool.name,
+            role=self.tool.role,
+            arguments=self.arguments,
+            result=Answer.of(self.result) if self.result else None,
+            failure=self.failure,
+            elapsed_s=round(self.result.elapsed_s, 6) if self.result else 0.0,
+            events=self.events if self.events != ServerEvents() else None,
+        )
+
+
+class _Tape:
+    """The calls of one lease in the order in which they began."""
+
+    def __init__(self) -> None:
+        self.calls: list[_CallOnTape] = []
+        self.tools_changed: Failure | None = None
+        self.began: Sending | None = None
+        self._handed_over = 0
+        self._running = 0
+
+    def begin(self, call: _CallOnTape) -> None:
+        self.calls.append(call)
+        self._running += 1
+
+    def end(self) -> None:
+        """Hand the events of calls to the session once none is in flight: in the order in which the calls began.
+
+        Concurrent calls end in any order, and a replay has to give the same trace.
+        """
+        self._running -= 1
+        if not self._running:
+            for call in self.calls[self._handed_over :]:
+                if call.into is not None:
+                    call.into.add(call.events)
+            self._handed_over = len(self.calls)
+
+
+class RecordedSending(Sending):
+    """Sends calls, and puts them and their outcomes on tape. Releases are not recorded."""
+
+    def __init__(self, tape: _Tape, **made: Any) -> None:
+        super().__init__(**made)
+        self._tape, tape.began = tape, self
+
+    def check_tools(self) -> None:
+        try:
+            super().check_tools()
+        except ToolsChanged as error:
+            self._tape.tools_changed = Failure.of(error)
+            raise
+
+    async def send(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        in_flight: Callable[[], InFlightCall],
+    ) -> ToolResult:
+        if tool.role is Role.RELEASE:
+            return await super().send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
+        call = _CallOnTape(tool, arguments)
+
+        def attempt() -> InFlightCall:
+            made = in_flight()
+            call.into, made.events = made.events, call.events
+            return made
+
+        self._tape.begin(call)
+        try:
+            call.result = await super().send(tool, arguments, timeout_s=timeout_s, in_flight=attempt)
+            return call.result
+        except GatewayError as error:
+            call.failure = Failure.of(error, used_up=self.used_up(tool.server))
+            raise
+        finally:
+            self._tape.end()

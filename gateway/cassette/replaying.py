@@ -1,0 +1,162 @@
+"""Replay leases: sessions whose calls are answered from a cassette, without servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from gateway.cassette.answering import ReplayedSending
+from gateway.cassette.lines import RecordedLease
+from gateway.cassette.reading import Cassette, Identity, LeaseOnTape, lease_key
+from gateway.cassette.recording import RecordedLeases
+from gateway.cassette.secrets import CassetteSecrets
+from gateway.config.models import GatewayConfig
+from gateway.errors import ReplayMismatch
+from gateway.leases.session import Session
+from gateway.types import ToolDefinition, canonical_json
+
+if TYPE_CHECKING:
+    from gateway.leases.leasing import Leases
+
+log = structlog.get_logger(__name__)
+
+
+class Missing(StrEnum):
+    """What a replay does where the cassette lacks a trajectory, or a trajectory asks for something else."""
+
+    FAIL = "fail"
+    """The trajectory fails with `ReplayMismatch`."""
+    LIVE = "live"
+    """The servers answer. They are sent the trajectory's calls so far first, to give them its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A cassette to replay."""
+
+    cassette: Cassette
+    missing: Missing = Missing.FAIL
+
+
+class ReplayedLeases:
+    """Leases from a cassette. Each recorded lease is given out once, in the order of the file.
+
+    Args:
+        live: what leases the servers where the cassette lacks something; None fails.
+    """
+
+    def __init__(
+        self,
+        cassette: Cassette,
+        config: GatewayConfig,
+        name: str,
+        catalogue: Mapping[str, tuple[ToolDefinition, ...]],
+        live: Leases | RecordedLeases | None,
+    ) -> None:
+        self._cassette, self._config, self._name, self._live = cassette, config, name, live
+        self._secrets = CassetteSecrets(config)
+        self._harness = {
+            (tool.role, server): tool for server, tools in catalogue.items() for tool in tools if tool.role is not None
+        }
+        self._given: dict[str, int] = {}
+        """Number of leases given out, by key."""
+        self._warned: set[str] = set()
+
+    @asynccontextmanager
+    async def lease(
+        self,
+        trajectory: str,
+        task: str | None,
+        seed: int,
+        tools: Mapping[str, ToolDefinition],
+        later_tools: Collection[str],
+        identity: Identity,
+    ) -> AsyncGenerator[Session]:
+        """As `Gateway.lease`.
+
+        Raises:
+            ReplayMismatch: the cassette has no such lease; or, when the block is left, it has further calls.
+            GatewayError: as recorded.
+        """
+
+        def live() -> Any:
+            if isinstance(self._live, RecordedLeases):
+                return self._live.lease(trajectory, task, seed, tools, later_tools, identity)
+            return self._live and self._live.lease(trajectory, task, seed, tools, later_tools)
+
+        recorded = self._next(task, seed, identity)
+        if isinstance(recorded, ReplayMismatch):
+            if self._live is None:
+                raise recorded
+            log.info("replay.live", trajectory=trajectory, reason=str(recorded))
+            async with live() as session:
+                yield session
+            return
+        if recorded.lease.failure is not None:
+            raise recorded.lease.failure.error()
+        async with AsyncExitStack() as stack:
+            sending = ReplayedSending(
+                recorded,
+                trajectory,
+                query=lambda key: self._cassette.query(self._name, key),
+                secrets=self._secrets,
+                go_live=None if self._live is None else lambda: stack.enter_async_context(live()),
+            )
+            session = self._session(trajectory, seed, tools, later_tools, sending)
+            try:
+                if task is not None:
+                    await session.reset(task)
+                yield session
+                sending.check_finished()
+            finally:
+                session.end()
+
+    def _session(
+        self,
+        trajectory: str,
+        seed: int,
+        tools: Mapping[str, ToolDefinition],
+        later_tools: Collection[str],
+        sending: ReplayedSending,
+    ) -> Session:
+        return Session(
+            trajectory=trajectory,
+            seed=seed,
+            tools={name: tool for name, tool in tools.items() if name not in later_tools},
+            later_tools={name: tool for name, tool in tools.items() if name in later_tools},
+            lease_wait_s=0.0,
+            _config=self._config,
+            _harness=self._harness,
+            _sending=sending,
+            _wait_for_changes=_no_changes,
+            _warned=self._warned,
+        )
+
+    def _next(self, task: str | None, seed: int, identity: Identity) -> LeaseOnTape | ReplayMismatch:
+        """The next recorded lease of a key. A lease without a task may only read, and then needs no recorded one."""
+        path = str(self._cassette.path)
+        key = lease_key(self._name, task, seed, identity)
+        recorded, given = self._cassette.leases.get(key, []), self._given.get(key, 0)
+        if given < len(recorded):
+            self._given[key] = given + 1
+            return recorded[given]
+        if task is None:
+            return LeaseOnTape(path, RecordedLease(kind="lease", gateway=self._name, task=None, seed=seed))
+        asked = f"{self._name}: task {task!r}, seed {seed}, {canonical_json(dict(identity))}"
+        if recorded:
+            return ReplayMismatch(f"{path} has {asked} {len(recorded)} times, and it was asked for once more")
+        others = [
+            f"seed {lease.seed}, {canonical_json(lease.identity)}"
+            for lease in self._cassette.tasks_like(self._name, task)
+        ]
+        known = f"it has this task with {'; '.join(others[:5])}" if others else "it has no trajectory of this task"
+        return ReplayMismatch(f"{path} has no trajectory of {asked}; {known}")
+
+
+async def _no_changes(_: Collection[Any]) -> None:
+    """The tools of a cassette do not change while a trajectory runs."""

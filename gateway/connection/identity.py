@@ -1,0 +1,30 @@
+"""What a server says of itself: name, version and protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcp import Client
+
+from gateway.connection.redaction import Redactor
+
+_LENGTH = 200
+"""Characters that are kept of a name and of a version."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerIdentity:
+    """`serverInfo` of the handshake, or of a result's `_meta` from 2026-07-28 on."""
+
+    name: str = ""
+    """Empty for a server that does not identify itself."""
+    version: str = ""
+    protocol: str = ""
+    """The protocol version that was negotiated."""
+
+
+def identity_of(client: Client, redactor: Redactor) -> ServerIdentity:
+    """The identity of a connected server, without secrets of its entry."""
+    said = client.server_info
+    name, version = (redactor.text(text)[:_LENGTH] for text in ((said.name, said.version) if said else ("", "")))
+    return ServerIdentity(name=name, version=version, protocol=client.protocol_version)

@@ -1,0 +1,78 @@
+# pyright: basic, reportMissingImports=false
+"""A `Policy` that generates with AReaL's inference engine."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from areal.api import InferenceEngine, ModelRequest
+from areal.api.cli_args import GenerationHyperparameters
+
+from rollout.errors import EngineError
+from rollout.loop.limits import shielded
+from rollout.types import Completion, FinishReason, Policy
+
+_MESSAGE = 300
+"""Characters at the end of an engine's error, which begins with the whole request."""
+
+
+class ArealPolicy:
+    """Token-in-token-out generation through `agenerate`, sticky to one server per trajectory.
+
+    AReaL resumes a generation that a weight update interrupts, so the tokens of one turn can have several versions.
+
+    Args:
+        gconfig: sampling, with the ids at which generation has to stop.
+        rid: the same for all turns of a trajectory; AReaL chooses the server by it.
+    """
+
+    def __init__(self, engine: InferenceEngine, gconfig: GenerationHyperparameters, rid: str) -> None:
+        self._engine, self._gconfig, self._rid = engine, gconfig, rid
+        self.versions: defaultdict[int, list[int]] = defaultdict(list)
+        """By turn, the version of the weights that sampled each token."""
+
+    @property
+    def version(self) -> int:
+        """The version of the engine's weights."""
+        return self._engine.get_version()
+
+    def replaying(self, recorded: Policy) -> Policy:
+        """A policy that generates what `recorded` does, and notes versions here."""
+        return _Replaying(self, recorded)
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        gconfig = self._gconfig.new(n_samples=1, max_new_tokens=max_tokens)
+        request = ModelRequest(rid=self._rid, input_ids=list(ids), gconfig=gconfig)
+        try:
+            # Shielded from the trajectory's clock: AReaL gives the server no id by which a request could be aborted.
+            response = await shielded(self._engine.agenerate(request))
+        except Exception as error:  # the engine's boundary: AReaL raises RuntimeError, TypeError and aiohttp's errors
+            raise EngineError(f"{type(error).__name__}: {str(error)[-_MESSAGE:]}") from error
+        tokens, logprobs, versions = response.output_tokens, response.output_logprobs, response.output_versions
+        if list(response.input_tokens) != ids:
+            raise EngineError("the engine read other ids than it was given")
+        if not len(tokens) == len(logprobs) == len(versions):
+            raise EngineError(f"{len(logprobs)} logprobs and {len(versions)} versions for {len(tokens)} tokens")
+        if not all(map(math.isfinite, logprobs)):
+            raise EngineError("the engine returned a logprob that is not finite")
+        self.versions[turn] += versions
+        return Completion(
+            ids=list(tokens),
+            logprobs=list(logprobs),
+            finish_reason=FinishReason.LENGTH if response.stop_reason == "length" else FinishReason.STOP,
+            weights_version=(versions[0], versions[-1]) if versions else (None, None),
+        )
+
+
+class _Replaying:
+    def __init__(self, policy: ArealPolicy, recorded: Policy) -> None:
+        self._policy, self._recorded = policy, recorded
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        completion = await self._recorded.generate(ids, max_tokens=max_tokens, turn=turn)
+        first, _ = completion.weights_version
+        # Traces have the versions of a turn's first and last token; the older one stands for all.
+        version = self._policy.version if first is None else first
+        self._policy.versions[turn] += [version] * len(completion.ids)
+        return completion

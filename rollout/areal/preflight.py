@@ -1,0 +1,118 @@
+# pyright: basic, reportMissingImports=false
+"""Validation of a run's configuration, rows and environments, before a process is started or a GPU is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+from areal.utils.environ import is_single_controller
+
+from gateway.errors import ConfigError
+from rollout.areal.config import MCPConfig, processes_per_node, settings_of
+from rollout.areal.settings import Settings
+from rollout.environment.config import Environment
+from rollout.environment.row_validation import Row, read_task_rows
+from rollout.loop.thinking import check_thoughts
+from rollout.tokens.verl_builder import load_tokens
+from rollout.trace.store import TraceStore
+from rollout.training.preflight import check_environments, check_turns, load_lock, longest_prompt, raise_first
+
+log = structlog.get_logger(__name__)
+
+
+async def preflight(config: MCPConfig) -> None:
+    """Validate settings, rows, environments, lock and lengths, and the chat template's rendering of later turns.
+
+    Raises:
+        ConfigError: the problems of the first check that fails, each with file, key and remedy.
+        GatewayError: a required server does not start.
+    """
+    settings = settings_of(config)
+    check_rewards(config, settings)
+    check_sampling(config)
+    TraceStore(settings.trace_dir, key="mcp.trace_dir").check()
+    rows = _rows(config)
+    lock_path = str(settings.tool_config_path) if settings.tool_config_path else None
+    lock = load_lock(lock_path, key="mcp.tool_config_path")
+    processes = processes_per_node(config)
+    shown = await check_environments(rows, settings, lock, workers_per_node=processes)
+    for own in shown.values():
+        settings.check_rows(own.environment)
+        check_thoughts(own.environment, settings.tool_format)
+        if is_single_controller():
+            check_duration(config, own.environment)
+    tokens = load_tokens(
+        config.tokenizer_path,
+        tool_format=settings.tool_format,
+        template_kwargs=settings.chat_template_kwargs,
+        key="tokenizer_path",
+    )
+    longest, row = longest_prompt(tokens, rows, shown, limit=settings.prompt_tokens)
+    if longest >= config.gconfig.max_tokens:
+        problem = f"the prompt has {longest} tokens, and prompt and response at most {config.gconfig.max_tokens}"
+        remedy = "make it at least the sum of mcp.prompt_tokens and mcp.response_tokens"
+        raise ConfigError(problem, file=f"{row.path}: row {row.number}", key="gconfig.max_tokens", remedy=remedy)
+    check_turns(tokens, rows, shown)
+
+
+def check_rewards(config: MCPConfig, settings: Settings) -> None:
+    """Validate that rewards are normalised once, and over the right rows.
+
+    Raises:
+        ConfigError: they would be normalised twice, over shifted groups, or lost.
+    """
+    norm, samples = config.actor.reward_norm, config.gconfig.n_samples
+    if settings.normalise_rewards and norm is not None:
+        problem = "is set, and the workflow returns the advantages of a group's trajectories as rewards"
+        remedy = "set it to null, or mcp.normalise_rewards to false"
+        raise ConfigError(problem, key="actor.reward_norm", remedy=remedy)
+    if norm is not None and "group" in (norm.mean_level, norm.std_level) and norm.group_size != samples:
+        problem = f"is {norm.group_size}, and gconfig.n_samples is {samples}"
+        raise ConfigError(problem, key="actor.reward_norm.group_size", remedy=f"set it to {samples}")
+    if config.actor.mask_no_eos_with_zero:
+        problem = "drops the reward of the longest row of a batch, which AReaL takes for one that was cut"
+        raise ConfigError(problem, key="actor.mask_no_eos_with_zero", remedy="set it to false")
+
+
+def check_sampling(config: MCPConfig) -> None:
+    """Validate that the trainer computes the probabilities that the engine samples with.
+
+    Raises:
+        ConfigError: the temperatures differ.
+    """
+    sampling = config.gconfig
+    if config.actor.temperature != sampling.temperature:
+        problem = f"is {config.actor.temperature}, and gconfig.temperature is {sampling.temperature}"
+        raise ConfigError(problem, key="actor.temperature", remedy="set it to ${gconfig.temperature}")
+    if sampling.top_p != 1.0 or sampling.top_k < 1_000_000:
+        log.warning(
+            "the engine renormalises the probabilities of the tokens it samples from, and the trainer does not: "
+            "trained log-probabilities differ from sampled ones; leave gconfig.top_p and top_k at their defaults",
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+        )
+
+
+def check_duration(config: MCPConfig, environment: Environment) -> None:
+    """Raises ConfigError where a single controller would give up trajectories that are within their time."""
+    most = environment.limits.wall_clock_s
+    if most is not None and config.rollout.request_timeout <= most:
+        problem = f"is {config.rollout.request_timeout}, and bounds a whole group with a single controller, of which a "
+        problem += f"trajectory of {environment.name} may take {most} s"
+        raise ConfigError(problem, key="rollout.request_timeout", remedy="make it longer than mcp.wall_clock_s")
+
+
+def _rows(config: MCPConfig) -> Sequence[Row]:
+    """The rows of the training and validation files."""
+    rows: list[Row] = []
+    for dataset in (config.train_dataset, config.valid_dataset):
+        if dataset is not None:
+            found, problems = read_task_rows(Path(dataset.path))
+            raise_first(problems)
+            rows += found
+    if not rows:
+        remedy = "name a file that `mcp-rollout data` wrote"
+        raise ConfigError("has no row for mcp_agent", key="train_dataset.path", remedy=remedy)
+    return rows

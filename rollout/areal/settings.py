@@ -1,0 +1,78 @@
+"""Our section `mcp` of AReaL's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from gateway.config.models import validate
+from gateway.errors import ConfigError
+from rollout.environment.config import Environment, ThinkingContext
+from rollout.loop.limits import Limits
+from rollout.training.settings import TrainingSettings
+
+
+class Settings(TrainingSettings):
+    """Our section; None keeps the environment's own value. It travels to rollout processes as JSON."""
+
+    key = "mcp"
+    workers_key = "rollout.backend"
+
+    tool_config_path: Path | None = None
+    """The lock: a file of tool definitions from `mcp-rollout tool-config`."""
+    tool_format: str = "hermes"
+    """How the model writes tool calls; one of the formats of `docs/train.md`."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Keyword arguments of the chat template."""
+    prompt_tokens: int = Field(default=4096, ge=1)
+    """Longest prompt; a longer one is refused."""
+    response_tokens: int = Field(default=8192, ge=1)
+    """All turns of a trajectory together: sampled, tool and user tokens."""
+    normalise_rewards: bool = True
+    """Whether a group's rewards become advantages here, over its trajectories; then `actor.reward_norm` has to be null.
+
+    Otherwise the rewards are the scores, and a group is whole or withdrawn: AReaL's `reward_norm` takes each
+    `group_size` rows for a group, so a missing or further row would shift all groups after it.
+    """
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> Settings:
+        """Validate the section and make its paths absolute.
+
+        Raises:
+            ConfigError: a key is missing, unknown or out of range, or a directory does not exist.
+        """
+        settings = validate(cls, dict(section), file=None, key=cls.key)
+        if not settings.environments_dir.is_dir():
+            remedy = "name the directory with the environments' YAML files"
+            problem = f"no such directory: {settings.environments_dir}"
+            raise ConfigError(problem, key=f"{cls.key}.environments_dir", remedy=remedy)
+        # Rollout processes may have another working directory.
+        given = {name: value for name, value in settings if isinstance(value, Path)}
+        return settings.model_copy(update={name: path.absolute() for name, path in given.items()})
+
+    def limits_for(self, environment: Environment, *, max_new_tokens: int, max_tokens: int) -> Limits:
+        """Limits of one trajectory.
+
+        Args:
+            max_new_tokens: AReaL's bound on one generation.
+            max_tokens: AReaL's bound on prompt and response together.
+        """
+        own = environment.limits.tokens_per_turn
+        each = max_new_tokens if own is None else min(own, max_new_tokens)
+        return Limits.of(
+            environment.limits.model_copy(update={"tokens_per_turn": each}),
+            prompt_tokens=self.prompt_tokens,
+            response_tokens=self.response_tokens,
+            context_tokens=max_tokens,
+        )
+
+    def check_rows(self, environment: Environment) -> None:
+        """Raises ConfigError where a trajectory can have several rows, and AReaL would take them for siblings."""
+        if not self.normalise_rewards and environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
+            problem = "drop_previous makes several rows of a trajectory, which AReaL's reward_norm takes for siblings"
+            remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep the thinking"
+            raise ConfigError(problem, file=environment.file, key="thinking.context", remedy=remedy)

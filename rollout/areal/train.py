@@ -1,0 +1,70 @@
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+"""Train with AReaL's own trainer over MCP.
+
+    python -m rollout.areal.train --config configs/areal/grpo.yaml train_dataset.path=ROWS.parquet actor.path=MODEL ...
+
+As AReaL's own scripts do, it takes a file and overrides, and runs in both modes: with a single controller (the
+default), which starts all other processes, or with `AREAL_SPMD_MODE=1` as one process per rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import torch
+
+from rollout.areal import cpu
+
+if not torch.cuda.is_available():
+    cpu.prepare()
+
+from areal import PPOTrainer
+from areal.api.cli_args import load_expr_config
+
+from gateway.errors import ConfigError, GatewayError
+from rollout.areal.config import WORKFLOW, MCPConfig, settings_of, workflow_arguments
+from rollout.areal.preflight import preflight
+from rollout.areal.stopping import Rows, TrainingStopped, clear_stop
+from rollout.environment.parquet import read_rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train; returns the exit status: 2 where the run cannot work, 1 where it was stopped."""
+    try:
+        config: MCPConfig
+        config, _ = load_expr_config(sys.argv[1:] if arguments is None else arguments, MCPConfig)
+        if os.environ.get("RANK", "0") == "0":
+            asyncio.run(preflight(config))
+            clear_stop(settings_of(config).trace_dir)
+        train(config)
+    except (ConfigError, GatewayError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except TrainingStopped as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+def train(config: MCPConfig) -> None:
+    """Run AReaL's trainer to its end.
+
+    Raises:
+        TrainingStopped: too many trajectories were withdrawn, or a server changed its tools.
+    """
+    directory = settings_of(config).trace_dir
+    train_rows = Rows(list(read_rows(config.train_dataset.path)), directory)
+    valid_rows = Rows(list(read_rows(config.valid_dataset.path)), directory) if config.valid_dataset else None
+    with PPOTrainer(config, train_dataset=train_rows, valid_dataset=valid_rows) as trainer:
+        trainer.train(
+            workflow=WORKFLOW,
+            workflow_kwargs=workflow_arguments(config),
+            eval_workflow=WORKFLOW,
+            eval_workflow_kwargs=workflow_arguments(config, validate=True),
+        )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

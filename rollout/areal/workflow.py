@@ -1,0 +1,174 @@
+# pyright: basic, reportMissingImports=false
+"""AReaL's `RolloutWorkflow` that plays a row's task over MCP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+from uuid import uuid4
+
+import structlog
+import torch
+from areal.api import InferenceEngine, RolloutWorkflow
+from areal.api.cli_args import GenerationHyperparameters
+from areal.infra import workflow_context
+from areal.utils import stats_tracker
+
+from gateway.errors import ConfigError, GatewayError
+from gateway.leases.session import Session
+from rollout.areal.groups import Groups
+from rollout.areal.policy import ArealPolicy
+from rollout.areal.runtime import PROCESS, Runtime
+from rollout.areal.samples import Versions, group_advantages, samples_of, to_tensors
+from rollout.areal.settings import Settings
+from rollout.environment.task import UNREADABLE, Origin, Task
+from rollout.environment.validation import selected_tools
+from rollout.loop.trajectory import roll_out
+from rollout.trace.record import Trace
+from rollout.training.statistics import TrajectoryStatistics
+from rollout.types import Policy
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A finished trajectory, with the versions of the weights that sampled it."""
+
+    trace: Trace
+    versions: Versions
+
+    @property
+    def score(self) -> float:
+        return self.trace.reward.score if self.trace.reward else 0.0
+
+
+class MCPWorkflow(RolloutWorkflow):
+    """Plays a row's task over MCP and returns its training samples to AReaL.
+
+    AReaL makes a group of `gconfig.n_samples` calls with the same data. The calls find each other, and each returns its
+    own rows, with the advantage in its group for a reward (`normalise_rewards`) or with its score.
+
+    Arguments are plain JSON: with a single controller, they travel to rollout processes, which build the workflow anew
+    for each group. `rollout.areal.config.workflow_arguments` makes them from AReaL's configuration.
+
+    Args:
+        model: the directory of the model's tokenizer.
+        gconfig: AReaL's sampling parameters.
+        mcp: our section of AReaL's configuration.
+        processes: rollout processes of a node, which share its sessions.
+        window: number of trajectories of which `max_failed_share` may be withdrawn.
+    """
+
+    def __init__(
+        self, *, model: str, gconfig: dict[str, Any], mcp: dict[str, Any], processes: int = 1, window: int = 64
+    ) -> None:
+        self._model, self._settings = model, Settings.model_validate(mcp)
+        self._shared = {"model": model, "gconfig": gconfig, "processes": processes, "window": window}
+        tokens = PROCESS.tokens(model, self._settings)
+        sampling = GenerationHyperparameters(**gconfig)
+        stops = {*sampling.stop_token_ids, *tokens.stop_token_ids, *tokens.end_token_ids}
+        self._gconfig = sampling.new(stop_token_ids=sorted(stops))
+        self._groups: Groups[Played] = Groups()
+
+    async def arun_episode(self, engine: InferenceEngine, data: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Play one trajectory. Never raises but for a cancellation from outside.
+
+        Returns:
+            A row for each of its segments with a token in the loss; None for a withdrawn trajectory, and for one whose
+            group is withdrawn.
+        """
+        context = workflow_context.get()
+        group, sample = await self._groups.join((context.is_eval, context.task_id, id(data)))
+        trace = Trace.begin(uuid4().hex, UNREADABLE, _origin(engine, data, sample))
+        policy = ArealPolicy(engine, self._gconfig, trace.id)
+        try:
+            runtime = PROCESS.runtime(self._settings, **self._shared)
+            await self._play(runtime, trace, policy, data)
+            self._report(runtime, trace)
+        except asyncio.CancelledError as error:
+            # AReaL ends its tasks with its engine. Any other cancellation is a fault in this trajectory: AReaL would
+            # count the trajectory as running for ever, and start one less at a time.
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            trace.fail("cancelled", f"{type(error).__name__}: {error}")
+        except Exception as error:  # AReaL's boundary: an exception here would withdraw the whole group
+            log.exception("trajectory could not be played", trajectory=trace.id)
+            trace.fail("internal_error", f"{type(error).__name__}: {error}")
+        finally:
+            group.hand_in(sample, Played(trace, policy.versions))
+        return self._rows(sample, await group.results())
+
+    async def _play(self, runtime: Runtime, trace: Trace, policy: ArealPolicy, data: Mapping[str, Any]) -> None:
+        """Play the trajectory into its trace, which is on disk when this returns, whatever the outcome."""
+        try:
+            task = Task.from_row(data)
+            trace.take(task)
+            running = await runtime.environment(task.environment)
+            trace.run = running.run
+            tools = selected_tools(running.tools, task)
+        except (ConfigError, GatewayError) as error:
+            log.warning("trajectory could not begin", trajectory=trace.id, code=error.code, error=str(error))
+            trace.fail(error.code, str(error))
+            runtime.store.append(trace)
+            return
+
+        async def policy_for(_: Session) -> Policy:
+            return policy.replaying(runtime.recorded.policy(task, trace.origin)) if runtime.recorded else policy
+
+        await roll_out(
+            trace,
+            environment=running.environment,
+            gateway=running.gateway,
+            policy_for=policy_for,
+            tokens=PROCESS.tokens(self._model, self._settings),
+            limits=running.limits,
+            store=runtime.store,
+            tools=tools,
+        )
+
+    def _report(self, runtime: Runtime, trace: Trace) -> None:
+        """Report every outcome: a withdrawn trajectory that is not counted would disappear from training unnoticed."""
+        trajectory = TrajectoryStatistics.of(trace)
+        values = trajectory.values | ({"reward": trace.reward.score} if trace.reward and not trace.is_withdrawn else {})
+        stats_tracker.get(workflow_context.stat_scope()).scalar(**values)
+        runtime.watch.add(trajectory)
+
+    def _rows(self, own: int, siblings: list[Played]) -> dict[str, torch.Tensor] | None:
+        """The trajectory's rows, as its group allows."""
+        kept = [number for number, played in enumerate(siblings) if not played.trace.is_withdrawn]
+        if own not in kept:
+            return None
+        samples = samples_of(siblings[own].trace, siblings[own].versions)
+        reward = siblings[own].score
+        if not workflow_context.get().is_eval:
+            if self._settings.normalise_rewards:
+                if len(kept) < min(self._settings.min_group_size, len(siblings)):
+                    return None
+                reward = group_advantages([siblings[number].score for number in kept])[kept.index(own)]
+            elif len(kept) < len(siblings) or any(_rows_of(played.trace) != 1 for played in siblings):
+                return None  # AReaL's reward_norm would take a row of the next group for the missing one
+        return to_tensors(samples, [reward] * len(samples)) if samples else None
+
+
+def _rows_of(trace: Trace) -> int:
+    return sum(segment.is_in_loss for segment in trace.segments)
+
+
+def _origin(engine: InferenceEngine, data: Mapping[str, Any], sample: int) -> Origin:
+    """The trajectory's origin. An index that is no integer counts as 0 here; `Task.from_row` refuses it."""
+    context = workflow_context.get()
+    extra = data.get("extra_info")
+    index = extra.get("index") if isinstance(extra, Mapping) else None
+    return Origin(
+        row=int(index) if isinstance(index, Integral) else 0,
+        sample=sample,
+        step=engine.get_version(),
+        validate=context.is_eval,
+        split="validation" if context.is_eval else "train",
+        uid=str(context.task_id),
+        engine="areal",
+    )

@@ -1,0 +1,118 @@
+"""Live progress: a display on a terminal, plain lines elsewhere, from the activity of trajectories in flight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import anyio
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gateway.catalogue.hidden_text import plain
+from rollout.trace.activity import Activity
+
+ProgressEvery = Annotated[
+    float,
+    typer.Option(min=0.1, help="Seconds between lines of progress where standard error is no terminal."),
+]
+REFRESH_S = 0.5
+_KINDS = 4
+"""Kinds of errors that are shown, the most frequent ones."""
+
+
+def line_of(activity: Activity, *, total: int | None = None, done: int | None = None) -> str:
+    """One line for people.
+
+    Args:
+        total: number of trajectories that will be played, where it is known.
+        done: number that are done, including those of earlier runs; those of the activity by default.
+    """
+    finished = activity.finished if done is None else done
+    parts = [f"{finished}{f' of {total}' if total is not None else ''} done, {activity.in_flight} in flight"]
+    parts += [f"{name}: {text}" for name, text in fields_of(activity)]
+    return "; ".join(parts)
+
+
+def fields_of(activity: Activity) -> list[tuple[str, str]]:
+    """What is shown beside the counts of trajectories."""
+    rates, shown = activity.rates, list[tuple[str, str]]()
+    shown.append(("per second", f"{rates.turns:.1f} turns, {rates.calls:.1f} calls, {rates.tokens:.0f} tokens"))
+    if (mean := activity.rewards.mean) is not None:
+        shown.append(("reward", f"{mean:.3f}"))
+    for step, rewards in activity.steps.items():
+        shown.append((f"step {step}", f"{rewards.mean or 0:.3f} ({rewards.count})"))
+    for name, counts in (("failed", activity.failed), ("call errors", activity.errors)):
+        if counts:
+            most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            rest = f", {len(most) - _KINDS} more kinds" if len(most) > _KINDS else ""
+            shown.append((name, ", ".join(f"{count} {kind}" for kind, count in most[:_KINDS]) + rest))
+    if (slowest := activity.slowest) is not None:
+        server, times = slowest
+        shown.append(("slowest server", f"{server} {times.mean_s:.3f} s a call, at most {times.slowest_s:.3f} s"))
+    if (oldest := activity.oldest) is not None:
+        shown.append(
+            ("longest", f"{plain(oldest.task)} {oldest.elapsed_s:.0f} s, {oldest.turns} turns ({oldest.id[:12]})")
+        )
+    return shown
+
+
+def panel_of(label: str, activity: Activity, *, total: int | None = None, done: int | None = None) -> Group:
+    """The same for a terminal."""
+    finished = activity.finished if done is None else done
+    head = Table.grid(padding=(0, 1))
+    counts = f"{finished}/{total}" if total is not None else str(finished)
+    bar = ProgressBar(total=total, completed=finished, width=30) if total is not None else ""
+    # What servers wrote, such as the names of tasks, is text: no markup of it is read.
+    head.add_row(Text(label), bar, Text(f"{counts} done, {activity.in_flight} in flight"))
+    body = Table.grid(padding=(0, 2))
+    for name, text in fields_of(activity):
+        body.add_row(Text(name, style="dim"), Text(text))
+    return Group(head, body)
+
+
+@asynccontextmanager
+async def shown_live(
+    label: str, activity: Callable[[], Activity], *, total: int, earlier: int, every_s: float
+) -> AsyncGenerator[None]:
+    """Show progress on standard error while the block runs.
+
+    Args:
+        total: number of trajectories, those of earlier runs included.
+        earlier: number of those.
+        every_s: seconds between plain lines; a terminal is refreshed every `REFRESH_S`.
+    """
+    console = Console(stderr=True)
+
+    async def refresh(live: Live) -> None:
+        while True:
+            now = activity()
+            live.update(panel_of(label, now, total=total, done=earlier + now.finished), refresh=True)
+            await anyio.sleep(REFRESH_S)
+
+    async def print_lines() -> None:
+        while True:
+            await anyio.sleep(every_s)
+            now = activity()
+            typer.echo(f"{_clock()} {label}: {line_of(now, total=total, done=earlier + now.finished)}", err=True)
+
+    async with anyio.create_task_group() as tasks:
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False, transient=True) as live:
+                tasks.start_soon(refresh, live)
+                yield
+                tasks.cancel_scope.cancel()
+        else:
+            tasks.start_soon(print_lines)
+            yield
+            tasks.cancel_scope.cancel()
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")

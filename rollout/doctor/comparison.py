@@ -1,0 +1,162 @@
+"""Whether two answers differ in what a server decides, not in clocks, random numbers and the wording of errors."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rollout.doctor.isolation import Answer, Run, Step
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_MOST_TOKENS = 4000
+_VOLATILE = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # UUIDs
+    r"|\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d+"  # ports that the system chose
+    r"|\d{4}-\d\d-\d\d[T _]\d\d:?\d\d(:?\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?"  # moments
+    r"|\b\d{1,2}:\d\d(:\d\d)?([.,]\d+)?( ?[AP]M)?\b"  # times of day
+    r"|\b1[5-9]\d{8}(\d{3}|\d{6})?(\.\d+)?\b"  # seconds, milliseconds and microseconds since 1970
+    r"|\b\d+(\.\d+)?\s?(ms|µs|us|ns|seconds?|secs?|s|MiB|MB|KiB|KB|GB|GiB)\b"  # durations and sizes
+    r"|\b(?=[0-9a-f]*\d)[0-9a-f]{16,}(\.\d+)?\b",
+    re.IGNORECASE,
+)
+_EXCERPT = 60
+
+
+def tokens_of(answer: Answer) -> tuple[str, ...]:
+    """The words and signs of an answer, with what changes by itself replaced."""
+    return tuple(_TOKEN.findall(_VOLATILE.sub("#", answer.text))[:_MOST_TOKENS])
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The tokens that every fresh lease got at one place of the script; None where they differ."""
+
+    tokens: tuple[str | None, ...]
+
+
+class Reference:
+    """The answers of leases before which nothing was called: what a lease that sees no other lease gets.
+
+    Args:
+        fresh: One run for each such lease, of the same script.
+        repeated: With a single run there is no other to tell random numbers by: the first so many calls are made
+            twice, and what differs between the two and does not count is random.
+    """
+
+    def __init__(self, fresh: Sequence[Run], repeated: int = 0) -> None:
+        self.run = fresh[0]
+        self._count = min(len(run.steps) for run in fresh)
+        self._templates = [self._template([run.steps[index] for run in fresh]) for index in range(self._count)]
+        if len(fresh) == 1:
+            self._compare_repeats(repeated)
+        self._spread_noise()
+        self.flaky = self._flaky(fresh)
+
+    def _template(self, steps: Sequence[Step]) -> Template | None:
+        if any(step.answer.failed for step in steps) or len({step.answer.well for step in steps}) > 1:
+            return None
+        if not steps[0].answer.well:
+            return Template(())
+        tokens = [tokens_of(step.answer) for step in steps]
+        if len({len(each) for each in tokens}) > 1:
+            return None
+        return Template(tuple(column[0] if len(set(column)) == 1 else None for column in zip(*tokens, strict=True)))
+
+    def _compare_repeats(self, repeated: int) -> None:
+        for index in range(min(repeated, self._count - repeated)):
+            first, again = self.run.steps[index].answer, self.run.steps[index + repeated].answer
+            if (
+                not counting((first, again))
+                and (one := self._templates[index])
+                and (other := self._templates[index + repeated])
+            ):
+                if len(one.tokens) != len(other.tokens):
+                    self._templates[index] = self._templates[index + repeated] = None
+                else:
+                    both = Template(tuple(a if a == b else None for a, b in zip(one.tokens, other.tokens, strict=True)))
+                    self._templates[index] = self._templates[index + repeated] = both
+
+    def _spread_noise(self) -> None:
+        """A token that is random in one answer of a tool is random in its other answers of the same length."""
+        noisy: dict[tuple[str, int], set[int]] = {}
+        for index, template in enumerate(self._templates):
+            if template is not None:
+                at = {place for place, token in enumerate(template.tokens) if token is None}
+                noisy.setdefault(self._kind(index, template), set()).update(at)
+        for index, template in enumerate(self._templates):
+            if template is not None and (at := noisy[self._kind(index, template)]):
+                kept = tuple(None if place in at else token for place, token in enumerate(template.tokens))
+                self._templates[index] = Template(kept)
+
+    def _kind(self, index: int, template: Template) -> tuple[str, int]:
+        return self.run.steps[index].call.name, len(template.tokens)
+
+    def _flaky(self, fresh: Sequence[Run]) -> tuple[str, ...]:
+        """Tools that fresh leases called with the same arguments, and that only some of them answered well."""
+        found: dict[str, str] = {}
+        for index in range(self._count):
+            steps = [run.steps[index] for run in fresh]
+            answers = sorted({step.answer.well: step.answer for step in steps}.items())
+            if len(answers) == 2 and len({step.arguments for step in steps}) == 1:
+                found.setdefault(steps[0].call.name, f"{answers[1][1]}, then {answers[0][1]}")
+        return tuple(f"{tool} answered the same call in fresh processes {answers}" for tool, answers in found.items())
+
+    def differs(self, index: int, answer: Answer) -> bool:
+        """Whether an answer at this place of the script is other than a fresh lease's."""
+        template = self._templates[index] if index < self._count else None
+        if template is None or answer.failed or self.run.steps[index].call.random:
+            return False
+        if answer.well != self.run.steps[index].answer.well:
+            return True
+        return answer.well and _unlike(template.tokens, tokens_of(answer))
+
+    def changed(self, earlier: int, later: int) -> bool:
+        """Whether a fresh lease got two different answers at two places of the script, each time."""
+        first, second = self._templates[earlier], self._templates[later]
+        steps = self.run.steps
+        if first is None or second is None or steps[earlier].call.random:
+            return False
+        if steps[earlier].answer.well != steps[later].answer.well:
+            return True
+        return _unlike(first.tokens, second.tokens)
+
+    def noisy_tools(self) -> tuple[str, ...]:
+        """Tools whose answers differ between fresh leases."""
+        names = (
+            self.run.steps[index].call.name
+            for index, template in enumerate(self._templates)
+            if (template is None and not self.run.steps[index].answer.failed) or (template and None in template.tokens)
+        )
+        return tuple(dict.fromkeys(names))
+
+
+def counting(answers: Sequence[Answer]) -> bool:
+    """Whether consecutive answers differ only in numbers, which increase by one each time."""
+    shapes = {re.sub(r"\d+", "#", answer.text) for answer in answers}
+    numbers = [[int(digits) for digits in re.findall(r"\d{1,9}", answer.text)] for answer in answers]
+    if len(shapes) > 1 or len({len(each) for each in numbers}) > 1:
+        return False
+    moving = [column for column in zip(*numbers, strict=True) if len(set(column)) > 1]
+    return bool(moving) and all(all(later - earlier == 1 for earlier, later in pairwise(column)) for column in moving)
+
+
+def _unlike(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
+    if len(one) != len(other):
+        return True
+    if Counter(token for token in one if token is not None) <= Counter(other):
+        return False  # the same in another order, as of a set
+    return any(a is not None and b is not None and a != b for a, b in zip(one, other, strict=True))
+
+
+def side_by_side(one: Answer, other: Answer) -> tuple[str, str]:
+    """Excerpts of two answers that begin shortly before the first difference."""
+    lines = [" ".join(answer.text.split()) for answer in (one, other)]
+    alike = next(
+        (at for at, (here, there) in enumerate(zip(*lines, strict=False)) if here != there), min(map(len, lines))
+    )
+    start = max(alike - _EXCERPT // 3, 0)
+    first, second = (("…" if start else "") + line[start : start + _EXCERPT] for line in lines)
+    return repr(first), repr(second)

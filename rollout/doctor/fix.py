@@ -1,0 +1,75 @@
+"""`doctor --fix`: a copy of the servers' file with scopes, lease directories and timeouts as the examination found."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
+from gateway.errors import ConfigError
+from rollout.doctor.report import ServerReport
+
+_SPARE = 4
+"""How many times the slowest start and call fit into the timeouts."""
+_START_S, _CALL_S = 30, 60
+"""The defaults, which are written only if they are too short."""
+
+
+def write_fixed(source: str | Path, target: Path, key: str, reports: Sequence[ServerReport]) -> list[str]:
+    """Write the copy; return one line for each change.
+
+    Args:
+        key: The key of the servers in the file: `mcpServers`, `servers` or `mcp.servers`.
+
+    Raises:
+        ConfigError: the copy would replace a file that exists, or cannot be written.
+    """
+    if target.exists():
+        raise ConfigError("exists already", file=target, key="--fix", remedy="name a new file")
+    data = read_mapping(Path(source))
+    servers: Any = data
+    for part in key.split("."):
+        servers = servers[part]
+    changes = [line for report in reports if report.server in servers for line in _fix(servers, report)]
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    if target.suffix not in JSON_SUFFIXES:
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    try:
+        target.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=target, key="--fix") from error
+    return changes
+
+
+def _fix(servers: dict[str, Any], report: ServerReport) -> list[str]:
+    """Change one entry in place; an entry whose examination found nothing is left as it is."""
+    entry = cast("dict[str, Any]", servers[report.server])
+    changes: list[str] = []
+
+    def put(holder: Any, name: Any, value: Any, shown: str) -> None:
+        if (holder[name] if isinstance(holder, list) else holder.get(name)) != value:
+            holder[name] = value
+            changes.append(f"{report.server}.{shown}: {value}")
+
+    if report.advice is not None and report.advice.scope is not None:
+        put(entry, "scope", str(report.advice.scope), "scope")
+        needed: Mapping[str, Any] = report.advice.changes or {}
+        for index, text in needed.get("args", {}).items():
+            put(entry["args"], index, text, f"args[{index}]")
+        for name, text in needed.get("env", {}).items():
+            put(entry.setdefault("env", {}), name, text, f"env.{name}")
+        if needed.get("cwd"):
+            put(entry, "cwd", needed["cwd"], "cwd")
+    for name, latency, default in (
+        ("start_timeout_s", report.start, _START_S),
+        ("call_timeout_s", report.call, _CALL_S),
+    ):
+        wanted = 0 if latency is None else math.ceil(_SPARE * latency.p95_s)
+        if wanted > entry.get(name, default):
+            put(entry, name, wanted, name)
+    return changes

@@ -1,0 +1,51 @@
+"""Small programs for tools that take a language: each looks, writes, and looks again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.types import ToolDefinition
+from rollout.doctor.tool_words import Sort, sort_of, words_of
+
+STATEMENTS = 4
+"""Statements of a program, each for a call of its own."""
+
+
+def language_of(tool: ToolDefinition, name: str, schema: Mapping[str, Any]) -> str:
+    """The language that an argument is written in; empty for ordinary text."""
+    words, tool_words = set(words_of(name)), set(words_of(tool.name))
+    said = f"{tool.name} {tool.description} {schema.get('description', '')}".lower()
+    if {"query", "sql", "statement"} & words and re.search(r"\bsql|select|duckdb|sqlite|postgres", said):
+        return "sql"
+    if {"code", "script", "source"} & words and "python" in said:
+        return "python"
+    if {"code", "script"} & words and re.search(r"javascript|node", said):
+        return "javascript"
+    if {"command", "cmd", "script"} & words and ("bash" in tool_words or re.search(r"\b(bash|shell)\b", said)):
+        return "bash"
+    return ""
+
+
+def statement(language: str, tool: ToolDefinition, word: str, step: int) -> str:
+    """A program that looks, writes, looks again and writes more; a tool for one kind of statement gets only those."""
+    if language == "python":
+        look = f"print({word!r} in globals())"
+        return (look, f"{word} = globals().get({word!r}, 0) + 1\nprint({word})", look, f"print({word})")[step]
+    if language == "javascript":
+        look = f"console.log(typeof globalThis.{word})"
+        return (look, f"globalThis.{word} = 1", look, look)[step]
+    if language == "bash":
+        look = "cat probe.txt || true"
+        return (look, f"echo {word} >> probe.txt", look, "ls")[step]
+    kind = sort_of(tool)
+    select, create = f"SELECT * FROM {word}", f"CREATE TABLE {word} (id INTEGER, note TEXT)"
+    insert = f"INSERT INTO {word} VALUES (1, '{word}')"
+    if "create" in words_of(tool.name):
+        return (create, create, create, create)[step]
+    if kind is Sort.WRITE or ({"execute", "update"} & set(words_of(tool.name)) and "query" not in words_of(tool.name)):
+        return (insert, insert, insert, insert)[step]
+    if kind is Sort.READ and re.search(r"\bselect\b", tool.description, re.I):
+        return ("SELECT 1 AS one", select, select, select)[step]
+    return ("SELECT 1 AS one", create, insert, select)[step]

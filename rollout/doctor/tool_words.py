@@ -1,0 +1,177 @@
+"""What a tool seems to do, from its name, description and annotations; this orders and bounds the probes only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+from gateway.config.models import ServerConfig
+from gateway.types import ToolDefinition
+
+_READING = frozenset(
+    "cat check count current debug describe diff exists export fetch find get has head history info inspect is list "
+    "load log lookup ls look open peek print query read recall retrieve search select show stat stats status summary "
+    "tail tree view what which who".split()
+)
+_REMOVING = frozenset(
+    "abort cancel clear clean close delete destroy disconnect drop empty end erase exit forget kill logout prune purge "
+    "quit remove reset restart restore revert rollback rm shutdown stop terminate trash truncate undo uninstall "
+    "unregister unset wipe".split()
+)
+_CREATING = frozenset("create init initialize make new open plan register request start begin connect define".split())
+_ADDING = frozenset(
+    "add append book commit copy enqueue import insert log note post push put record remember save schedule send set "
+    "stage store submit tag upload upsert write".split()
+)
+_CHANGING = frozenset(
+    "apply approve archive assign checkout complete done edit finish install mark merge modify move patch rename "
+    "replace switch toggle transfer update".split()
+)
+_COMPUTING = frozenset(
+    "base64 calc calculate checksum compress compute convert decode decrypt derive digest encode encrypt escape "
+    "evaluate format generate hash parse random roll simplify solve sum translate validate verify".split()
+)
+"""First words of tools that make an answer of their arguments, whatever words follow (`hash_update`)."""
+_CODE = frozenset("python code javascript js script repl bash".split())
+_PROCESS_WORDS = frozenset(
+    "shell terminal ssh docker subprocess processes install uninstall pip npm sudo kill spawn reboot".split()
+)
+_PROCESSES = re.compile(
+    r"\b(run|execute|start|launch|spawn|kill)s? (a |an |any |arbitrary )?((shell|bash|system|terminal) )?"
+    r"(commands?|process(es)?|programs?)\b",
+    re.IGNORECASE,
+)
+_SIMULATED = re.compile(r"\b(simulated|sandbox(ed)?|virtual|in-memory|isolated)\b", re.IGNORECASE)
+_NETWORK = re.compile(
+    r"\b(internet|https?|web ?(site|page|search)|url|online|download|e-?mail|sms|slack|tweet|webhook|weather|"
+    r"stock price|remote|browser|dns|ping)\b",
+    re.IGNORECASE,
+)
+_RANDOM = re.compile(
+    r"\b(random(ly)?|dice|coin|roll|flip|shuffle|pick|uuid|ulid|nanoid|lorem|mock|fake|password|token|nonce|sample)s?\b",
+    re.IGNORECASE,
+)
+_SECRET = re.compile(
+    r"(^|[_-])(api_?key|key|token|secret|password|passwd|pwd|pat|credentials?|auth|bearer|dsn|cookie|"
+    r"database_url|connection_string)($|[_-])",
+    re.IGNORECASE,
+)
+_REMOTE_ADDRESS = re.compile(
+    r"^[a-z][a-z0-9+.-]*://(?!(localhost|127\.|\[::1\]|/))|^[a-z][a-z0-9+.-]*://[^/@]+:[^/@]+@", re.I
+)
+
+
+class Sort(StrEnum):
+    """What a tool seems to do to the server's state."""
+
+    READ = "read"
+    NEUTRAL = "neutral"
+    WRITE = "write"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hints:
+    """Annotations of a tool as its server sent them; None where it sent none."""
+
+    read_only: bool | None = None
+    destructive: bool | None = None
+    open_world: bool | None = None
+
+    @classmethod
+    def by_tool(cls, raw: Iterable[Any]) -> dict[str, Hints]:
+        """The hints of each tool of a listing that is not parsed beyond JSON, by the server's names."""
+        objects = [cast("Mapping[str, Any]", each) for each in raw if isinstance(each, Mapping)]
+        return {str(each.get("name")): cls.of(each) for each in objects}
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Hints:
+        """The hints of one tool as its server sent it; what is no boolean counts as not sent."""
+        given: Any = raw.get("annotations")
+        sent: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+        flags = [sent.get(name) for name in ("readOnlyHint", "destructiveHint", "openWorldHint")]
+        read_only, destructive, open_world = (flag if isinstance(flag, bool) else None for flag in flags)
+        return cls(read_only=read_only, destructive=destructive, open_world=open_world)
+
+
+def words_of(name: str) -> list[str]:
+    """The words of an identifier, in lower case."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+
+def sort_of(tool: ToolDefinition) -> Sort:
+    """Classify a tool by the words of its name, the first that says anything."""
+    words = words_of(tool.name)
+    kinds = {_READING: Sort.READ, _REMOVING: Sort.REMOVE, _CREATING | _ADDING | _CHANGING: Sort.WRITE}
+    if tool.read_only:
+        return Sort.READ
+    if words[:1] and words[0] in _COMPUTING:
+        return Sort.NEUTRAL
+    for word in words:
+        for known, sort in kinds.items():
+            if word in known:
+                return Sort.NEUTRAL if sort is Sort.WRITE and _computes(tool) else sort
+    return Sort.NEUTRAL
+
+
+def rank_of(tool: ToolDefinition) -> int:
+    """The order of calls that change state: what makes something before what adds to it, before what changes it."""
+    for rank, known in enumerate((_CREATING, _ADDING, frozenset[str](), _CHANGING)):
+        if known.intersection(words_of(tool.name)):
+            return rank
+    return 2
+
+
+def runs_code(tool: ToolDefinition) -> bool:
+    return bool(_CODE.intersection(words_of(tool.name)))
+
+
+def reaches_outside(tool: ToolDefinition, hints: Hints, *, takes_url: bool) -> str:
+    """What a tool reaches besides the server's own state, as the reason not to call it; empty for nothing.
+
+    Args:
+        takes_url: Whether one of its arguments is an address, which a probe points at this machine.
+    """
+    words = words_of(tool.name)
+    said = f"{' '.join(words)} {_first_sentence(tool.description)}"
+    starts = bool(_PROCESS_WORDS.intersection(words) or _PROCESSES.search(said))
+    if starts and not _SIMULATED.search(tool.description) and not tool.read_only:
+        return "it may start or end processes"
+    if hints.open_world is True and not takes_url and _NETWORK.search(said):
+        return "it reaches the network"
+    if hints.open_world is None and not takes_url and _NETWORK.search(" ".join(words)):
+        return "it may reach the network"
+    return ""
+
+
+def is_random(tool: ToolDefinition) -> bool:
+    """Whether different answers are what the tool is for."""
+    return bool(_RANDOM.search(f"{' '.join(words_of(tool.name))} {_first_sentence(tool.description)}"))
+
+
+def credentials_of(entry: ServerConfig) -> str:
+    """What in the entry gives the server access to something outside; empty for nothing. Never quotes a value."""
+    if entry.headers or entry.client_credentials is not None:
+        return "headers" if entry.headers else "client_credentials"
+    for name, value in entry.env.items():
+        if value and (_SECRET.search(name) or _REMOTE_ADDRESS.search(value)):
+            return f"env.{name}"
+    for argument in entry.args:
+        name, _, value = argument.partition("=")
+        if (name.startswith("-") and _SECRET.search(name.strip("-"))) or _REMOTE_ADDRESS.search(value or argument):
+            return "args"
+    return ""
+
+
+def _computes(tool: ToolDefinition) -> bool:
+    """Whether a word such as `add` means arithmetic here: every argument is a number, and none an id."""
+    properties: dict[str, dict[str, Any]] = tool.input_schema.get("properties", {})
+    numbers = all(each.get("type") in ("number", "integer") for each in properties.values())
+    return bool(properties) and numbers and "id" not in words_of(" ".join(properties))
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.!?])\s|\n\n", text.strip(), maxsplit=1)[0][:300]

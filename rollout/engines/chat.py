@@ -1,0 +1,125 @@
+"""Policies that take messages and return text: chat APIs and functions of one's own.
+
+Such a policy has no token ids. The context is kept in bytes (`rollout.tokens.chatml`), whose markers only this library
+writes, so it is read back into the messages that it was written from. Traces have no log-probabilities, and are left
+out of exports that need a model's ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.leases.session import Session
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin, Task
+from rollout.formats import hermes
+from rollout.tokens.chatml import IM_END, ByteTokens, split_messages
+from rollout.trace.run_record import TokenIds
+from rollout.types import Call, Completion, FinishReason, Message, Policy, TokenBuilder
+
+BUDGET = 4 * 2**20
+"""Bytes of a trajectory after its prompt, by default: about a million tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """One turn of a policy that writes text."""
+
+    content: str = ""
+    thinking: str = ""
+    calls: Sequence[Call] = ()
+    """A call's `as_text` has arguments as the policy wrote them; the loop parses and, if need be, refuses them."""
+    is_cut: bool = False
+    """Whether the turn ended at a limit of its own."""
+
+
+Complete = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Reply]]
+"""(messages, OpenAI-style tool schemas) -> the policy's turn.
+
+Messages are OpenAI's: `role`, `content`, an assistant's `tool_calls` with `arguments` as a JSON string, and a tool's
+`tool_call_id`. Raises EngineError where the policy cannot answer, which withdraws the trajectory.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatEngine:
+    """An engine whose policy is a function of messages and tools; it serves all trajectories of a run.
+
+    Example:
+        async def complete(messages, tools):
+            return Reply(calls=[Call(name=tools[0]["function"]["name"], arguments={})])
+
+        engine = ChatEngine(name="first-tool", complete=complete)
+    """
+
+    name: str
+    complete: Complete
+    usage: Counter[str] = field(default_factory=Counter[str])
+    """Tokens as the policy's side counts them, by name; reported at the end of a run."""
+    context_tokens: int | None = None
+    token_ids: TokenIds = TokenIds.BYTES
+
+    @property
+    def notes(self) -> list[str]:
+        used = ", ".join(f"{count:,} {name}" for name, count in self.usage.items())
+        lengths = "it gives no token ids: lengths are bytes of text, and log-probabilities are left out"
+        return [lengths, *([f"{self.name} counted {used}"] if used else [])]
+
+    def tokens(self) -> TokenBuilder:
+        return ByteTokens()
+
+    async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
+        return _ChatPolicy(self.complete, session)
+
+
+class _ChatPolicy:
+    """One trajectory's turns: ids to messages, the reply to ids. A turn that is generated again continues."""
+
+    def __init__(self, complete: Complete, session: Session) -> None:
+        self._complete, self._session, self._tokens = complete, session, ByteTokens()
+        self._turn, self._left, self._is_cut = -1, list[int](), False
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        if turn != self._turn:
+            tools = [tool.openai_schema() for tool in self._session.tools.values()]
+            reply = await self._complete(await read_context(ids, self._tokens), tools)
+            text = hermes.write(thinking=reply.thinking, content=reply.content, calls=reply.calls)
+            self._left = self._tokens.encode(text + ("" if reply.is_cut else IM_END))
+            self._turn, self._is_cut = turn, reply.is_cut
+        sampled, self._left = self._left[:max_tokens], self._left[max_tokens:]
+        reason = FinishReason.LENGTH if self._is_cut or self._left else FinishReason.STOP
+        return Completion(ids=sampled, finish_reason=reason)
+
+
+async def read_context(ids: Sequence[int], tokens: ByteTokens) -> list[Message]:
+    """The messages of a context in bytes that ends where the policy continues."""
+    messages: list[Message] = []
+    open_calls: list[str] = []
+    for role, body in split_messages(ids):
+        if role == "assistant":
+            parsed = await tokens.parse(body, ())
+            open_calls = [f"call_{len(messages)}_{index}" for index in range(len(parsed.calls))]
+            messages.append(_assistant(parsed.content, parsed.calls, open_calls))
+        elif role == "tool":
+            messages.append({"role": role, "tool_call_id": open_calls.pop(0), "content": tokens.decode(body)})
+        else:
+            messages.append({"role": role, "content": tokens.decode(body)})
+    return messages
+
+
+def _assistant(content: str, calls: Sequence[Call], call_ids: Sequence[str]) -> Message:
+    message: Message = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call_id, call in zip(call_ids, calls, strict=True)
+        ]
+    return message

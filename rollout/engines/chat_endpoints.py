@@ -1,0 +1,244 @@
+"""Chat APIs as policies: OpenAI's `/chat/completions` and Anthropic's `/messages`, with tools as each API has them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+from pydantic import BaseModel, ValidationError
+
+from gateway.errors import ConfigError
+from rollout.engines.chat import ChatEngine, Reply
+from rollout.engines.engine import Engine, EngineOptions
+from rollout.engines.http import EngineHttp
+from rollout.engines.sampling import SamplingParameters
+from rollout.errors import EngineError
+from rollout.types import Call, Message
+
+CHAT_APIS = ("chat:", "anthropic:")
+"""How `--engine` begins for a chat API; its base address follows, as in `chat:https://api.example.com/v1`."""
+ANTHROPIC_VERSION = "2023-06-01"
+ANTHROPIC_MAX_TOKENS = 4096
+"""Of one turn, where no `--max-tokens` is given: the API needs a number."""
+
+
+class _Function(BaseModel):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class _ToolCall(BaseModel):
+    function: _Function
+
+
+class _ChatMessage(BaseModel):
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(BaseModel):
+    message: _ChatMessage
+    finish_reason: str | None = None
+
+
+class _Answer(BaseModel):
+    usage: dict[str, Any] | None = None
+
+
+class _ChatAnswer(_Answer):
+    choices: list[_Choice]
+
+
+class _Block(BaseModel):
+    type: str
+    text: str = ""
+    thinking: str = ""
+    name: str = ""
+    input: Any = None
+
+
+class _MessagesAnswer(_Answer):
+    content: list[_Block]
+    stop_reason: str | None = None
+
+
+Answer = TypeVar("Answer", bound=_Answer)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatEndpoint:
+    """A chat API and the settings of its requests."""
+
+    http: EngineHttp
+    model: str
+    sampling: SamplingParameters
+    max_tokens: int | None
+    """Of one turn, in the API's tokens; None leaves it to the API."""
+    body: Mapping[str, Any]
+    """Further keys of every request, which go above all others; null removes one."""
+    usage: Counter[str] = field(default_factory=Counter[str])
+    """What the API counted, summed by its own names."""
+
+    async def openai(self, messages: list[Message], tools: list[dict[str, Any]]) -> Reply:
+        """One turn by `POST /chat/completions`. Raises EngineError: the API refuses or answers in another form."""
+        sampling = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, **self._top_k}
+        body = self._common({"model": self.model, "messages": messages, "tools": tools or None}, sampling)
+        answer = await self._post(_ChatAnswer, "/chat/completions", body)
+        if not answer.choices:
+            raise EngineError(f"{self.http.url}/chat/completions: choices: there is none")
+        choice = answer.choices[0]
+        calls = [_call(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
+        return Reply(
+            content=choice.message.content or "",
+            thinking=(choice.message.reasoning_content or "").strip(),
+            calls=calls,
+            is_cut=choice.finish_reason == "length",
+        )
+
+    async def anthropic(self, messages: list[Message], tools: list[dict[str, Any]]) -> Reply:
+        """One turn by `POST /messages`. Raises as `openai`."""
+        system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
+        named = [_anthropic_tool(tool["function"]) for tool in tools]
+        # Its models refuse a temperature and a top_p together; 1 is the default.
+        top_p = {} if self.sampling.top_p == 1.0 else {"top_p": self.sampling.top_p}
+        body = self._common(
+            {
+                "model": self.model,
+                "messages": anthropic_messages(messages),
+                "max_tokens": ANTHROPIC_MAX_TOKENS,
+                "system": system or None,
+                "tools": named or None,
+            },
+            {"temperature": self.sampling.temperature, **top_p, **self._top_k},
+        )
+        answer = await self._post(_MessagesAnswer, "/messages", body)
+        return Reply(
+            content="".join(block.text for block in answer.content if block.type == "text"),
+            thinking="\n".join(block.thinking for block in answer.content if block.type == "thinking").strip(),
+            calls=[_call(block.name, block.input) for block in answer.content if block.type == "tool_use"],
+            is_cut=answer.stop_reason == "max_tokens",
+        )
+
+    @property
+    def _top_k(self) -> dict[str, Any]:
+        """Nothing where it excludes nothing: OpenAI's own API does not know it."""
+        return {"top_k": self.sampling.top_k} if self.sampling.top_k > 0 else {}
+
+    def _common(self, body: dict[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
+        limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
+        merged = body | dict(sampling) | limit | dict(self.body)
+        return {key: value for key, value in merged.items() if value is not None}
+
+    async def _post(self, model: type[Answer], path: str, body: Mapping[str, Any]) -> Answer:
+        """Post, again while the API is busy or lost: a turn has no effect but its cost."""
+        seconds = self.http.timeouts.generate_timeout_s
+        try:
+            with anyio.fail_after(seconds):
+                answer = await self.http.retried(partial(self.http.post_for, model, path, body))
+        except TimeoutError as error:
+            raise EngineError(f"{self.http.url}{path}: no answer within generate_timeout_s={seconds:g}") from error
+        for name, count in (answer.usage or {}).items():
+            if isinstance(count, int):
+                self.usage[name] += count
+        return answer
+
+
+def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages but the system's in Anthropic's form: blocks, with roles in turn, and results as the user's."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        role = message["role"]
+        if role == "system":
+            continue
+        if role == "tool":
+            block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
+            blocks, role = [block], "user"
+        else:
+            blocks = [{"type": "text", "text": message["content"]}] if message["content"] else []
+            blocks += [_tool_use(call) for call in message.get("tool_calls", ())]
+        if found and found[-1]["role"] == role:
+            found[-1]["content"] += blocks
+        else:
+            found.append({"role": role, "content": blocks})
+    for message in found:  # the API refuses a message without blocks, as an empty turn of the policy's is
+        message["content"] = message["content"] or [{"type": "text", "text": "(nothing)"}]
+    return found
+
+
+def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": json.loads(function["arguments"])}
+
+
+def _anthropic_tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": function["name"],
+        "description": function.get("description", ""),
+        "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def _call(name: str, arguments: object) -> Call:
+    """A call with its arguments as they came, which the loop parses: they can be broken JSON."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    return Call(name=name, as_text=text.strip() or "{}")
+
+
+@asynccontextmanager
+async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
+    """The engine of a chat API, which must be reachable.
+
+    Raises:
+        ConfigError: nothing answers at the address, the key is refused, or the model has to be named.
+    """
+    kind, url = options.engine.split(":", 1)
+    if not url.startswith(("http://", "https://")):
+        remedy = f"the base address of the API, as in {kind}:https://api.example.com/v1"
+        raise ConfigError(f"{url!r} is no address", key="--engine", remedy=remedy)
+    key, headers = options.api_key, {}
+    if kind == "anthropic":
+        headers = {"anthropic-version": ANTHROPIC_VERSION} | ({"x-api-key": key} if key else {})
+        key = None
+    http = EngineHttp(url.rstrip("/"), options.timeouts, api_key=key, headers=headers)
+    async with aclosing(http):
+        model = await _served_model(http, options.model)
+        endpoint = ChatEndpoint(
+            http=http, model=model, sampling=options.sampling, max_tokens=options.max_tokens, body=options.body
+        )
+        complete = endpoint.anthropic if kind == "anthropic" else endpoint.openai
+        yield ChatEngine(name=f"{kind}:{model}", complete=complete, usage=endpoint.usage)
+
+
+class _Model(BaseModel):
+    id: str
+
+
+class _Models(BaseModel):
+    data: list[_Model] = []
+
+
+async def _served_model(http: EngineHttp, named: str | None) -> str:
+    """The model that was named, or else the only one that the API lists.
+
+    Raises:
+        ConfigError: nothing answers, the key is refused, or none is named where the API does not list exactly one.
+    """
+    listed = await http.look_up("/models")  # also where one is named: a wrong address is found before the run
+    if named is not None:
+        return named
+    try:
+        models = [model.id for model in _Models.model_validate(listed or {}).data]
+    except ValidationError:
+        models = []
+    if len(models) != 1:
+        problem = f"{http.url} lists {len(models) or 'no'} models"
+        remedy = f"name one{': ' + ', '.join(models[:10]) if models else ''}"
+        raise ConfigError(problem, key="--model", remedy=remedy)
+    return models[0]

@@ -1,0 +1,39 @@
+"""Import what an environment's file or an option names as `MODULE:NAME`: code of the user's."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from gateway.errors import ConfigError
+
+
+def import_user_module(name: str, *, key: str, file: str | None = None) -> ModuleType:
+    """Import a module.
+
+    Raises:
+        ConfigError: there is no such module, or it raises when it is imported.
+    """
+    try:
+        return import_module(name)
+    except Exception as error:  # the boundary of a user's module, which can raise anything when it is imported
+        is_missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        remedy = "add the directory of the module to PYTHONPATH" if is_missing else "correct the module"
+        problem = f"cannot import {name}: {type(error).__name__}: {error}"
+        raise ConfigError(problem, file=file, key=key, remedy=remedy) from error
+
+
+def import_function(path: str, *, key: str, file: str | None = None) -> object:
+    """The callable `MODULE:NAME`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module_name, _, name = path.partition(":")
+    if not name:
+        raise ConfigError(f"{path!r} names no function", file=file, key=key, remedy="write MODULE:FUNCTION")
+    found = getattr(import_user_module(module_name, key=key, file=file), name, None)
+    if not callable(found):
+        problem = f"{module_name} has no function {name!r}"
+        raise ConfigError(problem, file=file, key=key, remedy="correct the name, or define it")
+    return found

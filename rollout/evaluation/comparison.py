@@ -1,0 +1,203 @@
+"""Comparison of two runs over the rows that both have: paired differences with their uncertainty, and their costs.
+
+Rows are the independent units. Samples of a row are averaged first, so a row counts once whatever its samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from random import Random
+from statistics import fmean, stdev
+
+from rollout.evaluation.estimates import Z_95
+from rollout.trace.entries import Entry
+from rollout.trace.outcome import ROUNDING
+
+RESAMPLES = 2000
+"""Bootstrap samples of an interval, and random signs of a test."""
+EXACT_ROWS = 12
+"""Up to this number of rows the test takes all 2^rows signs."""
+MANY_ROWS = 1000
+"""From this number of rows on, intervals and tests are the normal approximation's."""
+
+RowKey = tuple[str, str, str]
+"""Environment, task and seed of a row."""
+COLUMNS = (
+    "environment",
+    "task",
+    "seed",
+    "reward",
+    "withdrawn",
+    "turns",
+    "tool_calls",
+    "sampled_tokens",
+    "run",
+    "split",
+)
+"""Columns of the index that a comparison reads."""
+COSTS = ("turns", "tool_calls", "sampled_tokens")
+
+
+@dataclass(kw_only=True, slots=True)
+class Row:
+    """The trajectories of a row in one run; withdrawn ones are left out."""
+
+    rewards: list[float] = field(default_factory=list[float])
+    costs: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in COSTS})
+
+    def success(self, success_at: float) -> float:
+        """The share of trajectories that succeed."""
+        return fmean(reward >= success_at - ROUNDING for reward in self.rewards)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """B minus A, averaged over the rows of both."""
+
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    """95% interval of the difference: percentiles of a paired bootstrap over rows (Efron and Tibshirani 1993)."""
+    p: float
+    """Two-sided: the sign-flip test of a mean difference of zero, exact for few rows (Fisher 1935). McNemar's exact
+    test (1947) is this test where every row has one trajectory in each run and the value is its success."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flip:
+    """A row whose success changed by at least half of its trajectories."""
+
+    task: str
+    seed: str
+    a: float
+    b: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Of one environment."""
+
+    environment: str
+    rows: int
+    """Rows with trajectories in both runs."""
+    only_a: int
+    only_b: int
+    trajectories_a: int
+    trajectories_b: int
+    reward: Difference
+    success: Difference
+    costs: dict[str, Difference]
+    """By `turns`, `tool_calls` and `sampled_tokens`, each per trajectory."""
+    gained: list[Flip]
+    lost: list[Flip]
+
+
+def rows_of(entries: Iterable[Entry]) -> dict[RowKey, Row]:
+    """The rows of a run, with the trajectories that have a reward."""
+    rows: dict[RowKey, Row] = {}
+    for entry in entries:
+        if entry["withdrawn"] or entry["reward"] is None:
+            continue
+        row = rows.setdefault((entry["environment"], entry["task"], str(entry["seed"])), Row())
+        row.rewards.append(entry["reward"])
+        for name in COSTS:
+            row.costs[name].append(entry[name])
+    return rows
+
+
+def compare(a: dict[RowKey, Row], b: dict[RowKey, Row], *, success_at: float = 1.0) -> list[Comparison]:
+    """Compare two runs in every environment in which they share rows.
+
+    Args:
+        a: the first run's rows, which the differences are from.
+        b: the second run's.
+        success_at: the least reward that counts as a success.
+    """
+    environments = dict.fromkeys(environment for environment, _, _ in a)
+    found = (_compared(name, _rows_in(a, name), _rows_in(b, name), success_at) for name in environments)
+    return [comparison for comparison in found if comparison is not None]
+
+
+def _rows_in(rows: dict[RowKey, Row], environment: str) -> dict[RowKey, Row]:
+    return {key: row for key, row in rows.items() if key[0] == environment}
+
+
+def _compared(environment: str, a: dict[RowKey, Row], b: dict[RowKey, Row], success_at: float) -> Comparison | None:
+    shared = sorted(a.keys() & b.keys())
+    if not shared:
+        return None
+    before, after = [a[key] for key in shared], [b[key] for key in shared]
+    success = [[row.success(success_at) for row in rows] for rows in (before, after)]
+    flips = [
+        Flip(task=task, seed=seed, a=was, b=now)
+        for (_, task, seed), was, now in zip(shared, *success, strict=True)
+        if abs(now - was) >= 0.5
+    ]
+    return Comparison(
+        environment=environment,
+        rows=len(shared),
+        only_a=len(a) - len(shared),
+        only_b=len(b) - len(shared),
+        trajectories_a=sum(len(row.rewards) for row in before),
+        trajectories_b=sum(len(row.rewards) for row in after),
+        reward=paired([fmean(row.rewards) for row in before], [fmean(row.rewards) for row in after]),
+        success=paired(*success),
+        costs={
+            name: paired([fmean(row.costs[name]) for row in before], [fmean(row.costs[name]) for row in after])
+            for name in COSTS
+        },
+        gained=[flip for flip in flips if flip.b > flip.a],
+        lost=[flip for flip in flips if flip.b < flip.a],
+    )
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """The mean difference of paired values; the same for the same values, since its draws are seeded.
+
+    Raises:
+        ValueError: there are no values, or unequal numbers of them.
+    """
+    differences = [after - before for before, after in zip(a, b, strict=True)]
+    low, high, p = _normal(differences) if len(differences) >= MANY_ROWS else _resampled(differences)
+    return Difference(a=fmean(a), b=fmean(b), difference=fmean(differences), low=low, high=high, p=p)
+
+
+def _normal(differences: Sequence[float]) -> tuple[float, float, float]:
+    mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
+    p = math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
+    return mean - Z_95 * error, mean + Z_95 * error, p
+
+
+def _resampled(differences: Sequence[float]) -> tuple[float, float, float]:
+    random = Random(0)
+    means = sorted(fmean(random.choices(differences, k=len(differences))) for _ in range(RESAMPLES))
+    low, high = means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
+    return low, high, _sign_flip(differences, random)
+
+
+def _sign_flip(differences: Sequence[float], random: Random) -> float:
+    """How often random signs give a sum as far from zero as the one seen. Differences of zero say nothing."""
+    moved = [abs(difference) for difference in differences if difference]
+    seen = abs(math.fsum(differences)) - ROUNDING
+    if len(set(moved)) <= 1:
+        return _binomial(differences)
+    if len(moved) <= EXACT_ROWS:
+        signed = product(*((value, -value) for value in moved))
+        return fmean(abs(math.fsum(values)) >= seen for values in signed)
+    far = sum(
+        abs(math.fsum(difference if random.getrandbits(1) else -difference for difference in moved)) >= seen
+        for _ in range(RESAMPLES)
+    )
+    return (far + 1) / (RESAMPLES + 1)  # the signs that were seen are one of the draws
+
+
+def _binomial(differences: Sequence[float]) -> float:
+    """The same test, exact for any number of steps of one size: that of a fair coin."""
+    up, down = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
+    tail = sum(math.comb(up + down, k) for k in range(min(up, down) + 1)) / 2 ** (up + down)
+    return min(1.0, 2 * tail)

@@ -1,0 +1,54 @@
+"""What a run keeps of a trajectory in memory; the rest is on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollout.environment.config import AgentConfig
+from rollout.evaluation.resume import RunKey, is_done
+from rollout.trace.outcome import Reward, StopReason
+from rollout.trace.record import Trace
+from rollout.trace.strategy import StrategyRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a trajectory ended: less than a kilobyte, however long the trajectory was."""
+
+    trace: str
+    """The trace's id."""
+    key: RunKey
+    is_done: bool
+    """Whether it ended and was scored."""
+    agent: AgentConfig | None
+    reward: Reward | None
+    stop_reason: StopReason | None
+    failure: str | None
+    """Kind and message of what withdrew it."""
+    turns: int
+    tool_calls: int
+    tool_errors: int
+    sampled_tokens: int
+    """Without those that a branch took over."""
+    strategy: StrategyRecord
+    has_branched: bool
+    """Whether it shares its beginning with another sample of its row."""
+
+    @classmethod
+    def of(cls, trace: Trace) -> Outcome:
+        failure = trace.failure
+        return cls(
+            trace=trace.id,
+            key=RunKey.of(trace.task, trace.origin),
+            is_done=is_done(trace),
+            agent=trace.agent,
+            reward=trace.reward,
+            stop_reason=trace.stop_reason,
+            failure=None if failure is None else f"{failure.kind}: {failure.message}",
+            turns=len(trace.turns),
+            tool_calls=trace.tool_calls,
+            tool_errors=trace.tool_errors,
+            sampled_tokens=sum(turn.sampled for turn in trace.turns) - trace.strategy.shared_tokens,
+            strategy=trace.strategy,
+            has_branched=trace.origin.parent is not None,
+        )

@@ -1,0 +1,122 @@
+"""A model's tokenizer and chat template without the training stack, for counting: `tokenizers` and `jinja2`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import ConfigError
+from rollout.types import Message
+
+_STUB: list[Message] = [{"role": "user", "content": "."}]
+_ANSWER: Message = {"role": "assistant", "content": "."}
+_CALL: Message = _ANSWER | {
+    "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}]
+}
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class ChatTemplate:
+    """Renders conversations as `transformers.PreTrainedTokenizerBase.apply_chat_template` does, and counts tokens.
+
+    Args:
+        path: a directory with `tokenizer.json`, and the template in `chat_template.jinja` or `tokenizer_config.json`.
+
+    Raises:
+        ConfigError: there is no tokenizer, or `tokenizers` or `jinja2` is not installed.
+    """
+
+    def __init__(self, path: str | Path, *, key: str = "--tokenizer") -> None:
+        self._path, self._key = Path(path), key
+        try:
+            import jinja2  # noqa: F401  # asked for here, so that it is missing in one message with its remedy
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            remedy = "pip install 'mcp-rollout[tokens]'"
+            raise ConfigError(f"needs {error.name}, which is not installed", key=key, remedy=remedy) from error
+        file, remedy = self._path / "tokenizer.json", "name a directory with tokenizer.json"
+        if not file.is_file():
+            raise ConfigError(f"no tokenizer in {str(path)!r}", key=key, remedy=remedy)
+        try:
+            self._tokenizer: Any = Tokenizer.from_file(str(file))
+        except Exception as error:  # the boundary of `tokenizers`, which raises the base class
+            raise ConfigError(f"cannot be read: {error}", file=file, key=key, remedy=remedy) from error
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        file = self._path / "tokenizer_config.json"
+        try:
+            return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except ValueError as error:
+            raise ConfigError(f"cannot be read: {error}", file=file, key=self._key) from error
+
+    @cached_property
+    def _template(self) -> Any:
+        """The compiled template; None where the model has none."""
+        from jinja2 import TemplateError
+
+        from rollout.tokens.jinja import compile_template
+
+        file, text = self._path / "chat_template.jinja", self._config.get("chat_template")
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+        elif isinstance(text, list):  # named templates
+            named: list[dict[str, str]] = text
+            text = next((entry["template"] for entry in named if entry["name"] == "default"), None)
+        try:
+            return None if text is None else compile_template(text)
+        except TemplateError as error:
+            raise ConfigError(f"its chat template is broken: {error}", file=self._path, key=self._key) from error
+
+    @property
+    def has_template(self) -> bool:
+        return self._template is not None
+
+    @cached_property
+    def _special(self) -> dict[str, str]:
+        given = {name: self._config.get(name) for name in _SPECIAL}
+        return {name: token["content"] if isinstance(token, dict) else token for name, token in given.items() if token}
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def count_completion(self, text: str) -> int:
+        """Tokens of a completion's text, with the token that ends the turn."""
+        return self.count(text + self._special.get("eos_token", ""))
+
+    def count_prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> int:
+        """Tokens of the opening messages, ready for the first generation. Raises as `render`."""
+        return self.count(self.render(messages, tools))
+
+    def count_following(self, messages: Sequence[Message]) -> int:
+        """Tokens that tool or user messages after a completion add, the boundary included. Raises as `render`."""
+        before = [*_STUB, _CALL if messages[0]["role"] == "tool" else _ANSWER]
+        # The completion ends with its own token; the template's newline after it belongs to what follows.
+        ended = self.render(before, (), continues=False).rstrip("\n")
+        return self.count(self.render([*before, *messages], ())[len(ended) :])
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, continues: bool = True) -> str:
+        """The text of a conversation.
+
+        Args:
+            continues: whether to end it with the beginning of the policy's turn.
+
+        Raises:
+            ConfigError: the model has no chat template, or it refuses the conversation.
+        """
+        from jinja2 import TemplateError
+
+        if self._template is None:
+            remedy = "name a model with chat_template.jinja"
+            raise ConfigError("has no chat template", file=self._path, key=self._key, remedy=remedy)
+        try:
+            return self._template.render(
+                messages=list(messages), tools=list(tools) or None, add_generation_prompt=continues, **self._special
+            )
+        except TemplateError as error:
+            problem = f"the model's chat template refuses the conversation: {error}"
+            raise ConfigError(problem, file=self._path, key="prompt") from error

@@ -1,0 +1,1 @@
+"""What the adapters of trainers share: settings, running environments, the preflight, statistics."""

@@ -1,0 +1,124 @@
+"""Validation that every trainer needs before a run: environments with their rows and lock, prompts, chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.catalogue.tool_config import read_lock
+from gateway.errors import ConfigError, raise_all
+from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
+from rollout.environment.startup import opened_environment
+from rollout.environment.validation import selected
+from rollout.loop.agent import build_agent
+from rollout.loop.reward import check_reward
+from rollout.training.environments import Lock
+from rollout.training.settings import TrainingSettings
+from rollout.training.world_check import check_world
+
+if TYPE_CHECKING:
+    from rollout.environment.config import Environment
+    from rollout.tokens.verl_builder import ContinuousTokens
+
+_MOST_SHOWN = 20
+"""Problems of rows in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The parts of an environment that its prompts are rendered with."""
+
+    environment: Environment
+    """With the trainer's overrides."""
+    schemas: list[dict[str, Any]]
+    """OpenAI-style schemas of the policy's tools."""
+
+
+def raise_first(problems: Sequence[ConfigError]) -> None:
+    """Raises the first of the problems, which may be as many as there are rows."""
+    shown, more = list(problems[:_MOST_SHOWN]), len(problems) - _MOST_SHOWN
+    if more > 0:
+        shown.append(ConfigError(f"and {more} more problems", remedy="`mcp-rollout data --check` lists them"))
+    raise_all(shown)
+
+
+def load_lock(path: str | None, *, key: str) -> Lock:
+    """Read the lock at `path`, which `key` names; without a path it has no entries.
+
+    Raises:
+        ConfigError: there is no such file, or it is no lock.
+    """
+    if path and not Path(path).is_file():
+        remedy = "write it with `mcp-rollout tool-config`, or leave it out"
+        raise ConfigError(f"no such file: {path}", key=key, remedy=remedy)
+    return Lock(path=path, entries=read_lock(path) if path else [], key=key)
+
+
+async def check_environments(
+    rows: Sequence[Row], settings: TrainingSettings, lock: Lock, *, workers_per_node: int
+) -> dict[str, Shown]:
+    """Start each environment of the rows once, validate it with its rows, and play its first row.
+
+    Returns:
+        By name, what the prompts are rendered with.
+
+    Raises:
+        ConfigError: the problems of the first environment that has any.
+        GatewayError: a required server does not start.
+    """
+    shown: dict[str, Shown] = {}
+    for name in sorted({row.task.environment for row in rows}):
+        own = [row for row in rows if row.task.environment == name]
+        try:
+            environment = settings.load(name, workers_per_node=workers_per_node)
+            build_agent(environment)
+            check_reward(environment)
+        except ConfigError as error:
+            raise environment_problem(own[0], error) from error
+        replay = settings.opened_replay()
+        async with opened_environment(environment, replay=replay) as gateway:
+            problems, schemas = await environment_problems(
+                environment, gateway, own, lock.entries, lock_path=lock.path, lock_key=lock.key
+            )
+            raise_first(problems)
+            if replay is None:
+                await check_world(environment, gateway, own[0])
+        shown[name] = Shown(environment, schemas)
+    return shown
+
+
+def longest_prompt(
+    tokens: ContinuousTokens, rows: Iterable[Row], shown: Mapping[str, Shown], *, limit: int
+) -> tuple[int, Row]:
+    """The number of tokens of the longest prompt with its tools, and its row.
+
+    Raises:
+        ConfigError: prompts exceed `limit`, or the chat template refuses them.
+    """
+    from rollout.tokens.counting import prompt_length
+
+    rows = list(rows)
+    lengths: list[tuple[int, Row]] = []
+    for name, environment in shown.items():
+        own = [row for row in rows if row.task.environment == name]
+        found, problems = prompt_lengths(own, environment.schemas, partial(prompt_length, tokens), limit=limit)
+        raise_first(problems)
+        lengths += found
+    return max(lengths, key=itemgetter(0))
+
+
+def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
+    """Validate that the template renders the messages after a prompt, on the first row of each environment."""
+    from rollout.tokens.template_check import check_template
+
+    for row in {row.task.environment: row for row in reversed(rows)}.values():
+        own = shown[row.task.environment]
+        has_user = own.environment.has_user_messages
+        try:
+            check_template(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=has_user)
+        except ConfigError as error:
+            raise row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy) from error

@@ -1,0 +1,60 @@
+"""The run record of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.catalogue.names import policy_tools
+from gateway.gateway import Gateway
+from rollout.environment.config import Environment
+from rollout.trace.run_record import (
+    RunRecord,
+    environment_identity,
+    file_digest,
+    installed_versions,
+    model_identity,
+    server_identities,
+    source_commit,
+    tool_digests,
+)
+
+
+def training_record(
+    environment: Environment,
+    gateway: Gateway,
+    tools: Mapping[str, dict[str, Any]] | None,
+    *,
+    engine: str,
+    model: str,
+    chat_template: str | None,
+    tool_format: str,
+    sampling: Mapping[str, Any],
+    lock: str | None,
+) -> RunRecord:
+    """What the trajectories of an environment share. Reads files and asks git: not for an event loop.
+
+    Args:
+        environment: with the trainer's overrides.
+        tools: schemas from the lock; None without one.
+        engine: the trainer's name.
+        model: its directory.
+        chat_template: a template that replaces the model's own.
+        sampling: the trainer's settings of sampling and lengths.
+        lock: the file of the lock.
+    """
+    live = {tool.exposed_name: tool.openai_schema() for tool in policy_tools(gateway.catalogue)}
+    return RunRecord(
+        kind="training",
+        environment=environment_identity(environment),
+        tools=list((live if tools is None else tools).values()),
+        tool_digests=tool_digests(gateway.catalogue),
+        servers=server_identities(gateway),
+        engine=engine,
+        sampling=dict(sampling),
+        model=model_identity(model) | {"custom_chat_template": chat_template},
+        lock={"file": lock, "sha256": file_digest(lock)} if lock else None,
+        settings={"tool_format": tool_format},
+        versions=installed_versions(),
+        commit=source_commit(),
+    )

@@ -1,0 +1,174 @@
+"""Settings that every trainer has for our environments, and how they change an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from gateway.cassette.reading import Cassette
+from gateway.cassette.replaying import Missing, Replay
+from gateway.config.models import GatewayConfig, validate
+from gateway.errors import ConfigError
+from rollout.environment.config import Environment, ThinkingConfig, environment_names, load_environment
+from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.reward_config import RewardConfig, Section
+from rollout.environment.strategy_config import StrategyConfig
+
+log = structlog.get_logger(__name__)
+
+WORKERS_KEY = "actor_rollout_ref.rollout.agent.num_workers"
+"""Where verl's configuration has the number of its agent-loop workers."""
+
+Model = TypeVar("Model", bound=BaseModel)
+Config = TypeVar("Config", bound=GatewayConfig)
+
+
+def override_of(section: type[Section]) -> type[BaseModel]:
+    """Build the model of a trainer's override: the fields of `section`, each optional and None by default.
+
+    The constraints of single fields and the rules for nested sections apply. Validators that compare several fields do
+    not: an override is only a part of the section it changes.
+
+    Example:
+        `ThinkingOverride = override_of(ThinkingConfig)`, and later `overridden(environment.thinking, given)`.
+    """
+    fields: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        kind: Any = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            nested = override_of(kind)
+            fields[name] = (nested, nested())
+        else:
+            optional: Any = cast("Any", kind) | None
+            fields[name] = (Annotated[optional, *field.metadata] if field.metadata else optional, None)
+    return create_model(f"{section.__name__}Override", __config__=Section.model_config, **fields)
+
+
+def overridden(own: Model, override: BaseModel) -> Model:
+    """Return `own` with the values that `override` gives; fields that are None in `override` keep theirs."""
+    given: dict[str, Any] = {}
+    for name in type(override).model_fields:
+        value = getattr(override, name)
+        if isinstance(value, BaseModel):
+            given[name] = overridden(getattr(own, name), value)
+        elif value is not None:
+            given[name] = value
+    return own.model_copy(update=given)
+
+
+if TYPE_CHECKING:  # a type checker cannot see classes that are built at run time
+    ThinkingOverride = FiltersOverride = StrategyOverride = BaseModel
+else:
+    ThinkingOverride, FiltersOverride = override_of(ThinkingConfig), override_of(FiltersConfig)
+    StrategyOverride = override_of(StrategyConfig)
+
+
+class TrainingSettings(BaseModel):
+    """Our section of a trainer's configuration; None keeps the environment's own value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: ClassVar[str]
+    """Where the trainer's configuration has the section."""
+    workers_key: ClassVar[str] = WORKERS_KEY
+    """Where it has the number of processes that play trajectories."""
+
+    environments_dir: Path
+    trace_dir: Path
+    max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
+    record: Path | None = None
+    """A directory for a cassette of each worker, with every answer of the servers."""
+    replay: Path | None = None
+    """A cassette, or a directory of some, that answers in place of the servers."""
+    replay_missing: Missing = Missing.FAIL
+    """What a replay does where the cassette differs: `fail` withdraws the trajectory, `live` goes on with servers."""
+    recorded_engine: Path | None = None
+    """A directory of traces whose ids and log-probabilities are returned in place of the inference server's."""
+    otel: bool = False
+    """Whether workers send spans of trajectories, turns and calls, as OTEL_EXPORTER_OTLP_ENDPOINT says."""
+    min_group_size: int = Field(default=2, ge=1)
+    """A group with fewer trajectories left is withdrawn whole; at most the size of a group, so 1 where that is 1."""
+    max_sessions: int | None = Field(default=None, ge=1)
+    """Concurrent sessions on one node, divided among its worker processes."""
+    lease_timeout_s: float | None = Field(default=None, gt=0)
+    wall_clock_s: float | None = Field(default=None, gt=0)
+    tokens_per_turn: int | None = Field(default=None, ge=1)
+    tell_budget: bool | None = None
+    reward_weights: dict[str, float] | None = None
+    """Replaces the environment's `reward.weights`, for example to train on a part of a score that is all or nothing."""
+    thinking: ThinkingOverride = ThinkingOverride()
+    filters: FiltersOverride = FiltersOverride()
+    strategy: StrategyOverride = StrategyOverride()
+
+    def opened_replay(self) -> Replay | None:
+        """The cassette to replay, read; None without one. Raises ConfigError where it cannot be read."""
+        return None if self.replay is None else Replay(Cassette.read(self.replay), self.replay_missing)
+
+    def load(self, name: str, *, workers_per_node: int = 1) -> Environment:
+        """The environment `name` with the trainer's overrides. Raises ConfigError where it cannot be loaded."""
+        return self.apply(load_environment(name, self.environments_dir), workers_per_node=workers_per_node)
+
+    def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
+        """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
+        limits = self.model_dump(include={"wall_clock_s", "tokens_per_turn", "tell_budget"}, exclude_none=True)
+        reward = environment.reward
+        if self.reward_weights is not None:
+            given = {**reward.model_dump(), "weights": self.reward_weights}
+            reward = validate(RewardConfig, given, file=None, key=self.key)
+        sections = {
+            "limits": environment.limits.model_copy(update=limits),
+            "thinking": overridden(environment.thinking, self.thinking),
+            "filters": overridden(environment.filters, self.filters),
+            "strategy": overridden(environment.strategy, self.strategy),
+            "reward": reward,
+        }
+        bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
+        return share(
+            environment.model_copy(update=sections | bounds),
+            workers_per_node,
+            file=environment.file or None,
+            workers_key=self.workers_key,
+        )
+
+
+def share(config: Config, workers_per_node: int, *, file: str | None = None, workers_key: str = WORKERS_KEY) -> Config:
+    """The configuration with one worker's share of the sessions and processes that a node may have.
+
+    Args:
+        file: The file that the configuration was read from, for errors.
+        workers_key: The trainer's key of the number of workers, for errors.
+
+    Raises:
+        ConfigError: a maximum is below the number of workers, each of which needs at least one.
+    """
+    maxima = {f"servers.{name}.max_processes": entry.max_processes for name, entry in config.servers.items()}
+    for key, most in ({"max_sessions": config.max_sessions} | maxima).items():
+        if most is not None and most < workers_per_node:
+            raise ConfigError(
+                f"is {most} per node, and a node has {workers_per_node} workers, each of which needs one",
+                file=file,
+                key=key,
+                remedy=f"make it at least {workers_per_node}, or lower {workers_key}",
+            )
+    servers = {
+        name: entry.model_copy(update={"max_processes": entry.max_processes // workers_per_node})
+        if entry.max_processes is not None
+        else entry
+        for name, entry in config.servers.items()
+    }
+    return config.model_copy(update={"max_sessions": config.max_sessions // workers_per_node, "servers": servers})
+
+
+def reward_parts(settings: TrainingSettings) -> tuple[str, ...]:
+    """Names of the reward parts of all environments in the directory, so that all samples of a run have equal keys."""
+    parts: set[str] = set()
+    for name in environment_names(settings.environments_dir):
+        try:
+            parts.update(load_environment(name, settings.environments_dir).reward.reported)
+        except ConfigError as error:  # if a row names the environment, loading it reports the error again
+            log.warning("environment file skipped", file=name, error=str(error))
+    return tuple(sorted(parts))

@@ -1,0 +1,189 @@
+"""Statistics of trajectories: what a trainer logs as `mcp/*`, and what stops a failing run."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+from gateway.errors import LockMismatch
+from rollout.environment.strategy_config import Strategy
+from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
+from rollout.trace.events import MarkKind
+from rollout.trace.record import Trace
+from rollout.trace.strategy import StrategyRecord
+
+_STRATEGIES = tuple(f"mcp/strategy/{strategy}" for strategy in Strategy)
+_MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)
+_MEANS = ("mcp/turns", "mcp/tool_calls", "mcp/lease_wait_s", "mcp/failed_share", "mcp/penalty", *_STRATEGIES, *_MARKS)
+"""Metrics that every trajectory has a value of."""
+_SCORE = "mcp/score/mean"
+"""The reward, each trajectory counted once: verl's `critic/score/mean` counts its training samples."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrajectoryStatistics:
+    """What the trainer needs to know about one finished trajectory."""
+
+    validate: bool
+    values: dict[str, float]
+    """By metric of which the trainer logs the batch's mean. The score and its parts, `mcp/reward/ENVIRONMENT/PART`, are
+    missing if the trajectory was withdrawn."""
+    tool_calls: int
+    tool_errors: int
+    failure: str | None
+    """`kind: message` if the trajectory was withdrawn."""
+    tools_changed: str | None
+    """How a server's tools differ from the lock, if the trajectory was withdrawn for that."""
+    is_in_loss: bool
+    """Whether at least one of its tokens is in the loss; filters may have masked all."""
+    group: Hashable
+    """Identical for the siblings of a row."""
+    calls: tuple[CallSeen, ...]
+    sampled_tokens: int
+    """Without those that a branch took over."""
+    strategy: StrategyRecord
+    has_branched: bool
+    """Whether it shares its beginning with a sibling."""
+    path_s: float
+    """Seconds from when the trajectory could begin to its end, with its waiting for a branching point and a lease."""
+
+    @classmethod
+    def of(cls, trace: Trace) -> TrajectoryStatistics:
+        ended = f"{trace.stop_reason} before the first token" if not trace.segments else str(trace.stop_reason)
+        reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else ended
+        reward = None if trace.is_withdrawn else trace.reward
+        marks = Counter(f"mcp/marks/{kind}" for turn in trace.turns for kind in {mark.kind for mark in turn.marks})
+        values = {
+            "mcp/turns": len(trace.turns),
+            "mcp/tool_calls": trace.tool_calls,
+            "mcp/lease_wait_s": trace.lease_wait_s,
+            "mcp/failed_share": float(trace.is_withdrawn),
+            "mcp/penalty": reward.penalty if reward else 0.0,
+            **{name: float(name.endswith(f"/{trace.strategy.use}")) for name in _STRATEGIES},
+            **{mark: marks[mark] for mark in _MARKS},
+        }
+        if reward:
+            values |= {_SCORE: reward.score} | {
+                f"mcp/reward/{trace.task.environment}/{part}": value for part, value in reward.parts.items()
+            }
+        return cls(
+            validate=trace.origin.validate_,
+            values=values,
+            tool_calls=trace.tool_calls,
+            tool_errors=trace.tool_errors,
+            failure=reason if trace.is_withdrawn else None,
+            tools_changed=trace.failure.message if trace.failure and trace.failure.kind == LockMismatch.code else None,
+            is_in_loss=not trace.is_withdrawn and any(segment.is_in_loss for segment in trace.segments),
+            group=siblings(trace),
+            calls=calls_seen(trace),
+            sampled_tokens=sum(turn.sampled for turn in trace.turns) - trace.strategy.shared_tokens,
+            strategy=trace.strategy,
+            has_branched=trace.origin.parent is not None,
+            path_s=trace.strategy.lost_s + trace.elapsed_s,
+        )
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+    """The statistics of a batch's trajectories."""
+
+    trajectories: Sequence[TrajectoryStatistics]
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Number of withdrawn trajectories by reason."""
+        return Counter(one.failure for one in self.trajectories if one.failure is not None)
+
+    @property
+    def failed_share(self) -> float:
+        return self.failures.total() / max(len(self.trajectories), 1)
+
+    @property
+    def tools_changed(self) -> list[str]:
+        """Each difference between a server's tools and the lock once, in order of arrival."""
+        return list(dict.fromkeys(one.tools_changed for one in self.trajectories if one.tools_changed))
+
+    @property
+    def in_loss(self) -> int:
+        """Number of trajectories with a token in the loss."""
+        return sum(one.is_in_loss for one in self.trajectories)
+
+    @cached_property
+    def drifts(self) -> list[Drift]:
+        """Calls with different results in sibling trajectories."""
+        return drifts((one.group, one.calls) for one in self.trajectories)
+
+    @property
+    def _critical_path_s(self) -> float:
+        """Mean over the groups of the seconds until a group's last trajectory ended."""
+        paths: defaultdict[Hashable, float] = defaultdict(float)
+        for one in self.trajectories:
+            paths[one.group] = max(paths[one.group], one.path_s)
+        return fmean(paths.values()) if paths else 0.0
+
+    @property
+    def _of_trees(self) -> dict[str, float]:
+        """Sums over the batch of what trees saved, and of what that took."""
+        strategies = [one.strategy for one in self.trajectories]
+        return {
+            "mcp/tree/branches": float(sum(one.has_branched for one in self.trajectories)),
+            "mcp/tree/shared_tokens": float(sum(strategy.shared_tokens for strategy in strategies)),
+            "mcp/tree/replayed_calls": float(sum(strategy.replayed_calls for strategy in strategies)),
+            "mcp/tree/restored": float(sum(strategy.restored for strategy in strategies)),
+            "mcp/tree/diverged": float(sum(bool(strategy.diverged) for strategy in strategies)),
+            "mcp/tree/waited_s": sum(strategy.waited_s for strategy in strategies),
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics for the trainer's loggers; all keys but the reward's parts are the same for every batch."""
+        values: defaultdict[str, list[float]] = defaultdict(list)
+        for one in self.trajectories:
+            for name, value in one.values.items():
+                values[name].append(value)
+        calls = sum(one.tool_calls for one in self.trajectories)
+        return {
+            **dict.fromkeys((*_MEANS, _SCORE), 0.0),
+            **{name: fmean(values[name]) for name in sorted(values)},
+            "mcp/trajectories": float(len(self.trajectories)),
+            "mcp/sampled_tokens": float(sum(one.sampled_tokens for one in self.trajectories)),
+            "mcp/critical_path_s": self._critical_path_s,
+            **self._of_trees,
+            "mcp/tool_error_rate": sum(one.tool_errors for one in self.trajectories) / max(calls, 1),
+            "mcp/drifted_calls": float(len(self.drifts)),
+        }
+
+
+class TooManyFailures(RuntimeError):
+    """A larger share of a batch was withdrawn than `max_failed_share` allows; training stops."""
+
+
+class ToolsChanged(RuntimeError):
+    """A server changed its tools during training; the policy would learn from a mixture, so training stops."""
+
+
+def check_failures(batch: BatchStatistics, max_failed_share: float) -> None:
+    """Refuse a batch that cannot be trained on.
+
+    Raises:
+        ToolsChanged: with the differences, for any share of withdrawn trajectories.
+        TooManyFailures: with the reasons, most frequent first.
+    """
+    if batch.tools_changed:
+        raise ToolsChanged(
+            "training stops, because tools are no longer what it began with:\n"
+            + "\n".join(batch.tools_changed)
+            + "\nReview the difference, accept it with `mcp-rollout tool-config ... --accept`, and start again."
+        )
+    if batch.failed_share > max_failed_share:
+        raise TooManyFailures(
+            f"{batch.failures.total()} of {len(batch.trajectories)} trajectories were withdrawn, more than "
+            f"max_failed_share={max_failed_share} allows:\n{listed(batch.failures)}"
+        )
+
+
+def listed(failures: Counter[str]) -> str:
+    """The reasons of withdrawn trajectories, most frequent first, a line each."""
+    return "\n".join(f"  {count} x {reason}" for reason, count in failures.most_common(10))

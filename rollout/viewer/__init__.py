@@ -1,0 +1,1 @@
+"""A page that shows recorded trajectories: runs, conversations, tokens and what the trainer computed, siblings."""

@@ -1,0 +1,170 @@
+"use strict";
+// Runs over steps, several laid over each other.
+(() => {
+  const { el, number, percent } = Viewer;
+  const PLOTS = [
+    ["reward", "reward", number],
+    ["spread", "spread of groups (best − worst)", number],
+    ["flat_groups", "groups without spread", percent],
+    ["errors", "tool calls with an error", percent],
+    ["truncated", "truncated", percent],
+    ["length", "response tokens", (value) => number(value, 0)],
+    ["sampled", "sampled tokens", (value) => number(value, 0)],
+    ["thinking", "thinking tokens", (value) => number(value, 0)],
+    ["turns", "turns", (value) => number(value, 1)],
+    ["seconds", "seconds", Viewer.seconds],
+    ["queued", "seconds waiting for servers", Viewer.seconds],
+  ];
+  const name = (each, all) => {
+    const several = (key) => new Set(all.map((other) => other[key])).size > 1;
+    const parts = [several("run") ? each.run : null, several("environment") ? each.environment : null, each.split];
+    return parts.filter(Boolean).join(" · ");
+  };
+  Viewer.runLabel = name;
+
+  function total(each) {
+    const weights = each.count;
+    const sum = weights.reduce((one, other) => one + other, 0);
+    const mean = (column) => {
+      const known = each[column].map((value, index) => [value, weights[index]]).filter(([value]) => value !== null);
+      const weight = known.reduce((one, [, other]) => one + other, 0);
+      return weight ? known.reduce((one, [value, other]) => one + value * other, 0) / weight : null;
+    };
+    const stops = {};
+    for (const step of each.stops)
+      for (const [reason, count] of Object.entries(step)) stops[reason] = (stops[reason] || 0) + count;
+    return { count: sum, mean, stops };
+  }
+
+  function filterOf(each) {
+    return { runs: each.run, environment: each.environment, split: each.split };
+  }
+
+  function table(all) {
+    const rows = all.map((each, index) => {
+      const { count, mean, stops } = total(each);
+      const last = each.reward.at(-1);
+      const mark = el("i", { class: "swatch" });
+      mark.style.background = Viewer.lineColour(index);
+      const ended = Object.entries(stops)
+        .sort((a, b) => b[1] - a[1])
+        .map(([reason, own]) =>
+          Viewer.link(
+            Viewer.filters.address("list", { ...filterOf(each), stop: reason }),
+            `${reason} ${percent(own / count)} `,
+          ),
+        );
+      return el(
+        "tr",
+        {},
+        el("th", { scope: "row" }, mark, Viewer.link(Viewer.filters.address("list", filterOf(each)), name(each, all))),
+        el("td", {}, number(count)),
+        el("td", {}, each.steps.length > 1 ? `${each.steps[0]} to ${each.steps.at(-1)}` : (each.steps[0] ?? "–")),
+        el("td", {}, Viewer.rewardChip(mean("reward"))),
+        el("td", {}, each.steps.length > 1 ? Viewer.rewardChip(last) : "–"),
+        el("td", {}, percent(mean("errors"))),
+        el("td", {}, number(mean("sampled"), 0)),
+        el("td", {}, number(mean("turns"), 1)),
+        el("td", { class: "ended" }, ended),
+      );
+    });
+    return el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        { class: "runs", "aria-label": "runs" },
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            [
+              "run",
+              "trajectories",
+              "steps",
+              "reward",
+              "in the last step",
+              "calls failed",
+              "sampled tokens",
+              "turns",
+              "ended by",
+            ].map((label) => el("th", { scope: "col" }, label)),
+          ),
+        ),
+        el("tbody", {}, rows),
+      ),
+    );
+  }
+
+  const lines = (all, column) =>
+    all.map((each, index) => ({
+      label: name(each, all),
+      steps: each.steps,
+      values: each[column],
+      index,
+      dash: each.split === "held-out" ? [5, 4] : undefined,
+    }));
+  Viewer.runLines = lines;
+
+  function endings(all) {
+    return all.flatMap((each) => {
+      const reasons = [...new Set(each.stops.flatMap(Object.keys))];
+      if (reasons.length < 2 || each.steps.length < 2) return [];
+      const own = reasons.map((reason, index) => ({
+        label: reason,
+        steps: each.steps,
+        values: each.stops.map((stops, step) => (stops[reason] || 0) / each.count[step]),
+        index,
+      }));
+      return [Viewer.plot(`how trajectories ended: ${name(each, all)}`, own, { format: percent })];
+    });
+  }
+
+  Viewer.views.runs = async (given, state) => {
+    const all = await Viewer.get("runs", given);
+    const options = {
+      environment: state.environments.length > 1 ? state.environments : undefined,
+      runs: state.runs.length > 1 ? state.runs : undefined,
+    };
+    const plots = PLOTS.map(([column, title, format]) => Viewer.plot(title, lines(all, column), { format }));
+    const choice = state.runs.length > 1 ? runChoice(given, state.runs) : null;
+    return [
+      el("h1", {}, "Runs"),
+      Viewer.isExport ? null : Viewer.filters.form("runs", given, options),
+      choice,
+      all.length ? table(all) : el("p", { class: "empty" }, "No trajectory matches these filters."),
+      el("div", { class: "plots" }, plots, endings(all)),
+    ];
+  };
+
+  function runChoice(given, names) {
+    const chosen = new Set(given.runs ? given.runs.split(",") : names);
+    const change = (run, isIn) => {
+      if (isIn) chosen.add(run);
+      else chosen.delete(run);
+      location.hash = Viewer.filters.address("runs", {
+        ...given,
+        runs: chosen.size === names.length ? "" : [...chosen].join(","),
+      });
+    };
+    return el(
+      "fieldset",
+      { class: "choice" },
+      el("legend", {}, "laid over each other"),
+      names.map((run) =>
+        el(
+          "label",
+          {},
+          el("input", {
+            type: "checkbox",
+            checked: chosen.has(run),
+            onchange: (event) => change(run, event.target.checked),
+          }),
+          run,
+        ),
+      ),
+    );
+  }
+})();

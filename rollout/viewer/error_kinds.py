@@ -1,0 +1,192 @@
+"""Why trajectories earn little: kinds of errors in held-out trajectories, and what training did about the same kind."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rollout.trace.entries import Entry
+from rollout.trace.record import Trace
+from rollout.trace.trained import TrainedSegment
+from rollout.viewer.filters import TRUNCATED
+from rollout.viewer.finding import EXAMPLES, Example, Finding, MovedToken, Scope, named
+
+LOW_SHARE = 0.5
+"""A reward below this share of the environment's best one is low."""
+KIND_SHARE = 0.1
+"""A kind is reported if it has this share of the trajectories with a low reward."""
+MOST_KINDS = 3
+_MOST_READ = 20_000
+_CANDIDATES = 60
+_SHOWN_TOKENS = 4
+_SHOWN = 180
+THRESHOLD = (
+    f"a kind of error has at least {KIND_SHARE:.0%} of the trajectories that earned less than {LOW_SHARE:g} of "
+    "the best reward; held-out ones of the last validation, or those of an evaluation"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    """What went wrong in a trajectory, as far as the index has it."""
+
+    text: str
+    filter: tuple[str, str]
+    """The filter of the list that finds the same kind."""
+
+
+def kind_of(entry: Entry) -> ErrorKind:
+    """The kind of error of a trajectory with a low reward: the first that applies."""
+    if entry["stop_reason"] in TRUNCATED:
+        return ErrorKind(f"ended by {entry['stop_reason']}", ("stop", entry["stop_reason"]))
+    if entry["errors"]:
+        tool = max(entry["errors"], key=lambda name: (entry["errors"][name], name))
+        return ErrorKind(f"{tool or '(unreadable call)'} returned an error", ("failed_tool", tool))
+    if entry["marks"]:
+        return ErrorKind(f"marked {min(entry['marks'])}", ("mark", min(entry["marks"])))
+    calls = json.dumps(entry["calls"], ensure_ascii=False, sort_keys=True)
+    if not entry["calls"]:
+        return ErrorKind("no tool was called", ("calls", calls))
+    return ErrorKind(f"calls without an error: {', '.join(entry['calls'])}", ("calls", calls))
+
+
+def low_rewards(scope: Scope) -> Iterator[Finding]:
+    """A finding for each frequent kind of error."""
+    (best,) = scope.one("max(reward)", scope.played)
+    if best is None or best <= 0:
+        return
+    limit = LOW_SHARE * best
+    split, step = _judged(scope)
+    filters = {"split": split} | ({"step_from": str(step), "step_to": str(step)} if step is not None else {})
+    where = f"{scope.condition(filters)} AND NOT withdrawn AND reward < {limit!r}"
+    kinds: Counter[ErrorKind] = Counter()
+    for entry in scope.pages.traces.entries(where=where, columns=_KIND_COLUMNS, limit=_MOST_READ):
+        kinds[kind_of(entry)] += 1
+    judged = scope.pages.traces.count(scope.condition(filters))
+    low = sum(kinds.values())
+    for kind, count in kinds.most_common(MOST_KINDS):
+        if count < KIND_SHARE * low:
+            return
+        own = {**filters, kind.filter[0]: kind.filter[1], "reward_to": f"{limit:g}"}
+        yield _finding(scope, kind, own, limit, f"{low:,} of {judged:,}", count, step)
+
+
+_KIND_COLUMNS = ("id", "stop_reason", "errors", "marks", "calls")
+
+
+def _judged(scope: Scope) -> tuple[str, int | None]:
+    """The split and step whose trajectories are looked at: the last validation, an evaluation, else the last step."""
+    (held_out,) = scope.one("max(step)", f"{scope.played} AND validate")
+    if held_out is not None:
+        return "held-out", held_out
+    return ("train", scope.steps[-1]) if scope.steps else ("evaluation", None)
+
+
+def _finding(
+    scope: Scope, kind: ErrorKind, filters: dict[str, str], limit: float, low: str, count: int, step: int | None
+) -> Finding:
+    split = filters["split"]
+    where = f"{scope.condition(filters)} AND NOT withdrawn"
+    examples = [_explained(scope, entry) for entry in scope.entries(where, sort=["reward"])]
+    groups = [scope.listed(f"{_adjective(split)} trajectories, worst first", examples, filters)]
+    if split == "held-out" and scope.steps:
+        same = {"split": "train", kind.filter[0]: kind.filter[1], "reward_to": f"{limit:g}"}
+        groups.append(scope.listed("the same kind in training, pushed down most", _in_training(scope, same), same))
+    at = "" if step is None else f" of step {step}"
+    return Finding(
+        title=f"Low reward: {kind.text}",
+        detail=f"{low} {_adjective(split)} trajectories{at} earned less than {limit:g}; "
+        f"in {count:,} of them: {kind.text}.",
+        threshold=THRESHOLD,
+        groups=groups,
+    )
+
+
+def _adjective(split: str) -> str:
+    return {"held-out": "held-out", "train": "training", "evaluation": "evaluated"}[split]
+
+
+def _explained(scope: Scope, entry: Entry) -> Example:
+    """The trajectory with the first thing that went wrong in it."""
+    trace = scope.pages.traces.read(entry)
+    note, turn = what_went_wrong(trace)
+    return Example(id=entry["id"], title=named(entry), reward=entry["reward"], note=note, view={"turn": turn})
+
+
+def what_went_wrong(trace: Trace) -> tuple[str, int]:
+    """The first error of a trajectory, else how it ended and what it earned nothing for; and the turn."""
+    for number, turn in enumerate(trace.turns):
+        for event in turn.tools:
+            if event.is_error:
+                return _short(f"{event.name} {json.dumps(event.arguments, ensure_ascii=False)}: {event.text}"), number
+        for mark in turn.marks:
+            return _short(f"{mark.kind}: {mark.detail}"), number
+    last = max(0, len(trace.turns) - 1)
+    lost = [name for name, value in (trace.reward.parts if trace.reward else {}).items() if value <= 0]
+    calls = [event.name for turn in trace.turns for event in turn.tools]
+    said = trace.turns[-1].content if trace.turns else ""
+    parts = f"nothing for {', '.join(lost)} after {', '.join(calls) or 'no call'}" if lost else f"{trace.stop_reason}"
+    return _short(f"{parts}; it said: {said}" if said else parts), last
+
+
+def _in_training(scope: Scope, filters: dict[str, str]) -> list[Example]:
+    """Training trajectories of a kind that an update pushed down most, with the tokens that it moved."""
+    where = f"{scope.condition(filters)} AND NOT withdrawn"
+    found: list[tuple[float, Example]] = []
+    groups: set[tuple[object, ...]] = set()
+    for entry in scope.entries(where, sort=["reward", "-step"], limit=_CANDIDATES):
+        group = (entry["step"], entry["uid"], entry["row"])
+        if group in groups:
+            continue  # siblings often fail alike
+        groups.add(group)
+        trained = scope.pages.trained(entry, [entry["id"]]).get(entry["id"], [])
+        trace = scope.pages.traces.read(entry)
+        tokens = pushed_down(trace, trained, scope)
+        pushed = sum(token.push for token in tokens)
+        note = what_went_wrong(trace)[0]
+        view: dict[str, object] = {"tab": "tokens", "color": "push"} if tokens else {}
+        if tokens:
+            view["token"] = tokens[0].index
+        found.append(
+            (
+                pushed,
+                Example(
+                    id=entry["id"], title=named(entry), reward=entry["reward"], note=note, view=view, tokens=tokens
+                ),
+            )
+        )
+    found.sort(key=lambda each: each[0])
+    return [example for _, example in found[:EXAMPLES]]
+
+
+def pushed_down(trace: Trace, trained: list[TrainedSegment], scope: Scope) -> tuple[MovedToken, ...]:
+    """The tokens of the trajectory's last segment that its update made less probable, the strongest first."""
+    latest = next((each for each in reversed(trained) if each.segment == len(trace.earlier)), None)
+    if latest is None or not latest.advantages:
+        return ()
+    texts = scope.pages.texts(trace).texts([*trace.prompt_ids, *trace.response_ids])
+    moved: list[MovedToken] = []
+    for place, is_in_loss in enumerate(latest.mask[: len(trace.response_ids)]):
+        advantage, probability = latest.advantages[place], math.exp(min(0.0, latest.trainer_logprobs[place]))
+        if is_in_loss and advantage < 0:
+            index = len(trace.prompt_ids) + place
+            moved.append(
+                MovedToken(
+                    index=index,
+                    id=trace.response_ids[place],
+                    text=texts[index],
+                    probability=probability,
+                    advantage=advantage,
+                    push=advantage * (1 - probability),
+                )
+            )
+    moved.sort(key=lambda token: token.push)
+    return tuple(token for token in moved[:_SHOWN_TOKENS] if token.push < moved[0].push / 50)
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"

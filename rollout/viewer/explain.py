@@ -1,0 +1,70 @@
+"""What stands out in a directory of traces."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rollout.viewer import index_findings, record_findings
+from rollout.viewer.error_kinds import THRESHOLD, low_rewards
+from rollout.viewer.finding import Check, Finding, Scope
+from rollout.viewer.pages import Pages
+
+MOST_SCOPES = 12
+"""Runs and environments that are explained, those with most trajectories first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What was found, and what was looked for and not found."""
+
+    findings: list[Finding]
+    absent: list[Check]
+
+    def record(self) -> dict[str, Any]:
+        """The explanation as values for JSON."""
+        return {
+            "status": "done",
+            "findings": [asdict(finding) for finding in self.findings],
+            "absent": [{"title": check.title, "threshold": check.threshold} for check in self.absent],
+        }
+
+
+def checks() -> list[Check]:
+    """All that is looked for, in the order of a report."""
+    low = Check(title="Low reward", threshold=THRESHOLD, find=lambda scope: list(low_rewards(scope)))
+    return [low, *index_findings.checks(), *record_findings.checks()]
+
+
+def explain(pages: Pages, where: str | None = None) -> Explanation:
+    """Look for everything in each environment of each run.
+
+    Args:
+        where: an SQL expression over the index's columns; all trajectories by default.
+
+    Raises:
+        ConfigError: `where` is no such expression, or a record is gone or of a later version.
+    """
+    scopes = _scopes(pages, where)
+    found: list[Finding] = []
+    absent: list[Check] = []
+    for check in checks():
+        own = [
+            replace(finding, scope=" · ".join(scope.filters.values()) if len(scopes) > 1 else "")
+            for scope in scopes
+            for finding in check.find(scope)
+        ]
+        found += own
+        absent += [] if own else [check]
+    return Explanation(findings=found, absent=absent)
+
+
+def _scopes(pages: Pages, where: str | None) -> list[Scope]:
+    runs = pages.runs
+    statement = f"""{runs.table} SELECT run_number, environment, count(*) AS n FROM {runs.source}
+        {f"WHERE ({where}{chr(10)})" if where else ""} GROUP BY 1, 2 ORDER BY 3 DESC LIMIT {MOST_SCOPES}"""
+    names = runs.names
+    rows: list[tuple[str, str]] = [
+        (names[row["run_number"]], row["environment"]) for row in pages.traces.query(statement)
+    ]
+    return [Scope(pages, {"runs": run, "environment": environment}, where) for run, environment in rows]

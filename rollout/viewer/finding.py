@@ -1,0 +1,165 @@
+"""What `trace explain` reports: findings with trajectories that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from rollout.trace.entries import Entry
+from rollout.viewer.filters import condition
+from rollout.viewer.pages import Pages
+
+T = TypeVar("T")
+EXAMPLES = 3
+"""Trajectories that a finding names in each group."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MovedToken:
+    """A token that an update made less probable."""
+
+    index: int
+    """In prompt and response."""
+    id: int
+    text: str
+    probability: float
+    """Under the trainer's policy before the update."""
+    advantage: float
+    push: float
+    """advantage * (1 - probability): the derivative of advantage * log-probability by the token's own logit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """A trajectory that shows a finding."""
+
+    id: str
+    title: str
+    reward: float | None
+    note: str = ""
+    view: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What of the trajectory to open, as in the page's address: `tab`, `turn`, `color`, `token`."""
+    tokens: tuple[MovedToken, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExampleGroup:
+    """Examples of one kind, and the filters of the list that has all of them."""
+
+    title: str
+    examples: list[Example]
+    filters: dict[str, str] | None = None
+    total: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """Something that a practitioner looks for first."""
+
+    title: str
+    detail: str
+    threshold: str
+    groups: list[ExampleGroup]
+    weight: str = "problem"
+    """`problem`, or `note` for what may be as intended."""
+    scope: str = ""
+    """Run and environment, where there are several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that is looked for."""
+
+    title: str
+    threshold: str
+    find: Callable[[Scope], list[Finding]]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The trajectories of one environment in one run."""
+
+    pages: Pages
+    filters: Mapping[str, str]
+    """`runs` and `environment`."""
+    base: str | None = None
+    """A condition for all of them, besides."""
+    _kept: dict[Any, Any] = field(default_factory=dict[Any, Any], compare=False)
+
+    def sampled(self, compute: Callable[[Scope], T]) -> T:
+        """What `compute` returns for this scope, computed once."""
+        if compute not in self._kept:
+            self._kept[compute] = compute(self)
+        return self._kept[compute]
+
+    @cached_property
+    def where(self) -> str:
+        """The condition of all of them."""
+        return self.condition({})
+
+    def condition(self, filters: Mapping[str, str]) -> str:
+        """The condition of those that the list's filters leave."""
+        parts = [self.pages.where({**self.filters, **filters}) or "TRUE", *([f"({self.base}\n)"] if self.base else [])]
+        return " AND ".join(parts)
+
+    @cached_property
+    def played(self) -> str:
+        """The condition of those that were not withdrawn."""
+        return f"{self.where} AND NOT withdrawn"
+
+    @cached_property
+    def trained(self) -> str:
+        """The condition of those that were played for training."""
+        return f"{self.played} AND {condition({'split': 'train'})}"
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps of training, in order."""
+        rows = self.pages.traces.query(f"SELECT DISTINCT step FROM trajectories WHERE {self.trained} ORDER BY step")
+        return [row["step"] for row in rows]
+
+    def quarter(self, *, last: bool) -> tuple[int, int]:
+        """The first and the last step of the first or last quarter of training."""
+        length = max(1, len(self.steps) // 4)
+        chosen = self.steps[-length:] if last else self.steps[:length]
+        return chosen[0], chosen[-1]
+
+    def one(self, selected: str, where: str) -> list[Any]:
+        """One row of values over the trajectories with this condition."""
+        (row,) = self.pages.traces.query(f"SELECT {selected} FROM trajectories WHERE {where}")
+        return list(row)
+
+    def entries(self, where: str, *, sort: list[str] | None = None, limit: int = EXAMPLES) -> list[Entry]:
+        """Entries with this condition."""
+        return list(self.pages.traces.entries(where=where, sort=sort or [], limit=limit))
+
+    def group(
+        self,
+        title: str,
+        entries: list[Entry],
+        filters: Mapping[str, str] | None = None,
+        *,
+        note: Callable[[Entry], str] = lambda _: "",
+        view: dict[str, Any] | None = None,
+    ) -> ExampleGroup:
+        """Examples from entries, with the filters of the list that has all of their kind."""
+        examples = [
+            Example(id=each["id"], title=named(each), reward=each["reward"], note=note(each), view=view or {})
+            for each in entries
+        ]
+        return self.listed(title, examples, filters)
+
+    def listed(self, title: str, examples: list[Example], filters: Mapping[str, str] | None) -> ExampleGroup:
+        """A group with the filters of this scope added."""
+        if filters is None:
+            return ExampleGroup(title=title, examples=examples)
+        total = self.pages.traces.count(self.condition(filters))
+        return ExampleGroup(title=title, examples=examples, filters={**self.filters, **filters}, total=total)
+
+
+def named(entry: Entry) -> str:
+    """How a trajectory is called in a report."""
+    step = "" if entry["step"] is None else f", step {entry['step']}"
+    return f"{entry['task'] or entry['id'][:12]}{step}, sample {entry['sample']}"

@@ -1,0 +1,220 @@
+"""Findings that need the index alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollout.viewer.filters import TRUNCATED, quoted
+from rollout.viewer.finding import Check, Finding, Scope
+from rollout.viewer.runs import GROUP
+
+STUCK_SHARE = 0.9
+FLAT_SHARE = 0.5
+TRUNCATED_SHARE = 0.05
+FAILING_SHARE = 0.8
+FAILING_CALLS = 5
+WITHDRAWN_SHARE = 0.05
+THINKING_GROWTH = 1.5
+THINKING_TOKENS = 20
+THINKING_STEPS = 4
+NEAR_LIMIT = 0.9
+NEAR_LIMIT_SHARE = 0.01
+
+
+def checks() -> list[Check]:
+    """The checks of this module, in the order of a report."""
+    return [
+        Check(
+            title="Reward stuck in one part",
+            threshold=f"at least {STUCK_SHARE:.0%} of the trajectories have a part's lowest value",
+            find=lambda scope: list(stuck_parts(scope)),
+        ),
+        Check(
+            title="Groups without spread",
+            threshold=f"in the last quarter of training, at least {FLAT_SHARE:.0%} of the groups have one reward only",
+            find=lambda scope: list(flat_groups(scope)),
+        ),
+        Check(
+            title="Truncation",
+            threshold=f"at least {TRUNCATED_SHARE:.0%} of the trajectories ended at a limit or by a filter",
+            find=lambda scope: list(truncation(scope)),
+        ),
+        Check(
+            title="A tool that fails for everybody",
+            threshold=f"at least {FAILING_SHARE:.0%} of a tool's calls, of {FAILING_CALLS} or more, returned an error",
+            find=lambda scope: list(failing_tools(scope)),
+        ),
+        Check(
+            title="Withdrawn trajectories",
+            threshold=f"at least {WITHDRAWN_SHARE:.0%} of the trajectories failed or were aborted",
+            find=lambda scope: list(withdrawals(scope)),
+        ),
+        Check(
+            title="Thinking that grows",
+            threshold=f"in the last quarter of at least {THINKING_STEPS} steps, trajectories think at least "
+            f"{THINKING_GROWTH} times as many tokens as in the first, and at least {THINKING_TOKENS}",
+            find=lambda scope: list(growing_thinking(scope)),
+        ),
+        Check(
+            title="Prompts near their limit",
+            threshold=f"at least {NEAR_LIMIT_SHARE:.0%} of the prompts have {NEAR_LIMIT:.0%} of the recorded "
+            "`data.max_prompt_length` or more",
+            find=lambda scope: list(long_prompts(scope)),
+        ),
+    ]
+
+
+def _threshold(title: str) -> str:
+    return next(check.threshold for check in checks() if check.title == title)
+
+
+def stuck_parts(scope: Scope) -> Iterator[Finding]:
+    statement = f"""
+        WITH parts AS (SELECT key, value FROM trajectories, json_each(reward_parts) WHERE {scope.played}),
+        ends AS (SELECT key, min(value) AS low, max(value) AS high, count(*) AS n FROM parts GROUP BY key)
+        SELECT ends.key, low, high, n, sum(value <= low) AS stuck
+        FROM parts JOIN ends USING (key) GROUP BY 1, 2, 3, 4"""
+    for name, low, high, count, stuck in scope.pages.traces.query(statement):
+        if stuck < STUCK_SHARE * count or (low == high and low > 0):
+            continue
+        other = "never had another value" if low == high else f"its highest value is {high:g}"
+        has_lowest = f"EXISTS (SELECT 1 FROM json_each(reward_parts) WHERE key = {quoted(name)} AND value <= {low!r})"
+        entries = scope.entries(f"{scope.played} AND {has_lowest}", sort=["-step"])
+        yield Finding(
+            title=f"Reward stuck in one part: {name}",
+            detail=f"{stuck:,} of {count:,} trajectories have {name} {low:g}; {other}.",
+            threshold=_threshold("Reward stuck in one part"),
+            groups=[scope.group(f"{name} {low:g}", entries)],
+        )
+
+
+def flat_groups(scope: Scope) -> Iterator[Finding]:
+    if not scope.steps:
+        return
+    first, last = scope.quarter(last=True)
+    inner = f"""SELECT step, min(id) AS id, max(reward) - min(reward) AS spread, max(reward) AS high
+        FROM trajectories WHERE {scope.trained} AND reward IS NOT NULL AND step BETWEEN {first} AND {last}
+        GROUP BY step, {GROUP} HAVING count(*) > 1"""
+    (found,) = scope.pages.traces.query(
+        f"SELECT count(*), sum(spread <= 1e-9), sum(spread <= 1e-9 AND high > 0.999) FROM ({inner})"
+    )
+    count, flat, full = found[0], found[1] or 0, found[2] or 0
+    if not count or flat < FLAT_SHARE * count:
+        return
+    rows = scope.pages.traces.query(f"SELECT id FROM ({inner}) WHERE spread <= 1e-9 ORDER BY high, step DESC LIMIT 3")
+    ids = ", ".join(quoted(row["id"]) for row in rows)
+    yield Finding(
+        title="Groups without spread",
+        detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only "
+        f"({full:,} the full one): "
+        "their advantages are 0 and they teach nothing.",
+        threshold=_threshold("Groups without spread"),
+        groups=[scope.group("one of each group", scope.entries(f"id IN ({ids})"), view={"tab": "siblings"})],
+    )
+
+
+def truncation(scope: Scope) -> Iterator[Finding]:
+    reasons = ", ".join(f"'{reason}'" for reason in TRUNCATED)
+    statement = f"""SELECT stop_reason, count(*) AS n FROM trajectories WHERE {scope.played}
+        AND stop_reason IN ({reasons}) GROUP BY 1 ORDER BY 2 DESC"""
+    found = [(row["stop_reason"], row["n"]) for row in scope.pages.traces.query(statement)]
+    (count,) = scope.one("count(*)", scope.played)
+    cut = sum(each for _, each in found)
+    if not cut or cut < TRUNCATED_SHARE * count:
+        return
+    entries = scope.entries(f"{scope.played} AND stop_reason = '{found[0][0]}'", sort=["-step", "reward"])
+    listed = ", ".join(f"{reason} {each:,}" for reason, each in found)
+    yield Finding(
+        title="Truncation",
+        detail=f"{cut:,} of {count:,} trajectories were cut: {listed}.",
+        threshold=_threshold("Truncation"),
+        groups=[scope.group(f"ended by {found[0][0]}", entries, {"stop": found[0][0]})],
+    )
+
+
+def failing_tools(scope: Scope) -> Iterator[Finding]:
+    statement = f"""
+        WITH played AS (SELECT calls, errors FROM trajectories WHERE {scope.played}),
+        called AS (SELECT key, sum(value) AS n FROM played, json_each(calls) GROUP BY 1),
+        failed AS (SELECT key, sum(value) AS n FROM played, json_each(errors) GROUP BY 1)
+        SELECT key, called.n, failed.n FROM called JOIN failed USING (key) ORDER BY failed.n DESC"""
+    for name, calls, errors in list(scope.pages.traces.query(statement)):
+        if calls < FAILING_CALLS or errors < FAILING_SHARE * calls:
+            continue
+        filters = {"failed_tool": name}
+        entries = scope.entries(scope.condition(filters), sort=["-step", "reward"])
+        yield Finding(
+            title=f"A tool that fails for everybody: {name or '(unreadable call)'}",
+            detail=f"{errors:,} of {calls:,} calls returned an error.",
+            threshold=_threshold("A tool that fails for everybody"),
+            groups=[scope.group("with such a call", entries, filters)],
+        )
+
+
+def withdrawals(scope: Scope) -> Iterator[Finding]:
+    count, withdrawn = scope.one("count(*), sum(withdrawn)", scope.where)
+    if not withdrawn or withdrawn < WITHDRAWN_SHARE * count:
+        return
+    statement = f"""SELECT coalesce(failure, stop_reason, 'unfinished') AS kind, count(*) AS n FROM trajectories
+        WHERE {scope.where} AND withdrawn GROUP BY 1 ORDER BY 2 DESC LIMIT 5"""
+    kinds = [f"{row['kind']} {row['n']:,}" for row in scope.pages.traces.query(statement)]
+    entries = scope.entries(f"{scope.where} AND withdrawn", sort=["-step"])
+    yield Finding(
+        title="Withdrawn trajectories",
+        detail=f"{withdrawn:,} of {count:,} trajectories are not trained on: {', '.join(kinds)}.",
+        threshold=_threshold("Withdrawn trajectories"),
+        groups=[scope.group("withdrawn", entries, note=lambda each: each["error"] or "")],
+    )
+
+
+def growing_thinking(scope: Scope) -> Iterator[Finding]:
+    if len(scope.steps) < THINKING_STEPS:
+        return
+    (begin, middle), (late, end) = scope.quarter(last=False), scope.quarter(last=True)
+    mean = "avg(thinking_tokens)"
+    (before,) = scope.one(mean, f"{scope.trained} AND step BETWEEN {begin} AND {middle}")
+    (after,) = scope.one(mean, f"{scope.trained} AND step BETWEEN {late} AND {end}")
+    if not before or after < max(THINKING_GROWTH * before, THINKING_TOKENS):
+        return
+    where = f"{scope.trained} AND step BETWEEN {late} AND {end}"
+    entries = scope.entries(where, sort=["-thinking_tokens"])
+    yield Finding(
+        title="Thinking that grows",
+        detail=f"From {before:.0f} tokens in steps {begin} to {middle} to {after:.0f} in steps {late} to {end}.",
+        threshold=_threshold("Thinking that grows"),
+        groups=[
+            scope.group(
+                "the longest",
+                entries,
+                {"split": "train", "step_from": str(late), "step_to": str(end)},
+                note=lambda each: f"{each['thinking_tokens']} tokens of thinking",
+            )
+        ],
+        weight="note",
+    )
+
+
+def long_prompts(scope: Scope) -> Iterator[Finding]:
+    limits = scope.pages.prompt_limits()
+    cases = [f"WHEN {quoted(name)} THEN {limit}" for name, limit in limits.items()]
+    if not cases:
+        return
+    near = f"prompt_tokens >= {NEAR_LIMIT} * CASE run {' '.join(cases)} END"
+    count, many, longest = scope.one(f"count(*), sum({near}), max(prompt_tokens)", scope.where)
+    if not many or many < NEAR_LIMIT_SHARE * count:
+        return
+    yield Finding(
+        title="Prompts near their limit",
+        detail=f"{many:,} of {count:,} prompts; the longest has {longest:,} tokens of "
+        f"{' or '.join(f'{limit:,}' for limit in sorted(set(limits.values())))}. "
+        "The preflight refuses longer ones, and a user's first message is part of the prompt.",
+        threshold=_threshold("Prompts near their limit"),
+        groups=[
+            scope.group(
+                "the longest prompts",
+                scope.entries(f"{scope.where} AND {near}", sort=["-prompt_tokens"]),
+                note=lambda each: f"{each['prompt_tokens']:,} tokens",
+            )
+        ],
+        weight="note",
+    )

@@ -1,0 +1,141 @@
+"""Threads that read a directory of traces for the server: one keeps the index up to date, others ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from gateway.errors import ConfigError
+from rollout.trace.files import sources
+from rollout.trace.reader import Traces
+from rollout.viewer.pages import Pages
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+QUERY_TIMEOUT_S = 20.0
+REFRESH_S = 2.0
+"""Seconds between two looks at the directory while a page is open."""
+IDLE_S = 30.0
+"""Seconds after the last request at which the directory is not looked at any more."""
+
+
+class Refreshing:
+    """Brings the index up to date in a thread of its own, so that a page opens before a first indexing ends.
+
+    Use as a context manager.
+
+    Raises:
+        ConfigError: there is no such directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._opened: Traces | None = None
+        self._directory = directory
+        self._failure: BaseException | None = None
+        self._ready, self._stop = threading.Event(), threading.Event()
+        self._last_request = time.monotonic()
+        self._seen: set[tuple[str, int, int]] = set()
+        self._thread = threading.Thread(target=self._run, name="trace index", daemon=True)
+        self.is_indexing = True
+        """Whether the first look at the directory has not ended yet."""
+
+    def __enter__(self) -> Refreshing:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+
+    @property
+    def traces(self) -> Traces:
+        assert self._opened is not None
+        return self._opened
+
+    def requested(self) -> None:
+        """Note that a page is open."""
+        self._last_request = time.monotonic()
+
+    def _run(self) -> None:
+        try:
+            self._opened = Traces(self._directory)
+            self._opened.prepare()
+        except Exception as error:  # boundary of the thread: the opener raises it
+            self._failure = error
+            return
+        finally:
+            self._ready.set()
+        while True:
+            if time.monotonic() - self._last_request < IDLE_S:
+                self._refresh(self._opened)
+            if self._stop.wait(REFRESH_S):
+                self._opened.close()
+                return
+
+    def _refresh(self, traces: Traces) -> None:
+        try:
+            files = _files(self._directory)
+            if files != self._seen:
+                traces.refresh()
+                self._seen = files
+        except (ConfigError, OSError, sqlite3.Error) as error:
+            log.warning("index not brought up to date", problem=str(error))
+        self.is_indexing = False
+
+
+def _files(directory: Path) -> set[tuple[str, int, int]]:
+    """Name, size and time of change of the files with traces."""
+    paths = [source.path for source in sources(directory, recursive=True)]
+    stats = [(path, path.stat()) for path in paths if path is not None]
+    return {(str(path), status.st_size, status.st_mtime_ns) for path, status in stats}
+
+
+class Reader:
+    """Answers questions to the directory in one thread of its own, one after the other.
+
+    Args:
+        refreshing: keeps the index.
+        tokenizer: as for `Pages`.
+    """
+
+    def __init__(self, refreshing: Refreshing, tokenizer: Path | None) -> None:
+        self._refreshing, self._tokenizer = refreshing, tokenizer
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="traces")
+        self._pages: Pages | None = None
+        self.generation = 0
+        """Number of times that the index was opened again."""
+
+    async def ask(self, question: Callable[[Pages], T]) -> T:
+        """The answer of `question` to this reader's pages. Raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, question)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _answer(self, question: Callable[[Pages], T]) -> T:
+        try:
+            return question(self._opened())
+        except ConfigError as error:
+            if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
+                error.__cause__, sqlite3.OperationalError
+            ):
+                raise
+            self._pages = None  # the index was made again, in another file
+            self.generation += 1
+            return question(self._opened())
+
+    def _opened(self) -> Pages:
+        if self._pages is None:
+            self._pages = Pages(self._refreshing.traces.beside(query_timeout_s=QUERY_TIMEOUT_S), self._tokenizer)
+        return self._pages

@@ -1,0 +1,198 @@
+"""The viewer's server: static files and JSON, on the loopback interface, read-only."""
+
+from __future__ import annotations
+
+import socket
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import ConfigError
+from rollout.viewer.assets import PAGE, content
+from rollout.viewer.explaining import Explaining
+from rollout.viewer.pages import Pages, to_json
+from rollout.viewer.reading import Reader, Refreshing
+
+HOSTS = ("localhost", "127.0.0.1", "::1")
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    ]
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_CACHED = 64
+"""Answers that are kept until the index changes."""
+
+Answer = Callable[[Pages, dict[str, str]], Any]
+ANSWERS: dict[str, Answer] = {
+    "runs": lambda pages, given: pages.series(given),
+    "list": lambda pages, given: pages.list(given),
+    "trajectory": lambda pages, given: pages.trajectory(given.get("id", "")),
+    "tokens": lambda pages, given: pages.tokens(given.get("id", "")),
+    "siblings": lambda pages, given: pages.siblings(given.get("id", "")),
+}
+"""What `/api/NAME` answers, by name."""
+
+
+class Loopback:
+    """Lets only this machine's own pages ask: GET, a loopback `Host`, and no other `Origin` than that host's.
+
+    A page of another site, in a browser on this machine, can reach the port. Under a name of its own (DNS rebinding)
+    its requests have that name as `Host`; under this server's name they have that site's `Origin`.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        problem = refused(Request(scope))
+        answer: ASGIApp = self._app if problem is None else PlainTextResponse(problem[1] + "\n", status_code=problem[0])
+        return await answer(scope, receive, with_headers)
+
+
+def refused(request: Request) -> tuple[int, str] | None:
+    """Status and reason where a request is not from one of this server's pages; None where it is."""
+    if request.method not in ("GET", "HEAD"):
+        return 405, "This server only answers GET."
+    host = request.headers.get("host", "")
+    if _name(f"http://{host}") not in HOSTS:
+        return 403, "This server answers to localhost only."
+    origin = request.headers.get("origin")
+    if origin is not None and origin != f"http://{host}":
+        return 403, "This server does not answer other pages."
+    if request.url.path.startswith("/api/") and request.headers.get("sec-fetch-site") not in (None, "same-origin"):
+        return 403, "This server does not answer other pages."
+    return None
+
+
+def _name(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
+
+
+def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining) -> Starlette:
+    """The server's application."""
+    kept: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
+
+    async def answered(request: Request) -> Response:
+        name, given = request.path_params["name"], dict(request.query_params)
+        refreshing.requested()
+        try:
+            content = await _answers(name, given)
+        except ConfigError as error:
+            status = 404 if name in ("trajectory", "tokens", "siblings") else 400
+            return Response(to_json({"error": str(error)}), status, media_type="application/json")
+        except OSError as error:  # a file that cannot be read
+            return Response(to_json({"error": str(error)}), 500, media_type="application/json")
+        return Response(content, media_type="application/json")
+
+    async def _answers(name: str, given: dict[str, str]) -> bytes:
+        if name == "explain":
+            return to_json(await explaining.found())
+        version = (reader.generation, await reader.ask(lambda pages: pages.version()))
+        if name == "state":
+            answer: Answer = lambda pages, _: pages.state()  # noqa: E731  # one of the others, with more in it
+        elif name in ANSWERS:
+            answer = ANSWERS[name]
+        else:
+            raise ConfigError(f"there is no {name[:40]!r}", key="api")
+        key = (version, name, *sorted(given.items()))
+        if key not in kept:
+            kept[key] = await reader.ask(lambda pages: to_json(answer(pages, given)))
+            while len(kept) > _CACHED:
+                kept.popitem(last=False)
+        if name == "state":
+            more = to_json({"indexing": refreshing.is_indexing})
+            return kept[key][:-1] + b"," + more[1:]
+        return kept[key]
+
+    async def page(_: Request) -> Response:
+        return Response(PAGE, media_type="text/html")
+
+    assets = content()
+
+    async def asset(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in assets:
+            return PlainTextResponse("There is no such file.\n", status_code=404)
+        return Response(assets[name][0], media_type=assets[name][1])
+
+    routes: list[tuple[str, Callable[[Request], Awaitable[Response]]]] = [
+        ("/", page),
+        ("/assets/{name}", asset),
+        ("/api/{name}", answered),
+    ]
+    app = Starlette(routes=[Route(path, handle) for path, handle in routes])
+    app.add_middleware(Loopback)
+    return app
+
+
+def listen(port: int) -> socket.socket:
+    """A socket on the loopback interface; port 0 takes a free one.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+        listening.listen()  # a browser that follows the printed address waits until the server is ready
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"cannot listen: {error}", key="--port", remedy="give another one, or 0") from error
+    return listening
+
+
+def serve(directory: Path, listening: socket.socket, *, tokenizer: Path | None = None) -> None:
+    """Serve the directory's page until the process is interrupted.
+
+    Raises:
+        ConfigError: there is no such directory.
+    """
+    with Refreshing(directory) as refreshing:
+        reader = Reader(refreshing, tokenizer)
+        explaining = Explaining(refreshing, tokenizer)
+        try:
+            app = make_app(refreshing, reader, explaining)
+            config = uvicorn.Config(app, log_level="warning", ws="none", lifespan="off", timeout_graceful_shutdown=1)
+            uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            reader.close()
+            explaining.close()

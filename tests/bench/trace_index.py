@@ -1,0 +1,155 @@
+"""What looking through many traces takes: each filter of the index, and the commands' time and memory.
+
+    python tests/bench/trace_index.py [--entries 100000]              each filter, on made-up trajectories
+    python tests/bench/trace_index.py --commands DIR [--traces 10000] the commands, on copies of DIR's journals
+
+Filters are timed with sorting and the first 1,000 entries read, in processor time; with them go the growth of memory
+while all entries stream, and the time to bring the index up to date. A command is a process of its own: wall and
+processor seconds and its peak memory, first while it makes the index, then with it. Prints one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from trace_samples import recorded_trace
+
+from rollout.environment.task import Origin
+from rollout.trace.archive import SUFFIX, write_archive
+from rollout.trace.events import Mark, MarkKind
+from rollout.trace.index import FILE
+from rollout.trace.reader import Traces
+from rollout.trace.record import Reward, StopReason, Trace
+from rollout.trace.store import TraceStore
+
+TOOLS = ("get_order", "cancel_order", "find_user", "return_items", "calculate")
+FILTERS = {
+    "environment": "environment = 'retail'",
+    "task": "task = 'task-0042'",
+    "step": "step BETWEEN 40 AND 60",
+    "split": "split = 'test'",
+    "reward": "reward < 0.5",
+    "stop reason": "stop_reason = 'turn_limit'",
+    "mark": "marks LIKE '%\"void\"%'",
+    "tool": "calls LIKE '%\"cancel_order\"%'",
+    "error": "errors LIKE '%\"cancel_order\"%'",
+    "failure": "error LIKE '%timed out%'",
+    "first 200 characters": "text LIKE '%word 4321 %'",
+    "all of them": "environment = 'retail' AND step > 10 AND reward < 0.5 AND calls LIKE '%\"cancel_order\"%'",
+}
+COMMANDS = {
+    "ls, making the index": ["ls"],
+    "ls": ["ls"],
+    "ls --where --sort": ["ls", "--where", "reward >= 0.5 and turns > 5", "--sort=-turns,task"],
+    "stats": ["stats"],
+    "stats --by": ["stats", "--by", "environment,task,tool"],
+    "show --worst": ["show", "--worst"],
+    "grep": ["grep", "-l", "no such words anywhere"],
+}
+
+
+def made_up(number: int, draw: random.Random) -> Trace:
+    trace = recorded_trace(f"{draw.getrandbits(128):032x}")
+    prompt = ({"role": "user", "content": f"word {number} " + "and more of what is asked for " * 10},)
+    values = {"environment": ("retail", "calculator")[number % 2], "task": f"task-{number % 500:04d}", "prompt": prompt}
+    trace.task = trace.task.model_copy(update=values)
+    trace.messages[0] = prompt[0]
+    trace.origin = Origin(row=number % 500, sample=number % 8, step=number // 1000, split=("train", "test")[number % 2])
+    trace.reward = Reward(score=draw.random(), parts={"database": draw.random()})
+    event = trace.turns[0].tools[0]
+    event.name, event.is_error = draw.choice(TOOLS), draw.random() < 0.1
+    if draw.random() < 0.1:
+        trace.stop_reason = StopReason.TURN_LIMIT
+    if draw.random() < 0.05:
+        trace.turns[0].marks.append(Mark(kind=MarkKind.VOID))
+    if draw.random() < 0.02:
+        trace.fail("call_timeout", "retail/get_order: timed out")
+    return trace
+
+
+def filters(entries: int) -> Iterator[dict[str, Any]]:
+    draw = random.Random(0)
+    with tempfile.TemporaryDirectory() as home:
+        for start in range(0, entries, 10_000):
+            traces = (made_up(number, draw) for number in range(start, min(start + 10_000, entries)))
+            write_archive(Path(home) / f"{start:08d}{SUFFIX}", traces)
+        built = _processor_ms(lambda: Traces(home).refresh())
+        with Traces(home) as traces:
+            size = (Path(home) / FILE).stat().st_size
+            yield {"entries": traces.count(), "index_s": built / 1e3, "index_kb_per_entry": size / entries / 1e3}
+            yield {"refresh_ms": _processor_ms(traces.refresh)}
+            store = TraceStore(home)
+            for number in range(100):
+                store.append(made_up(number, draw))
+            yield {"refresh_after_100_more_ms": _processor_ms(traces.refresh)}
+            for name, where in FILTERS.items():
+                count = traces.count(where)
+                times = [_processor_ms(lambda where=where: _first(traces, where)) for _ in range(5)]
+                yield {"filter": name, "found": count, "ms": sorted(times)[2], "longest_ms": max(times)}
+            before, highest, streamed = _memory_mib(), 0.0, 0
+            for streamed, _ in enumerate(traces.entries(sort=["-reward"]), 1):
+                if streamed % 1000 == 1:
+                    highest = max(highest, _memory_mib())
+            yield {"streamed": streamed, "more_memory_mib": highest - before}
+
+
+def _first(traces: Traces, where: str) -> None:
+    list(traces.entries(where=where, sort=["-reward", "task"], limit=1000))
+
+
+def _processor_ms(action: Callable[[], object]) -> float:
+    began = time.process_time()
+    action()
+    return (time.process_time() - began) * 1e3
+
+
+def _memory_mib() -> float:
+    """Memory of this process now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+def commands(directory: Path, traces: int) -> Iterator[dict[str, Any]]:
+    journals = [path for path in directory.rglob("*.jsonl") if path.is_file()]
+    with Traces(directory) as reader:
+        copies = -(-traces // reader.count())
+    with tempfile.TemporaryDirectory(dir=directory.parent) as home:
+        for copy in range(copies):
+            for journal in journals:
+                shutil.copy(journal, Path(home) / f"{copy:06d}-{journal.name}")
+        size = sum(path.stat().st_size for path in Path(home).iterdir())
+        yield {"journals": len(os.listdir(home)), "megabytes": size / 1e6}
+        for name, (command, *options) in COMMANDS.items():
+            argv = [sys.executable, "-m", "rollout.cli", "trace", command, home, *options]
+            began = time.perf_counter()
+            with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
+                _, status, used = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+            wall = time.perf_counter() - began
+            spent = used.ru_utime + used.ru_stime
+            peak = used.ru_maxrss / 1024
+            yield {"command": name, "wall_s": wall, "processor_s": spent, "peak_mib": peak, "rc": process.returncode}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--commands", type=Path, metavar="DIR")
+    parser.add_argument("--traces", type=int, default=10_000)
+    given = parser.parse_args()
+    lines = filters(given.entries) if given.commands is None else commands(given.commands, given.traces)
+    for line in lines:
+        print(json.dumps(line), flush=True)  # noqa: T201

@@ -1,0 +1,21 @@
+"""AReaL learns over our servers: thirty steps of the demo, three seeds, and a control with a learning rate of zero."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import demo_areal
+import pytest
+from areal_run import needs_areal
+
+pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(5400), needs_areal]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_reward_rises_and_that_of_the_control_does_not(seed: int, tmp_path: Path) -> None:
+    demo_areal.main(["--seed", str(seed), "--out", str(tmp_path)])
+    learning, control = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("learning", "control"))
+    assert len(learning["curve"]) == len(control["curve"]) == 30
+    assert learning["last"] - learning["first"] >= 0.2
+    assert abs(control["last"] - control["first"]) < 0.1

@@ -1,0 +1,275 @@
+"""`MCPWorkflow` in AReaL's own engine and executor, over HTTP to a scripted server, with real MCP servers."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from areal_stage import (
+    GROUP,
+    WORKFLOW,
+    Stage,
+    assert_nothing_is_open,
+    eventually,
+    failing,
+    hold,
+    ids_of,
+    row,
+    rows_of,
+    score,
+    servers,
+)
+from scripted_sglang import Script, scripted_sglang
+from transformers import AutoTokenizer
+
+from rollout.areal import cpu
+from rollout.areal.samples import group_advantages
+from rollout.areal.stopping import TrainingStopped
+from rollout.formats import hermes
+from rollout.types import Call
+from rollout.verl_cpu.tiny_model import make_tiny_model
+
+# torchdata's dataloader calls a function that torch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+
+SHOUT = hermes.write(thinking="hm", calls=[Call(name="shout", arguments={"text": "plum"})])
+DIE = hermes.write(calls=[Call(name="shout", arguments={"text": "die"})])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_areal() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cpu.prepare()
+        import areal.trainer.ppo.actor  # noqa: F401
+
+        import rollout.areal.workflow  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"), hidden=32, layers=1)
+
+
+@pytest.fixture
+def script(model: Path) -> Script:
+    """Says a call, then one of several answers, whose share of letters the score is."""
+    answers = ("PLUM", "PLUM 1", "PLUM 23", "PLUM !!!!!!")
+    script = Script(AutoTokenizer.from_pretrained(model))
+    number = iter(range(1_000_000))
+    script.choose = lambda read, turns: SHOUT if turns % 2 == 0 else answers[next(number) % len(answers)]
+    return script
+
+
+@pytest.fixture
+def stage(tmp_path: Path, model: Path, script: Script) -> Iterator[Stage]:
+    with scripted_sglang(script) as address:
+        yield Stage(tmp_path, model, address)
+
+
+def test_a_batch_has_the_trajectories_of_whole_groups_with_their_advantages(stage: Stage) -> None:
+    with stage.engine() as engine:
+        batch = stage.batch(engine)
+        stats = engine.export_stats()
+    assert [trajectory["input_ids"].shape[0] for trajectory in batch] == [GROUP, GROUP]
+    expected = Counter()
+    for group in stage.groups().values():
+        assert [trace.origin.sample for trace in group] == list(range(GROUP))
+        advantages = group_advantages([score(trace) for trace in group])
+        assert statistics.fmean(advantages) == pytest.approx(0, abs=1e-6) and max(advantages) > 0
+        for trace, advantage in zip(group, advantages, strict=True):
+            expected[tuple(trace.prompt_ids + trace.response_ids), round(advantage, 4)] += 1
+    found = Counter(
+        (tuple(ids[mask].tolist()), round(reward, 4))
+        for trajectory in batch
+        for ids, mask, reward in rows_of(trajectory)
+    )
+    assert found == expected
+    assert stats["rollout/reward"] == pytest.approx(statistics.fmean(score(trace) for trace in stage.traces), abs=1e-5)
+    assert stats["rollout/mcp/failed_share"] == 0
+
+
+def test_a_withdrawn_sibling_is_missing_and_the_others_have_advantages_of_their_own(
+    stage: Stage, script: Script
+) -> None:
+    failing(script, at=2)
+    with stage.engine() as engine:
+        batch = stage.batch(engine)
+    (small,) = [group for group in stage.groups().values() if any(trace.is_withdrawn for trace in group)]
+    kept = [trace for trace in small if not trace.is_withdrawn]
+    assert len(kept) == GROUP - 1 and [trace.failure.kind for trace in small if trace.failure] == ["engine_error"]
+    assert sorted(trajectory["input_ids"].shape[0] for trajectory in batch) == [GROUP - 1, GROUP]
+    for trajectory in batch:
+        assert trajectory["rewards"].sum().item() == pytest.approx(0, abs=1e-5)
+
+
+def test_without_normalised_rewards_groups_are_whole_or_withdrawn_whole(stage: Stage, script: Script) -> None:
+    """AReaL's reward_norm takes each `group_size` rows for a group; none is missing, and AReaL plays another."""
+    failing(script, at=2)
+    with stage.engine() as engine:
+        batch = stage.batch(engine, normalise_rewards=False)
+    assert [trajectory["input_ids"].shape[0] for trajectory in batch] == [GROUP, GROUP]
+    whole = [group for group in stage.groups().values() if not any(trace.is_withdrawn for trace in group)]
+    rewards = sorted(reward for trajectory in batch for reward in trajectory["rewards"].tolist())
+    assert rewards == pytest.approx(sorted(score(trace) for group in whole for trace in group), abs=1e-6)
+
+
+def test_a_group_that_is_too_small_is_withdrawn_whole(stage: Stage, script: Script) -> None:
+    failing(script, at=1, times=2)
+    with stage.engine() as engine:
+        batch = stage.batch(engine)
+    assert all(trajectory["input_ids"].shape[0] >= 2 for trajectory in batch)
+    assert sum(trace.is_withdrawn for trace in stage.traces) == 2
+
+
+def test_a_training_that_only_withdraws_ends_with_the_reasons(stage: Stage, script: Script) -> None:
+    """AReaL's batch loop asks for other trajectories for ever."""
+    stage.environment(scope="process")
+    script.choose = lambda read, turns: SHOUT if turns == 0 else DIE
+    with stage.engine() as engine, pytest.raises(TrainingStopped, match="delivery_unknown"):
+        stage.batch(engine)
+    assert all(trace.is_withdrawn for trace in stage.traces) and len(stage.traces) >= 2 * GROUP
+
+
+@pytest.mark.parametrize("where", ["engine", "environment"])
+def test_a_stray_cancellation_withdraws_a_trajectory_and_blocks_nothing(
+    stage: Stage, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AReaL does not count a trajectory down that ends with a CancelledError; then it starts one less at a time."""
+    from rollout.training.environments import Environments
+
+    asked = iter(range(1_000_000))
+
+    def cancelling(method: Any) -> Any:
+        async def cancelled(*arguments: Any) -> Any:
+            if next(asked) == 1:
+                raise asyncio.CancelledError
+            return await method(*arguments)
+
+        return cancelled
+
+    with stage.engine() as engine:
+        if where == "engine":
+            engine._engine.agenerate = cancelling(engine._engine.agenerate)
+        else:
+            monkeypatch.setattr(Environments, "get", cancelling(Environments.get))
+        batch = stage.batch(engine)
+        assert sorted(trajectory["input_ids"].shape[0] for trajectory in batch) == [GROUP - 1, GROUP]
+        assert eventually(lambda: engine.workflow_executor.staleness_manager.get_stats().running == 0)
+
+
+def test_an_engine_that_ends_ends_its_trajectories_and_their_servers(stage: Stage, script: Script) -> None:
+    stage.environment(scope="process")
+    held = hold(script)
+    with stage.engine() as engine:
+        for index in range(2):
+            engine.submit(row(index), WORKFLOW, stage.arguments(), group_size=GROUP)
+        assert eventually(lambda: len(servers()) >= 2)
+        held.release()
+    assert eventually(lambda: servers() == [])
+    assert_nothing_is_open()
+
+
+def test_workflows_that_are_built_for_each_task_share_their_servers(stage: Stage) -> None:
+    """As a single controller's rollout process does: from a name and plain arguments, once for each group."""
+    with stage.engine(batch=4) as engine:
+        for index in range(4):
+            engine.submit(row(index), WORKFLOW, stage.arguments(), group_size=GROUP)
+        results = engine.wait(4, timeout=100)
+        assert len(servers()) == 1
+    assert all(result is not None for result in results) and len(stage.traces) == 4 * GROUP
+    assert servers() == []
+    assert_nothing_is_open()
+
+
+def test_two_engines_have_servers_of_their_own_each_closed_with_its_engine(stage: Stage) -> None:
+    """AReaL's trainer has one engine for training and one for evaluation, each with an event loop of its own."""
+    with stage.engine() as training:
+        stage.batch(training)
+        with stage.engine() as evaluation:
+            for index in range(2):
+                evaluation.submit(row(index), WORKFLOW, stage.arguments(), is_eval=True)
+            results = evaluation.wait(2, timeout=100)
+            assert len(servers()) == 2
+        assert len(servers()) == 1
+        stats = evaluation.export_stats()
+    judged = [trace for trace in stage.traces if trace.origin.validate_]
+    assert sorted(result["rewards"].item() for result in results) == pytest.approx(
+        sorted(score(trace) for trace in judged), abs=1e-6
+    )  # the score, whatever training does with it
+    assert stats["eval-rollout/reward"] == pytest.approx(statistics.fmean(map(score, judged)), abs=1e-5)
+    assert servers() == []
+
+
+def test_more_engines_than_a_process_may_have_are_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollout.areal.runtime.MOST_LOOPS", 0)
+    with stage.engine() as engine:
+        engine.submit(row(0), WORKFLOW, stage.arguments())
+        assert engine.wait(1, timeout=100) == [None]
+
+
+def test_each_segment_is_a_row_with_the_advantage_of_its_trajectory(stage: Stage) -> None:
+    stage.environment(user=True, thinking={"context": "drop_previous"})
+    with stage.engine() as engine:
+        batch = stage.batch(engine)
+    assert all(len(trace.segments) > 1 for trace in stage.traces)
+    expected: Counter[Any] = Counter()
+    for group in stage.groups().values():
+        for trace, advantage in zip(group, group_advantages([score(each) for each in group]), strict=True):
+            expected.update((tuple(ids_of(segment)), round(advantage, 3)) for segment in trace.segments)
+    found = Counter(
+        (tuple(ids[mask].tolist()), round(reward, 3))
+        for trajectory in batch
+        for ids, mask, reward in rows_of(trajectory)
+    )
+    assert found == expected
+
+
+def test_versions_are_those_of_the_weights_that_sampled_each_token(stage: Stage, script: Script) -> None:
+    with stage.engine() as engine:
+        choose = script.choose
+
+        def updated(read: str, turns: int) -> str:
+            engine.set_version(turns + 5)  # as a trainer does between two turns
+            assert choose is not None
+            return choose(read, turns)
+
+        script.choose = updated
+        engine.submit(row(0), WORKFLOW, stage.arguments())
+        (result,) = engine.wait(1, timeout=100)
+    (trace,) = stage.traces
+    before = len(trace.prompt_ids)
+    versions = result["versions"][0].tolist()
+    for span in trace.spans:
+        found = set(versions[before + span.start : before + span.end])
+        assert found == {span.turn + 5 if span.kind.is_sampled else -1}
+    assert [turn.weights_version for turn in trace.turns] == [(5, 5), (6, 6)]
+
+
+def test_areal_gives_every_token_in_the_loss_the_advantage(stage: Stage, script: Script) -> None:
+    """Rows end with their last token in the loss: AReaL drops a reward on a masked token."""
+    from areal.api.cli_args import PPOActorConfig
+    from areal.trainer.ppo.actor import PPOActor
+
+    stage.environment(user=True, filters={"void": {"action": "mask"}})
+    choose = script.choose
+    assert choose is not None
+    script.choose = lambda read, turns: "" if turns == 5 else choose(read, turns)
+    config = PPOActorConfig(
+        backend="fsdp:d1", kl_ctl=0.0, reward_norm=None, adv_norm=None, reward_bias=0.0, reward_scaling=1.0
+    )
+    with stage.engine() as engine:
+        batch = stage.batch(engine)
+    assert any(trace.loss_mask[-1] == 0 for trace in stage.traces)
+    for trajectory in batch:
+        rewards, mask = trajectory["rewards"].clone(), torch.roll(trajectory["loss_mask"], -1, dims=-1).bool()
+        done = PPOActor(config, None)._compute_advantages({**trajectory, "prox_logp": trajectory["logprobs"].clone()})
+        for advantages, in_loss, reward in zip(done["advantages"], mask, rewards.tolist(), strict=True):
+            assert advantages[in_loss].tolist() == pytest.approx([reward] * int(in_loss.sum()), abs=1e-6)

@@ -1,0 +1,112 @@
+"""Probes write, and nothing that belongs to the user changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.models import ServerConfig
+from rollout.doctor.confined import abi
+from rollout.doctor.throwaway import Throwaway, why_not
+from rollout.doctor.tool_words import credentials_of
+
+pytestmark = pytest.mark.skipif(abi() < 4, reason="needs Landlock with rules for the network (Linux 6.7)")
+
+
+def throwaway(tmp_path: Path, **entry: Any) -> Throwaway:
+    made = Throwaway(root=tmp_path / "throwaway", entry=ServerConfig(**entry), page_port=0, word="probe")
+    assert made.prepare() == ""
+    return made
+
+
+def result_of(entry: ServerConfig) -> subprocess.CompletedProcess[str]:
+    assert entry.command is not None
+    argv = [entry.command, *entry.args]
+    return subprocess.run(
+        argv, env={**os.environ, **entry.env}, cwd=entry.cwd, capture_output=True, text=True, check=False
+    )
+
+
+def python(code: str, *args: str, **more: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-c", code, *args], **more}
+
+
+def test_a_program_writes_to_copies_of_its_data_alone(tmp_path: Path) -> None:
+    data, notes = tmp_path / "data.db", tmp_path / "notes"
+    data.write_text("mine")
+    notes.mkdir()
+    code = (
+        "import os, sys, pathlib; d, n = map(pathlib.Path, sys.argv[1:]); print(d.read_text()); d.write_text('theirs');"
+        "(n / 'new').touch(); pathlib.Path.home().joinpath('h').touch(); pathlib.Path('w').touch()"
+    )
+    made = throwaway(tmp_path, **python(code, str(data), str(notes)))
+    entry, place = made.world()
+    done = result_of(entry)
+    assert (done.returncode, done.stdout) == (0, "mine\n"), done.stderr
+    assert data.read_text() == "mine" and not list(notes.iterdir())
+    assert (place / "data1" / "notes" / "probe.txt").read_text() == "one line\n"
+    assert made.changed(place) == ("data/data.db", "data1/notes/new", "home/h", "work/w")
+    assert made.own_directory(("data/data.db", "home/h")).args == {2: "${lease.dir}/data.db"}
+    assert made.own_directory(("data/data.db", "home/h")).env == {"HOME": "${lease.dir}"}
+    _, fresh = made.world()
+    assert made.changed(fresh) == ()
+
+
+FORBIDDEN = {
+    "a file elsewhere": "open(sys.argv[1] + '/new', 'w')",
+    "a file that exists": "open(sys.argv[1] + '/mine', 'w')",
+    "removing": "os.remove(sys.argv[1] + '/mine')",
+    "a device": "open('/proc/sys/kernel/hostname', 'w')",
+    "a signal": "os.kill(int(sys.argv[2]), signal.SIGCONT)",
+    "a connection": "socket.create_connection(('127.0.0.1', int(sys.argv[3])))",
+}
+
+
+@pytest.mark.parametrize("code", FORBIDDEN.values(), ids=list(FORBIDDEN))
+def test_nothing_else_can_be_changed_or_reached_even_by_what_it_starts(tmp_path: Path, code: str) -> None:
+    outside = tmp_path / "outside.py"  # a directory that looks like a program is not copied
+    outside.mkdir()
+    (outside / "mine").write_text("mine")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        inner = f"import os, signal, socket, sys; {code}"
+        starts = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode)"
+        arguments = (inner, str(outside), str(os.getpid()), str(listener.getsockname()[1]))
+        made = throwaway(tmp_path, **python(starts, *arguments))
+        done = result_of(made.world()[0])
+    assert done.returncode == 1 and "PermissionError" in done.stderr
+    assert [file.read_text() for file in outside.iterdir()] == ["mine"]
+    assert signal.SIGCONT and result_of(ServerConfig(**python("print(1)"))).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"url": "http://127.0.0.1/mcp"}, "it is no process of ours"),
+        ({"command": "no-such-program"}, "there is no such program"),
+        ({"command": sys.executable}, ""),
+    ],
+)
+def test_what_cannot_be_confined_says_why(entry: dict[str, Any], reason: str) -> None:
+    assert why_not(ServerConfig(**entry)) == reason
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        ({"command": "x", "env": {"GITHUB_TOKEN": "t"}}, "env.GITHUB_TOKEN"),
+        ({"command": "x", "env": {"SHOP_DATABASE": "postgres://ada:pw@localhost/shop"}}, "env.SHOP_DATABASE"),
+        ({"command": "x", "args": ["--api-key", "t"]}, "args"),
+        ({"command": "x", "args": ["https://example.org/mcp"]}, "args"),
+        ({"url": "http://127.0.0.1/mcp", "headers": {"authorization": "t"}}, "headers"),
+        ({"command": "x", "args": ["--db-path", "keys.db"], "env": {"MEMORY_FILE_PATH": "/m"}}, ""),
+    ],
+)
+def test_credentials_are_found_by_their_names(entry: dict[str, Any], found: str) -> None:
+    assert credentials_of(ServerConfig(**entry)) == found

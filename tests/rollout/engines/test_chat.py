@@ -1,0 +1,188 @@
+"""Policies that give text: chat APIs in both forms, and a user's own engine, in real worlds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from serving import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from examples.bisecting_policy import halve
+from rollout.engines.chat import Reply, read_context
+from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.trace.run_record import read_run_records
+from rollout.trace.store import read_traces
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[3]
+COMMAND = Path(sys.executable).with_name("mcp-rollout")
+GUESS = "examples/guess/guess.yaml"
+
+
+async def play(*arguments: str | Path, status: int = 0, key: str = "secret") -> tuple[str, str]:
+    """Output and errors of the program."""
+    done = await anyio.run_process(
+        [COMMAND, *arguments], cwd=ROOT, check=False, env={**os.environ, "PYTHONPATH": str(ROOT), "API_KEY": key}
+    )
+    assert done.returncode == status, done.stderr.decode()
+    return done.stdout.decode(), done.stderr.decode()
+
+
+class ChatServer:
+    """OpenAI's and Anthropic's chat APIs, as strict as they are about ids and roles, played by `halve`."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[Any] = []
+        self.busy = 1
+        self.broken = 1
+        """How many calls get arguments that are no JSON."""
+
+    @property
+    def app(self) -> Starlette:
+        routes = [
+            Route("/v1/models", self.models),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/messages", self.messages, methods=["POST"]),
+        ]
+        return Starlette(routes=routes)
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "player-1"}]})
+
+    async def _read(self, request: Request) -> dict[str, Any] | None:
+        self.busy -= 1
+        if self.busy >= 0:
+            return None
+        self.bodies.append(await request.json())
+        self.headers.append(request.headers)
+        return self.bodies[-1]
+
+    async def chat(self, request: Request) -> Response:
+        body = await self._read(request)
+        if body is None:
+            return JSONResponse({"error": "busy"}, status_code=429)
+        asked = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
+        answered = [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
+        assert asked == answered and len(set(asked)) == len(asked)
+        reply = await halve([m for m in body["messages"] if "not valid JSON" not in m["content"]], body["tools"])
+        calls = [
+            {
+                "id": "x",
+                "type": "function",
+                "function": {"name": call.name, "arguments": self._arguments(call.arguments)},
+            }
+            for call in reply.calls
+        ]
+        message = {"role": "assistant", "content": reply.content or None, "tool_calls": calls or None}
+        usage = {"prompt_tokens": 10, "completion_tokens": 2, "details": {}}
+        return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+
+    def _arguments(self, arguments: Any) -> str:
+        self.broken -= 1
+        return "{number: 5}" if self.broken >= 0 else json.dumps(arguments)
+
+    async def messages(self, request: Request) -> Response:
+        body = await self._read(request)
+        if body is None:
+            return JSONResponse({"error": "overloaded"}, status_code=503)
+        roles = [message["role"] for message in body["messages"]]
+        assert roles[::2] == ["user"] * len(roles[::2]) and roles[1::2] == ["assistant"] * len(roles[1::2])
+        assert all(message["content"] for message in body["messages"]) and "Find the number" in body["system"]
+        blocks = [block for message in body["messages"] for block in message["content"]]
+        asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        results = [block for block in blocks if block["type"] == "tool_result"]
+        assert asked == [block["tool_use_id"] for block in results]
+        reply = await halve([{"role": "tool", "content": block["content"]} for block in results], body["tools"])
+        content: list[dict[str, Any]] = [{"type": "thinking", "thinking": reply.thinking, "signature": "s"}]
+        content += [{"type": "text", "text": reply.content}] if reply.content else []
+        content += [{"type": "tool_use", "id": "y", "name": c.name, "input": c.arguments} for c in reply.calls]
+        return JSONResponse({"content": content, "stop_reason": "end_turn", "usage": {"input_tokens": 7}})
+
+
+async def test_an_openai_api_plays(tmp_path: Path) -> None:
+    server = ChatServer()
+    async with listening(server.app) as address:
+        arguments = ("run", GUESS, "--engine", f"chat:{address}/v1", "-n", "2", "--out", tmp_path, "--json")
+        body = ("--body", '{"user": "me", "top_p": null}', "--temperature", "0.5", "--max-tokens", "50")
+        report = json.loads((await play(*arguments, *body, "--api-key-env", "API_KEY"))[0])
+    assert report["engine"] == "chat:player-1" and report["reward_mean"] == 1.0 and report["trajectories"] == 2
+    sent = server.bodies[0]
+    assert (sent["model"], sent["temperature"], sent["max_tokens"], sent["user"]) == ("player-1", 0.5, 50, "me")
+    assert "top_p" not in sent and [tool["function"]["name"] for tool in sent["tools"]] == ["guess"]
+    assert server.headers[0]["authorization"] == "Bearer secret"
+    assert sent["messages"][0]["content"] == "Find the number between 1 and 100. Say it when you know it."
+    used = len(server.bodies)
+    assert f"{10 * used} prompt_tokens" in report["notes"][1] and "bytes" in report["notes"][0]
+    traces = list(read_traces(tmp_path))
+    faults = [event.fault for trace in traces for turn in trace.turns for event in turn.tools if event.fault]
+    assert faults == ["unreadable"]  # once, as the server wrote it; the policy read why
+    assert all(trace.logprobs == [] or not any(trace.logprobs) for trace in traces)
+
+
+async def test_an_anthropic_api_plays_and_its_traces_are_no_training_ids(tmp_path: Path) -> None:
+    server = ChatServer()
+    async with listening(server.app) as address:
+        arguments = ("run", GUESS, "--engine", f"anthropic:{address}/v1", "-n", "2", "--out", tmp_path, "--json")
+        report = json.loads((await play(*arguments, "--model", "other", "--api-key-env", "API_KEY"))[0])
+    assert report["reward_mean"] == 1.0 and server.bodies[0]["model"] == "other"
+    assert server.headers[0]["x-api-key"] == "secret" and "authorization" not in server.headers[0]
+    assert server.headers[0]["anthropic-version"] and server.bodies[0]["tools"][0]["input_schema"]["properties"]
+    (record,) = read_run_records(tmp_path).values()
+    assert record.token_ids == "bytes" and record.engine == "anthropic:other"
+    out, _ = await play("trace", "export", tmp_path, "--sft", "-o", tmp_path / "sft.jsonl", "--json")
+    assert json.loads(out)["rows"] == 2 and "reasoning_content" in (tmp_path / "sft.jsonl").read_text()
+
+
+async def test_an_engine_of_ones_own_plays(tmp_path: Path) -> None:
+    arguments = ("run", GUESS, "-n", "1", "--out", tmp_path)
+    out, _ = await play(*arguments, "--engine", "examples.bisecting_policy:engine", "--json")
+    assert json.loads(out)["engine"] == "halving" and json.loads(out)["reward_mean"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ("examples.nothing:engine", "ModuleNotFoundError"),
+        ("examples.bisecting_policy:nothing", "has no function 'nothing'"),
+        ("builtins:repr", "returned str, which has no name, context_tokens"),
+        ("chat:api.example.com", "'api.example.com' is no address"),
+        ("anthropic:http://127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
+    ],
+)
+async def test_what_cannot_play_is_one_message(engine: str, message: str, tmp_path: Path) -> None:
+    _, errors = await play("run", GUESS, "--engine", engine, "--out", tmp_path / "out", status=2)
+    assert message in errors and "--engine" in errors and "Traceback" not in errors
+    assert not (tmp_path / "out").exists()
+
+
+async def test_contexts_are_read_back_as_the_messages_that_they_were_written_from() -> None:
+    tokens = ByteTokens()
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    opening = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <|im_end|> <think>é"}]
+    ids = tokens.prompt(opening, tools)
+    written: Sequence[str] = [
+        'One.\n<tool_call>\n{"name": "look", "arguments": {"at": "<tool_call>"}}\n</tool_call>',
+        "Two",
+    ]
+    for text, answer in zip(
+        written, ({"role": "tool", "content": "</tool_call>"}, {"role": "user", "content": "?"}), strict=True
+    ):
+        ids = tokens.completion(ids, tokens.encode(text + IM_END)).applied_to(ids)
+        ids = tokens.messages(ids, [], [answer], tools).applied_to(ids)
+    read = await read_context(ids, tokens)
+    assert [message["role"] for message in read] == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert read[:2] == opening and read[2]["content"].strip() == "One." and read[4]["content"] == "Two"
+    assert read[3]["tool_call_id"] == read[2]["tool_calls"][0]["id"] and read[3]["content"] == "</tool_call>"
+    assert (await read_context(tokens.prompt(opening[1:], tools), tokens)) == opening[1:]
+    assert Reply().content == ""

@@ -1,0 +1,87 @@
+"""Comparing two runs: exact tests for few rows, intervals that cover, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import product
+from math import comb
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from rollout.evaluation.comparison import paired
+
+ROOT = Path(__file__).parents[3]
+COMMAND = Path(sys.executable).with_name("mcp-rollout")
+GUESS = "examples/guess/guess.yaml"
+
+
+def call(*arguments: str | Path, status: int = 0) -> str:
+    done = subprocess.run([COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stderr if status else done.stdout
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (9, 1), (6, 6), (30, 12)])
+def test_of_successes_the_test_is_mcnemars(gained: int, lost: int) -> None:
+    kept = [1.0] * 5 + [0.0] * 5
+    found = paired([0.0] * gained + [1.0] * lost + kept, [1.0] * gained + [0.0] * lost + kept)
+    changed = gained + lost
+    reference = min(1.0, 2 * sum(comb(changed, k) for k in range(min(gained, lost) + 1)) / 2**changed)
+    assert found.p == pytest.approx(reference)
+    assert found.difference == pytest.approx((gained - lost) / (changed + 10))
+    assert found.low <= found.difference <= found.high
+
+
+def test_with_few_rows_every_sign_is_tried() -> None:
+    differences = [0.5, 0.25, -0.125, 0.75, 0.0, 0.3]
+    found = paired([0.0] * 6, differences)
+    sums = [abs(sum(s * d for s, d in zip(signs, differences, strict=True))) for signs in product((1, -1), repeat=6)]
+    assert found.p == pytest.approx(fmean(total >= abs(sum(differences)) - 1e-9 for total in sums))
+
+
+@pytest.mark.parametrize("rows", [40, 1000])
+def test_intervals_cover_the_true_difference_as_often_as_they_promise(rows: int) -> None:
+    covered, rejected, tried = 0, 0, 30
+    for seed in range(tried):
+        random = Random(seed)
+        a = [random.random() for _ in range(rows)]
+        found = paired(a, [value + 0.1 + random.gauss(0, 0.3) for value in a])
+        covered += found.low <= 0.1 <= found.high
+        null = paired(a, [value + random.gauss(0, 0.3) for value in a])
+        rejected += null.p < 0.05
+    assert covered >= 25 and rejected <= 5  # 95% and 5% of 30: one seed in 1,000 would be further off
+
+
+def test_two_runs_are_compared_over_the_rows_of_both(tmp_path: Path) -> None:
+    call("run", GUESS, "--engine", "none", "-n", "4", "--out", tmp_path / "a")
+    call("run", GUESS, "--engine", "expert", "-n", "3", "--samples", "2", "--out", tmp_path / "b")
+    report: Any = json.loads(call("compare", tmp_path / "a", tmp_path / "b", "--json"))
+    found = report["environments"]["guess"]
+    assert (found["rows"], found["only_a"], found["only_b"]) == (3, 1, 0)
+    assert (found["trajectories_a"], found["trajectories_b"]) == (3, 6)
+    assert found["success"]["difference"] == 1.0 and found["success"]["p"] == pytest.approx(0.25)
+    assert len(found["gained"]) == 3 and found["lost"] == []
+    assert found["costs"]["tool_calls"]["a"] == 0 < found["costs"]["tool_calls"]["b"]
+    table = call("compare", tmp_path / "b", tmp_path / "a")
+    assert "3 rows in both, 0 only in A, 1 only in B" in table and "3 rows succeed in A, not in B" in table
+    message = call("compare", tmp_path / "a", tmp_path / "b", "--where-b", "reward < 0", status=2)
+    assert "has no rows with a reward" in message and str(tmp_path / "a") in message
+
+
+def test_runs_with_another_reward_are_refused(tmp_path: Path) -> None:
+    other = tmp_path / "guess.yaml"
+    text = (ROOT / GUESS).read_text()
+    other.write_text(
+        text.replace("{server: guess, parts: [found]}", "{server: guess, parts: [found], weights: {score: 0.5}}")
+    )
+    call("run", GUESS, "--engine", "none", "-n", "2", "--out", tmp_path / "a")
+    call("run", str(other), "--engine", "none", "-n", "2", "--out", tmp_path / "b")
+    message = call("compare", tmp_path / "a", tmp_path / "b", status=2)
+    assert "guess had another reward" in message and "--anyway" in message
+    assert "note: guess had another reward" in call("compare", tmp_path / "a", tmp_path / "b", "--anyway")

@@ -1,0 +1,156 @@
+"""Reward components of an environment's own: Python functions, and a rubric that a model judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from pydantic import ValidationError
+from serving import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from worlds import ROLE, play, saying, task
+
+from rollout.environment.reward_config import RewardConfig
+from rollout.loop.limits import Limits
+from rollout.loop.reward_functions import WorldScore
+from rollout.trace.record import StopReason, Trace
+
+pytestmark = pytest.mark.anyio
+SERVER = "quiz"
+CRITERIA = {"polite": "Says please.", "brief": "Uses few words."}
+
+
+def quiz_server(parts: dict[str, float]) -> MCPServer:
+    server = MCPServer(SERVER, log_level="ERROR")
+
+    @server.tool(name="score", meta={ROLE: "score"})
+    async def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"score": 0.5, "parts": parts}
+
+    return server
+
+
+async def reward_of(directory: Path, text: str = "It is Paris.", *, parts: Any = None, **reward: Any) -> Trace:
+    servers = {SERVER: quiz_server({"style": 0.25} if parts is None else parts)}
+    fields = {"server": SERVER, "parts": ["style"], **reward}
+    limits = Limits(response_tokens=20_000, assistant_turns=3)
+    return await play(servers, saying(text), directory, limits=limits, row=task(answer="Paris"), reward=fields)
+
+
+def words(trace: Trace, world: WorldScore) -> float:
+    return len(trace.turns[-1].content.split()) + world.parts["style"]
+
+
+async def halved(trace: Trace, world: WorldScore) -> float:
+    return world.score / 2
+
+
+def breaks(trace: Trace, world: WorldScore) -> float:
+    raise LookupError("no such key")
+
+
+def infinite(trace: Trace, world: WorldScore) -> float:
+    return float("inf")
+
+
+def own(name: str) -> str:
+    return f"{__name__}:{name}"
+
+
+async def test_functions_read_trace_and_score(tmp_path: Path) -> None:
+    functions = {"words": own("words"), "halved": own("halved")}
+    trace = await reward_of(tmp_path, functions=functions, weights={"halved": 2.0})
+    assert trace.reward is not None and trace.reward.parts == {"style": 0.25, "words": 3.25, "halved": 0.25}
+    assert trace.reward.score == pytest.approx(0.5 + 2 * 0.25)  # `words` is reported and has no weight
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("breaks", "raised LookupError: no such key"), ("infinite", "returned inf")]
+)
+async def test_a_function_without_a_number_withdraws_the_trajectory(name: str, message: str, tmp_path: Path) -> None:
+    trace = await reward_of(tmp_path, functions={"mine": own(name)})
+    assert trace.stop_reason is StopReason.FAILED and trace.failure is not None
+    assert trace.failure.kind == "reward_error" and message in trace.failure.message
+
+
+async def test_a_part_that_is_declared_and_not_sent_is_no_zero(tmp_path: Path) -> None:
+    trace = await reward_of(tmp_path, parts={})
+    assert trace.failure is not None and "the score lacks the parts ['style']" in trace.failure.message
+
+
+class Judge:
+    """A chat endpoint that answers with what it is given, in turn; the last answer stays."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers, self.requests = list(answers), list[dict[str, Any]]()
+
+    async def complete(self, request: Request) -> Response:
+        self.requests.append(await request.json())
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return JSONResponse({"choices": [{"message": {"content": answer}, "finish_reason": "stop"}]})
+
+    @asynccontextmanager
+    async def rubric(self, **keys: Any) -> AsyncIterator[dict[str, Any]]:
+        app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+        async with listening(app) as address:
+            endpoint = {"url": f"{address}/v1", "model": "judge-1", "max_tokens": 100}
+            yield {"criteria": CRITERIA, "endpoint": endpoint, **keys}
+
+
+async def test_a_rubric_is_judged_by_votes_and_never_twice(tmp_path: Path) -> None:
+    judge = Judge('Here: {"polite": 10, "brief": 4}', '{"polite": 5, "brief": 5}')
+    async with judge.rubric(votes=2, temperature=0.7) as rubric:
+        trace = await reward_of(tmp_path, rubric=rubric, weights={"score": 0.0, "polite": 1.0, "brief": 0.5})
+        assert trace.reward is not None and trace.reward.parts == {"style": 0.25, "polite": 0.75, "brief": 0.45}
+        assert trace.reward.score == pytest.approx(0.75 + 0.225)
+        again = await reward_of(tmp_path, rubric=rubric)
+        assert again.reward is not None and again.reward.parts == trace.reward.parts and len(judge.requests) == 2
+        for file in (tmp_path / "judgements").iterdir():  # a torn file is a judgement that is not there
+            file.write_text(file.read_text()[:20])
+        await reward_of(tmp_path, rubric=rubric)
+    assert len(judge.requests) == 4
+    asked = judge.requests[0]
+    assert (asked["model"], asked["max_tokens"], asked["temperature"]) == ("judge-1", 100, 0.7)
+    assert "- polite: Says please." in asked["messages"][0]["content"]
+    said = json.loads(asked["messages"][1]["content"])
+    assert said[-1] == {"role": "assistant", "content": "It is Paris."}
+
+
+@pytest.mark.parametrize("answer", ["no marks", '{"polite": 10}', '{"polite": 11, "brief": 0}'])
+async def test_a_judge_without_marks_withdraws_the_trajectory_after_two_tries(answer: str, tmp_path: Path) -> None:
+    judge = Judge(answer)
+    async with judge.rubric() as rubric:
+        trace = await reward_of(tmp_path, rubric=rubric)
+    assert trace.failure is not None and trace.failure.kind == "reward_error" and len(judge.requests) == 2
+    assert "judge-1 answered without a mark" in trace.failure.message
+
+
+async def test_a_long_conversation_is_cut_in_its_middle(tmp_path: Path) -> None:
+    judge = Judge('{"polite": 1, "brief": 1}')
+    async with judge.rubric(transcript_chars=1000) as rubric:
+        await reward_of(tmp_path, "begin " + "x" * 5000 + " end", rubric=rubric)
+    text = judge.requests[0]["messages"][1]["content"]
+    assert len(text) < 1100 and "characters left out" in text and text.endswith(' end"}]')
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"functions": {"score": "a:b"}}, "score: taken"),
+        ({"functions": {"mine": "a:b"}, "rubric": {"criteria": {"mine": "x"}}}, "mine: taken"),
+        ({"rubric": {"criteria": {"a": "x"}, "votes": 3}}, "several votes need a temperature"),
+        ({"rubric": {"criteria": {}}}, "criteria"),
+        ({"functions": {"mine": "a:b"}, "weights": {"yours": 1.0}}, "weights names yours"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        RewardConfig.model_validate(keys)

@@ -1,0 +1,195 @@
+"""Whole trajectories replayed: over the servers of environments, with users, failures, parallel calls; and engines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import pytest
+from mcp.server.mcpserver import MCPServer
+from playing import read_environment
+from replaying import all_timeless, timeless
+from thinking_game import SCRIPT, Logged, servers
+from worlds import environment, task
+
+from gateway.cassette.reading import Cassette
+from gateway.cassette.recording import Recorder
+from gateway.cassette.replaying import Replay
+from gateway.gateway import Gateway
+from rollout.engines.engine import Engine, EngineOptions
+from rollout.engines.opening import opened_engine
+from rollout.engines.recorded import RecordedTraces
+from rollout.engines.scripted import ScriptedPolicy
+from rollout.environment.config import Environment
+from rollout.environment.rows import environment_tasks
+from rollout.environment.startup import opened_environment
+from rollout.environment.task import Origin, Task
+from rollout.errors import EngineError
+from rollout.evaluation.play import Lengths, jobs_of, play_all
+from rollout.formats import hermes
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
+from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.trace.reader import Traces
+from rollout.trace.record import StopReason, Trace
+from rollout.trace.store import TraceStore
+from rollout.types import Call, Policy
+
+pytestmark = pytest.mark.anyio
+TOKENS = ByteTokens()
+
+
+async def evaluated(gateway: Gateway, made: Environment, engine: Engine, out: Path) -> list[Trace]:
+    """Two samples of three tasks."""
+    tasks = await environment_tasks(made, gateway, "test", 3)
+    traces: list[Trace] = []
+    await play_all(
+        jobs_of(made, tasks, 2, engine.name),
+        gateways={made.name: gateway},
+        engine=engine,
+        lengths=Lengths(response_tokens=60_000),
+        store=TraceStore(out),
+        concurrency=3,
+        finished=traces.append,
+    )
+    return traces
+
+
+@asynccontextmanager
+async def tape(path: Path) -> AsyncIterator[Recorder]:
+    recorder = Recorder(path)
+    yield recorder
+    recorder.close()
+
+
+@pytest.mark.parametrize("name", ["calculator", "filesystem_ops", pytest.param("retail", marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", ["expert", "random"])
+async def test_an_environment_is_replayed_byte_for_byte_without_its_servers(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    made, path = read_environment(name), tmp_path / "a.jsonl"
+    async with opened_engine(EngineOptions(engine=kind)) as engine:
+        async with tape(path) as recorder, opened_environment(made, record=recorder) as gateway:
+            recorded = await evaluated(gateway, made, engine, tmp_path / "recorded")
+        # These programs do not exist, so a server that was started would be an error.
+        gone = {name: entry.model_copy(update={"command": "/no/such"}) for name, entry in made.servers.items()}
+        without = made.model_copy(update={"servers": gone})
+        async with opened_environment(without, replay=Replay(Cassette.read(path))) as gateway:
+            replayed = await evaluated(gateway, made, engine, tmp_path / "replayed")
+    assert all_timeless(replayed) == all_timeless(recorded)
+    assert all(trace.failure is None for trace in recorded)
+    async with opened_engine(EngineOptions(engine=f"recorded:{tmp_path / 'recorded'}")) as engine:
+        async with opened_environment(without, replay=Replay(Cassette.read(path))) as gateway:
+            again = await evaluated(gateway, made, engine, tmp_path / "again")
+    assert engine.name == f"recorded:{kind}"
+    assert all_timeless(again, without_engine=True) == all_timeless(recorded, without_engine=True)
+
+
+async def rolled_out(
+    made: Environment, gateway: Gateway, policy: Policy, out: Path, *, row: Task | None = None, tokens: int = 20_000
+) -> Trace:
+    async def policy_for(_: object) -> Policy:
+        return policy
+
+    return await roll_out(
+        Trace.begin(uuid4().hex, row or task(prompt=({"role": "user", "content": "Shout plum."},)), Origin()),
+        environment=made,
+        gateway=gateway,
+        policy_for=policy_for,
+        tokens=TOKENS,
+        limits=Limits.of(made.limits, response_tokens=tokens),
+        store=TraceStore(out),
+    )
+
+
+@asynccontextmanager
+async def replay_of(made: Environment, path: Path) -> AsyncIterator[Gateway]:
+    async with Gateway(made, name="test", replay=Replay(Cassette.read(path))) as gateway:
+        yield gateway
+
+
+async def recorded_and_replayed(
+    made: Environment, running: dict[str, MCPServer], script: Sequence[str], home: Path
+) -> tuple[Trace, Trace]:
+    """A scripted trajectory over servers, and over the cassette by the recorded engine."""
+    path, policy = home / "a.jsonl", Logged(ScriptedPolicy(script, TOKENS.encode, stop=IM_END))
+    async with tape(path) as recorder:
+        connect: Any = lambda _, name: running[name]  # noqa: E731
+        async with Gateway(made, connect=connect, name="test", record=recorder) as gateway:
+            first = await rolled_out(made, gateway, policy, home / "first")
+    with Traces(home / "first") as traces:
+        again = RecordedTraces(traces).policy(first.task, first.origin)
+        async with replay_of(made, path) as gateway:
+            second = await rolled_out(made, gateway, again, home / "second")
+    return first, second
+
+
+@pytest.mark.parametrize("context", ["keep", "drop_previous"])
+@pytest.mark.parametrize("budget", [None, 9])
+async def test_ids_and_logprobs_of_several_segments_and_of_closed_thoughts_come_again(
+    tmp_path: Path, context: str, budget: int | None
+) -> None:
+    running = servers()
+    thinking = {"context": context, "tokens_per_turn": budget}
+    made = environment(running, user={"server": "user"}, thinking=thinking)
+    first, second = await recorded_and_replayed(made, running, SCRIPT, tmp_path)
+    assert timeless(second) == timeless(first)
+    assert len(first.segments) == (1 if context == "keep" else 3) and first.stop_reason is StopReason.USER_DONE
+    assert {turn.weights_version for turn in second.turns} == {(3, 4)}
+    assert max(turn.generations for turn in first.turns) == (1 if budget is None else 2)
+
+
+def breaking() -> dict[str, MCPServer]:
+    server = MCPServer("world", log_level="ERROR")
+
+    @server.tool()
+    async def fine(n: int) -> str:
+        """Fine."""
+        return "fine"
+
+    @server.tool()
+    async def hang(n: int) -> str:
+        """Answers in half a minute."""
+        await anyio.sleep(30)
+        return "too late"
+
+    return {"world": server}
+
+
+async def test_a_world_that_broke_under_parallel_calls_breaks_again(tmp_path: Path) -> None:
+    running = breaking()
+    made = environment(running)
+    servers = {name: entry.model_copy(update={"call_timeout_s": 0.2}) for name, entry in made.servers.items()}
+    made = made.model_copy(update={"servers": servers})
+    calls = [Call(name=name, arguments={"n": 1}) for name in ("fine", "hang", "hang", "fine")]
+    script = [hermes.write(calls=[Call(name="fine", arguments={"n": 0})]), hermes.write(calls=calls)]
+    first, second = await recorded_and_replayed(made, running, script, tmp_path)
+    assert [event.text for event in first.turns[0].tools] == ["fine"]
+    assert first.failure is not None and first.failure.kind == "call_timeout"
+    texts = [event.text for event in first.turns[1].tools]
+    assert texts == ["fine", *["No answer: the trajectory ended while the call was under way."] * 2, "fine"]
+    assert timeless(second) == timeless(first)
+
+
+async def test_what_a_store_lacks_is_named(tmp_path: Path) -> None:
+    running = servers()
+    made = environment(running, user={"server": "user"})
+    first, _ = await recorded_and_replayed(made, running, SCRIPT, tmp_path)
+    with Traces(tmp_path / "first") as traces:
+        recorded = RecordedTraces(traces)
+        with pytest.raises(EngineError, match=r"no trajectory of .* seed 1, sample 4; of this task it has seed 1"):
+            recorded.policy(first.task, Origin(sample=4))
+        with pytest.raises(EngineError, match=r"no trajectory of .*; it has nothing of this task"):
+            recorded.policy(first.task.model_copy(update={"task": "other"}), Origin())
+        policy = recorded.policy(first.task, Origin())
+        with pytest.raises(EngineError, match=rf"turn 7 of the .* {first.id} is missing: it has 7 turns; it ended"):
+            await policy.generate(first.prompt_ids, max_tokens=10, turn=7)
+        with pytest.raises(EngineError, match=r"the context of turn 0 of .* is another one from token 2 on; replay it"):
+            await policy.generate([*first.prompt_ids[:2], 7], max_tokens=1000, turn=0)
+        policy = recorded.policy(first.task, Origin())
+        with pytest.raises(EngineError, match=r"turn 0 of .* has \d+ tokens where 3 are allowed now"):
+            await policy.generate(first.prompt_ids, max_tokens=3, turn=0)

@@ -1,0 +1,148 @@
+"""`trace explain` reports what the traces have, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+from viewed_traces import hostile, order, run_record, trained, training
+
+from rollout.cli.trace import app
+from rollout.environment.task import Origin
+from rollout.trace.reader import Traces
+from rollout.trace.record import StopReason, Trace
+from rollout.trace.store import TraceStore
+from rollout.trace.trained import write_trained
+from rollout.viewer.explain import Explanation, explain
+from rollout.viewer.pages import Pages
+
+
+def explained(directory: Path) -> Explanation:
+    with Traces(directory) as traces:
+        return explain(Pages(traces))
+
+
+def written(directory: Path, traces: Iterable[Trace]) -> Explanation:
+    store = TraceStore(directory)
+    for trace in traces:
+        store.append(trace)
+    store.close()
+    return explained(directory)
+
+
+def titles(explanation: Explanation) -> set[str]:
+    return {finding.title for finding in explanation.findings}
+
+
+def group(directory: Path, step: int, right: Iterable[bool], row: int = 0) -> list[Trace]:
+    run = run_record(directory)
+    return [
+        order(Origin(row=row, sample=sample, step=step, uid=f"{step}-{row}"), run, is_right=is_right)
+        for sample, is_right in enumerate(right)
+    ]
+
+
+def test_a_held_out_error_leads_to_the_tokens_that_training_pushed_down(tmp_path: Path) -> None:
+    training(tmp_path)
+    low = next(each for each in explained(tmp_path).findings if each.title.startswith("Low reward"))
+    assert low.title == "Low reward: track returned an error" and "2 of 3 held-out trajectories of step 4" in low.detail
+    held_out, in_training = low.groups
+    assert {each.id for each in held_out.examples} == {"held-out-4-1-0", "held-out-4-2-0"}
+    assert all("only shipped orders can be tracked" in each.note for each in held_out.examples)
+    assert in_training.total == 12 and len(in_training.examples) == 3
+    for each in in_training.examples:
+        assert [token.text for token in each.tokens] == ["t"] and each.view["token"] == each.tokens[0].index
+        assert each.tokens[0].advantage == -1.0 and each.tokens[0].push == pytest.approx(-(1 - 0.4966), abs=1e-3)
+
+
+def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
+    traces = [trace for step in (1, 2, 3, 4) for trace in group(tmp_path, step, [True, False, True, True])]
+    for number, trace in enumerate(traces):
+        trace.reward.parts = {"done": trace.reward.score}  # pyright: ignore[reportOptionalMemberAccess]
+        trace.response_ids[0] = 1000 + number  # no copies
+    found = written(tmp_path, traces)
+    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 9
+
+
+def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) -> None:
+    traces = group(tmp_path, 1, [False, False, True, True]) + group(tmp_path, 2, [False, False, False])
+    assert "A tool that fails for everybody: track" in titles(written(tmp_path, traces))
+
+
+def test_a_part_that_is_always_lowest_is_stuck(tmp_path: Path) -> None:
+    found = written(tmp_path, group(tmp_path, 1, [True, False]))
+    assert "Reward stuck in one part: polite" in titles(found)
+    assert "Reward stuck in one part: done" not in titles(found)
+
+
+def test_groups_with_one_reward_have_no_spread(tmp_path: Path) -> None:
+    found = written(tmp_path, group(tmp_path, 1, [True] * 3) + group(tmp_path, 1, [True, False], row=1))
+    (flat,) = [each for each in found.findings if each.title == "Groups without spread"]
+    assert "1 of 2 groups have one reward only (1 the full one)" in flat.detail
+    assert flat.groups[0].examples[0].id.startswith("train-1-0")
+
+
+def test_truncated_and_withdrawn_trajectories_are_counted(tmp_path: Path) -> None:
+    traces = group(tmp_path, 1, [True] * 4)
+    traces[0].stop_reason = StopReason.TOKEN_LIMIT
+    traces[1].fail("server_unavailable", "gone\x1b[2J")
+    found = written(tmp_path, traces)
+    details = {each.title: each.detail for each in found.findings}
+    assert details["Truncation"] == "1 of 3 trajectories were cut: token_limit 1."
+    assert "server_unavailable 1" in details["Withdrawn trajectories"]
+
+
+def test_thinking_that_grows_is_noticed(tmp_path: Path) -> None:
+    traces = [trace for step in range(1, 9) for trace in group(tmp_path, step, [True, False])]
+    for trace in traces:
+        span = next(span for span in trace.spans if span.kind == "thinking")
+        extra = 30 * trace.origin.step
+        span.end += extra
+        for later in trace.spans[trace.spans.index(span) + 1 :]:
+            later.start, later.end = later.start + extra, later.end + extra
+        trace.response_ids[:0], trace.loss_mask[:0], trace.logprobs[:0] = [65] * extra, [1] * extra, [-1.0] * extra
+    assert "Thinking that grows" in titles(written(tmp_path, traces))
+
+
+def test_prompts_near_the_recorded_limit_are_noticed(tmp_path: Path) -> None:
+    run = run_record(tmp_path, prompt_length=16)
+    traces = [order(Origin(row=row, step=1), run, is_right=True) for row in range(2)]
+    assert "Prompts near their limit" in titles(written(tmp_path, traces))
+
+
+def test_copies_and_drift_are_found_in_records(tmp_path: Path) -> None:
+    traces = group(tmp_path, 1, [False, False, True])
+    traces[1].turns[0].tools[0].text = "shipped"
+    found = {each.title: each for each in written(tmp_path, traces).findings}
+    assert "2 of 3 trajectories" in found["Siblings that are copies"].detail
+    assert "shop/look" in found["Drift"].detail and "shipped" in found["Drift"].detail
+
+
+def test_several_runs_are_explained_apart(tmp_path: Path) -> None:
+    training(tmp_path / "one")
+    training(tmp_path / "two")
+    low = [each for each in explained(tmp_path).findings if each.title.startswith("Low reward")]
+    assert [each.scope for each in low] == ["one · shop", "two · shop"]
+
+
+def test_the_terminal_shows_it_with_commands_and_no_hidden_characters(tmp_path: Path) -> None:
+    training(tmp_path / "run")
+    hostile(tmp_path / "hostile")
+    done = CliRunner().invoke(app, ["explain", str(tmp_path)], standalone_mode=False)
+    assert done.exception is None and done.return_value == 1
+    assert "track returned an error" in done.stdout and "pushed down most: t (probability 0.50" in done.stdout
+    assert "mcp-rollout trace show" in done.stdout
+    assert not {"\x1b", "\u202e", "\x00", "\u200b"} & set(done.stdout)
+
+
+def test_trained_numbers_of_another_step_are_found(tmp_path: Path) -> None:
+    traces = group(tmp_path, 1, [True, False])
+    write_trained(tmp_path, 3, [trained(trace) for trace in traces])  # an asynchronous trainer took them later
+    found = written(tmp_path, traces)
+    low = next(each for each in found.findings if each.title.startswith("Low reward"))
+    assert low.groups[0].title.startswith("training")
+    with Traces(tmp_path) as traces_read:
+        (own,) = Pages(traces_read).trajectory("train-1-0-1")["group"][1:]
+    assert own["advantage"] == -1.0

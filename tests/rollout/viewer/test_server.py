@@ -1,0 +1,129 @@
+"""The server answers its own page on this machine only, and writes nothing but the index."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import viewing
+from viewed_traces import hostile, training
+
+from rollout.viewer.assets import PAGE, content
+from rollout.viewer.server import listen
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("traces")
+    training(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def port(directory: Path) -> Iterator[int]:
+    with viewing(directory) as address:
+        yield int(address.rstrip("/").rsplit(":", 1)[1])
+
+
+def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        sent = {"Host": f"localhost:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, headers=sent)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def test_the_page_its_files_and_its_values_are_served(port: int) -> None:
+    status, headers, body = ask(port, "/")
+    assert status == 200 and body == PAGE.encode()
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "script-src 'self'" in policy
+    for name in re.findall(r"assets/([\w.]+)", PAGE):
+        status, headers, body = ask(port, f"/assets/{name}")
+        assert status == 200 and headers["x-content-type-options"] == "nosniff" and body
+    status, _, body = ask(port, "/api/list?split=train&step_from=4")
+    assert status == 200 and json.loads(body)["total"] == 8
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "headers", "status"),
+    [
+        ("/", "GET", {"Host": "evil.example"}, 403),
+        ("/", "GET", {"Host": "localhost.evil.example:80"}, 403),
+        ("/", "GET", {"Host": ""}, 403),
+        ("/", "GET", {"Host": "[::1]:80"}, 200),
+        ("/api/state", "GET", {"Origin": "http://evil.example"}, 403),
+        ("/api/state", "GET", {"Origin": "null"}, 403),
+        ("/api/state", "GET", {"Origin": "http://localhost:1"}, 403),
+        ("/api/state", "GET", {"Sec_Fetch_Site": "cross-site"}, 403),
+        ("/api/state", "GET", {"Sec_Fetch_Site": "same-site"}, 403),
+        ("/api/state", "GET", {"Sec_Fetch_Site": "same-origin"}, 200),
+        ("/api/state", "POST", {}, 405),
+        ("/api/state", "OPTIONS", {}, 405),
+        ("/assets/../server.py", "GET", {}, 404),
+        ("/assets/%2e%2e%2fserver.py", "GET", {}, 404),
+        ("/api/nothing", "GET", {}, 400),
+        ("/api/list?where=x", "GET", {}, 400),
+        ("/api/list?where=1;DROP+TABLE+files", "GET", {}, 400),
+        ("/api/tokens?id=nothing", "GET", {}, 404),
+    ],
+)
+def test_other_requests_are_refused(port: int, path: str, method: str, headers: dict[str, str], status: int) -> None:
+    assert ask(port, path, method, **headers)[0] == status
+
+
+def test_it_listens_on_the_loopback_interface_only() -> None:
+    listening = listen(0)
+    assert listening.getsockname()[0] == "127.0.0.1"
+    listening.close()
+
+
+def test_only_the_index_is_written(directory: Path, port: int) -> None:
+    def files() -> dict[str, bytes]:
+        paths = (path for path in directory.rglob("*") if path.is_file() and ".index." not in path.name)
+        return {str(path): path.read_bytes() for path in paths}
+
+    before = files()
+    for path in ("/api/state", "/api/runs", "/api/list", "/api/trajectory?id=train-1-0-0", "/api/explain"):
+        assert ask(port, path)[0] == 200
+    assert files() == before
+
+
+def test_a_query_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gateway.errors import ConfigError
+    from rollout.trace.reader import Traces
+
+    training(tmp_path, steps=1)
+    endless = "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n)"
+    with Traces(tmp_path) as traces:
+        other = traces.beside(query_timeout_s=0.2)
+        with pytest.raises(ConfigError, match="interrupted"):
+            other.count(endless)
+        assert other.count("TRUE") == traces.count()
+        other.close()
+
+
+def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
+    training(tmp_path / "one", steps=1)
+    with viewing(tmp_path) as address:
+        port = int(address.rstrip("/").rsplit(":", 1)[1])
+
+        def count() -> int:
+            return json.loads(ask(port, "/api/state")[2])["count"]
+
+        while count() < 14:
+            pass
+        hostile(tmp_path / "two")
+        while count() < 15:
+            pass
+
+
+def test_what_a_page_loads_is_below_400_kb() -> None:
+    assert sum(len(text.encode()) for text, _ in content().values()) + len(PAGE) < 400_000
