@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transfer_queue as tq
@@ -76,7 +76,7 @@ def read(batch: tq.KVBatchMeta, settings: AdvantagesConfig) -> Batch:
         session, _, output = key.rpartition("_")
         if session not in numbers:
             numbers[session] = len(numbers)
-            of_trajectory: dict[str, Any] = getattr(column, "data", column)
+            of_trajectory = cast("dict[str, Any]", getattr(column, "data", column))
             trajectories.append({"uid": key.rsplit("_", 2)[0], **of_trajectory})
         is_last = int(output) == last[session]
         samples.append(Sample(row=rows[key], trajectory=numbers[session], is_last=is_last, turns=turns))
