@@ -11,6 +11,7 @@ from pydantic import Field
 from gateway.config.models import validate
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingContext
+from rollout.environment.strategy_config import Strategy
 from rollout.loop.limits import Limits
 from rollout.training.settings import TrainingSettings
 
@@ -72,6 +73,10 @@ class Settings(TrainingSettings):
 
     def check_rows(self, environment: Environment) -> None:
         """Raises ConfigError where a trajectory can have several rows, and AReaL would take them for siblings."""
+        if environment.strategy.use is not Strategy.CHAIN:
+            problem = f"{environment.strategy.use} is for verl: AReaL rolls out chains"
+            remedy = f"set {self.key}.strategy.use=chain"
+            raise ConfigError(problem, file=environment.file or None, key="strategy.use", remedy=remedy)
         if not self.normalise_rewards and environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
             problem = "drop_previous makes several rows of a trajectory, which AReaL's reward_norm takes for siblings"
             remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep the thinking"

@@ -121,7 +121,7 @@ class MCPWorkflow(RolloutWorkflow):
 
         await roll_out(
             trace,
-            environment=running.environment,
+            environment=running.environment.as_chain,
             gateway=running.gateway,
             policy_for=policy_for,
             tokens=PROCESS.tokens(self._model, self._settings),

@@ -41,8 +41,8 @@ class LazyCommands(TyperGroup):
         return name, typer.main.get_command(module.app), rest
 
 
-def exit_with(status: int) -> None:
-    """End the program with the exit status that the command returned."""
+def exit_with(status: int, **_: object) -> None:
+    """End the program with the exit status that the command returned; the program's own options are given, too."""
     raise typer.Exit(status)
 
 

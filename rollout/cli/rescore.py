@@ -18,6 +18,8 @@ from rollout.cli.options import AsJson, EnvironmentName, EnvironmentsDir, TraceD
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.rescore import LiveScore, Rescored, rescore
+from rollout.loop.reward import check_reward
+from rollout.loop.rubric import DIRECTORY
 from rollout.trace.reader import Traces
 from rollout.trace.run_record import read_run_records
 from rollout.trace.store import TraceStore, read_traces
@@ -39,7 +41,7 @@ def command(
         typer.Option(metavar="FILE", help="A cassette of the traces: the servers replay its calls and score again."),
     ] = None,
     where: Where = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time, with --cassette.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
@@ -49,6 +51,7 @@ def command(
     of the server is the recorded one. Exit status 1 where a trajectory could not be scored again.
     """
     made = load_environment(environment, environments_dir)
+    check_reward(made)
     out = out or directory.with_name(f"{directory.name}-rescored")
     if out.resolve().is_relative_to(directory.resolve()):
         raise ConfigError("is within the directory of the traces", file=out, key="--out", remedy="name another")
@@ -78,7 +81,8 @@ async def _rescore(
             read_run_records(directory),
             store,
             judged=live,
-            concurrency=1 if live is None else concurrency,
+            judgements=directory / DIRECTORY,
+            concurrency=concurrency,
             finished=lambda: progress.advance(bar),
         )
         if live is not None:

@@ -73,7 +73,8 @@ def _recorded(options: EngineOptions) -> Generator[Engine]:
         recorded = RecordedTraces(traces)
         records = read_run_records(traces.directory).values()
         make_tokens: Callable[[], TokenBuilder] = ByteTokens
-        is_text = set(recorded.engines) <= {*WITHOUT_MODEL} or {each.token_ids for each in records} == {TokenIds.BYTES}
+        is_scripted = set(recorded.engines) <= {*WITHOUT_MODEL}
+        is_text = is_scripted or {each.token_ids for each in records} == {TokenIds.BYTES}
         if not is_text:
             own = _load_tokens(options, [record.model.get("path") for record in records])
             make_tokens = partial(copy.copy, own)
@@ -84,6 +85,7 @@ def _recorded(options: EngineOptions) -> Generator[Engine]:
             notes=[],
             recorded=recorded,
             token_ids=TokenIds.BYTES if is_text else TokenIds.MODEL,
+            is_chat=is_text and not is_scripted,
             make_tokens=make_tokens,
         )
 

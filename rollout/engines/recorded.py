@@ -179,6 +179,8 @@ class RecordedEngine:
     notes: list[str]
     recorded: RecordedTraces
     token_ids: TokenIds
+    is_chat: bool
+    """Whether a chat API or a function gave text: its lengths are bytes, without limits in tokens."""
     make_tokens: Callable[[], TokenBuilder]
 
     def tokens(self) -> TokenBuilder:

@@ -46,8 +46,6 @@ class Origin(BaseModel):
         found: dict[str, str | int | bool] = {"sample": self.sample, "attempt": self.attempt}
         if self.step >= 0:
             found |= {"step": self.step, "validate": self.validate_}
-        if self.branched_at is not None:
-            found["branched_at"] = self.branched_at
         return found
 
 

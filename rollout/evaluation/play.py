@@ -13,6 +13,7 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.engines.chat import BUDGET, ChatEngine
 from rollout.engines.engine import Engine
+from rollout.engines.recorded import RecordedEngine
 from rollout.environment.config import Environment
 from rollout.environment.strategy_config import Strategy
 from rollout.environment.task import Origin, Task
@@ -78,7 +79,7 @@ def lengths_for(engine: Engine, *, response_tokens: int | None, tokens_per_turn:
         response_tokens: None for `DEFAULT_RESPONSE_TOKENS`, or what the engine's context has room for if that is less.
         tokens_per_turn: for an engine that gives text only this is the engine's own limit, and none of the run.
     """
-    if isinstance(engine, ChatEngine):
+    if isinstance(engine, ChatEngine) or (isinstance(engine, RecordedEngine) and engine.is_chat):
         return Lengths(response_tokens=response_tokens or BUDGET, are_bytes=True)
     most = min(DEFAULT_RESPONSE_TOKENS, engine.context_tokens or DEFAULT_RESPONSE_TOKENS)
     return Lengths(
@@ -140,12 +141,13 @@ async def play_all(
 
     async def player() -> None:
         for job in todo:
-
-            async def policy_for(session: Session, job: Job = job) -> Policy:
-                return await engine.policy(session, job.environment, job.task, job.origin)
-
             trace = Trace.begin(uuid4().hex, job.task, job.origin)
             trace.run = runs.get(job.environment.name, "")
+
+            async def policy_for(session: Session, job: Job = job, trace: Trace = trace) -> Policy:
+                # The trace's own origin: a leaf of a tree that diverged begins again as another attempt.
+                return await engine.policy(session, job.environment, job.task, trace.origin)
+
             await roll_out(
                 trace,
                 environment=job.environment,

@@ -24,7 +24,6 @@ from rollout.environment.filter_config import FilterAction, FiltersConfig
 from rollout.environment.reward_config import Component, RewardConfig
 from rollout.errors import RewardError
 from rollout.loop.reward import Judged, judge, own_parts, weigh
-from rollout.loop.rubric import DIRECTORY
 from rollout.trace.events import MarkKind
 from rollout.trace.outcome import ROUNDING
 from rollout.trace.record import Reward, Trace
@@ -68,6 +67,7 @@ async def rescore(
     records: Mapping[str, RunRecord],
     store: TraceStore,
     *,
+    judgements: Path,
     judged: Judge | None = None,
     concurrency: int = 8,
     finished: Callable[[], None] = lambda: None,
@@ -76,6 +76,7 @@ async def rescore(
 
     Args:
         records: run records of the traces, by name.
+        judgements: the directory of a rubric's judgements; the same conversation is not judged again.
         judged: gives the server's score now; None takes the recorded one.
         finished: called after each trace.
     """
@@ -86,7 +87,7 @@ async def rescore(
         for trace in todo:
             try:
                 record = records.get(trace.run)
-                reward = await _reward(trace, environment, record, judged, store.directory / DIRECTORY)
+                reward = await _reward(trace, environment, record, judged, judgements)
             except (NotRescored, ConfigError, GatewayError, RewardError) as error:
                 total.not_done.setdefault(str(error), []).append(trace.id)
             else:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel, Field
 
+from rollout.errors import Diverged
 from rollout.trace.record import Trace, Turn
 
 WINDOW_S = 10.0
@@ -118,8 +119,11 @@ class Progress:
             return
         _, counted = self._running.pop(trace.id)
         self._add(trace.turns[counted:])
-        self._total.finished += 1
-        if trace.failure is not None:
+        # A branch that its parent's replay diverged from is played again, under the same sample.
+        begins_again = trace.failure is not None and trace.failure.kind == Diverged.code
+        self._total.finished += not begins_again
+        self._total.tokens -= trace.strategy.shared_tokens  # not sampled, but taken over
+        if trace.failure is not None and not begins_again:
             self._failed[trace.failure.kind] += 1
         if trace.reward is not None:
             self._total.rewards.add(trace.reward.score)

@@ -67,7 +67,9 @@ class Settings(TrainingSettings):
         if not directory.is_dir():
             remedy = "name the directory with the environments' YAML files"
             raise ConfigError(f"no such directory: {directory}", key=f"{KEY}.environments_dir", remedy=remedy)
-        return settings.model_copy(update={"environments_dir": directory, "trace_dir": settings.trace_dir.absolute()})
+        # Workers may have another working directory.
+        paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
+        return settings.model_copy(update=paths | {"environments_dir": directory})
 
 
 def workers_per_node(config: DictConfig) -> int:

@@ -134,7 +134,9 @@ async def test_a_changed_score_of_the_server_sees_the_world_that_the_cassette_ma
         live = LiveScore(Cassette.read(path), made, gateway)
         with Traces(tmp_path / "out") as traces:
             records = read_run_records(tmp_path / "out")
-            total = await rescore(traces.traces(), made, records, TraceStore(tmp_path / "new"), judged=live)
+            total = await rescore(
+                traces.traces(), made, records, TraceStore(tmp_path / "new"), judgements=tmp_path, judged=live
+            )
     after = {trace.id: trace.reward.score for trace in read_traces(tmp_path / "new") if trace.reward}
     assert len(after) == 3 and after == {identity: before[identity] / 2 for identity in after}
     assert list(total.not_done) == ["is not in the cassette"] and total.done == 3

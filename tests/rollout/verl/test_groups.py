@@ -120,6 +120,7 @@ def test_what_is_dropped_is_reported_with_its_reason_and_its_trace() -> None:
 def test_a_batch_of_which_no_group_is_left_says_why() -> None:
     import ray
 
+    from rollout.trace.strategy import StrategyRecord
     from rollout.training.statistics import TooManyFailures, TrajectoryStatistics
     from rollout.verl.batch_statistics import statistics_collector
 
@@ -134,6 +135,10 @@ def test_a_batch_of_which_no_group_is_left_says_why() -> None:
         is_in_loss=False,
         group="lone",
         calls=(),
+        sampled_tokens=0,
+        strategy=StrategyRecord(),
+        has_branched=False,
+        path_s=0.0,
     )
     ray.get(kept.add.remote(withdrawn))
     finish({"lone": [1.0]})
