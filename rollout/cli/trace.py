@@ -65,7 +65,7 @@ def show(
         str | None, typer.Argument(metavar="[ID]", help="The trajectory's id, or an unambiguous beginning.")
     ] = None,
     row: Annotated[int | None, typer.Option(help="The trajectories of this row of the dataset.")] = None,
-    worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward.")] = False,
+    worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward, the latest of equal ones.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Those that failed.")] = False,
     where: Where = None,
     full: Annotated[bool, typer.Option("--full", help="Unfold thinking and long results.")] = False,
@@ -89,7 +89,7 @@ def show(
         if trajectory is not None:
             found = [_find(traces, trajectory)]
         else:
-            sort = ["reward"] if worst else ["row", "sample"]
+            sort = ["reward", "-step"] if worst else ["row", "sample"]
             where = " AND ".join(conditions)
             found = list(traces.entries(where=where, sort=sort, columns=_PLACE, limit=1 if worst else None))
         if not found:

@@ -54,6 +54,8 @@ def explain(directory: TraceDirectory, tokenizer: TokenizerPath = None, as_json:
     was found.
     """
     with Traces(directory) as traces:
+        if not traces.count():
+            raise ConfigError("has no trajectories", file=directory, remedy="name the directory of a run's traces")
         found = explanation_of(Pages(traces, tokenizer))
     if as_json:
         print_json(found.record())

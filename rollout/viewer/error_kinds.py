@@ -94,7 +94,7 @@ def _finding(
     groups = [scope.listed(f"{_adjective(split)} trajectories, worst first", examples, filters)]
     if split == "held-out" and scope.steps:
         same = {"split": "train", kind.filter[0]: kind.filter[1], "reward_to": f"{limit:g}"}
-        groups.append(scope.listed("the same kind in training, pushed down most", _in_training(scope, same), same))
+        groups.append(scope.listed("the same kind in late training, pushed down most", _in_training(scope, same), same))
     at = "" if step is None else f" of step {step}"
     return Finding(
         title=f"Low reward: {kind.text}",
@@ -133,7 +133,10 @@ def what_went_wrong(trace: Trace) -> tuple[str, int]:
 
 
 def _in_training(scope: Scope, filters: dict[str, str]) -> list[Example]:
-    """Training trajectories of a kind that an update pushed down most, with the tokens that it moved."""
+    """Training trajectories of a kind that an update pushed down most, with the tokens that it moved.
+
+    Chosen among the `_CANDIDATES` latest of those with the least reward, one of each group.
+    """
     where = f"{scope.condition(filters)} AND NOT withdrawn"
     found: list[tuple[float, Example]] = []
     groups: set[tuple[object, ...]] = set()
