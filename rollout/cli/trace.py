@@ -65,7 +65,7 @@ def show(
         str | None, typer.Argument(metavar="[ID]", help="The trajectory's id, or an unambiguous beginning.")
     ] = None,
     row: Annotated[int | None, typer.Option(help="The trajectories of this row of the dataset.")] = None,
-    worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward, the latest of equal ones.")] = False,
+    worst: Annotated[bool, typer.Option("--worst", help="The one of lowest reward, the latest of equals.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Those that failed.")] = False,
     where: Where = None,
     full: Annotated[bool, typer.Option("--full", help="Unfold thinking and long results.")] = False,

@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from gateway.catalogue.hidden_text import plain
+from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, TraceDirectory, print_json
 from rollout.trace.reader import Traces, check_directory
 from rollout.viewer.explain import Explanation
