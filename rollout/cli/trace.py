@@ -12,7 +12,7 @@ from rollout.cli.options import AsJson, TraceDirectory, Where, none_found, print
 from rollout.cli.trace_export import export
 from rollout.cli.trace_list import print_entries
 from rollout.cli.trace_stats import stats
-from rollout.cli.trace_view import explain, view
+from rollout.cli.trace_view import TokenizerPath, explain, view
 from rollout.cli.trace_watch import watch
 from rollout.trace.entries import COLUMNS, Entry
 from rollout.trace.journal import to_json
@@ -21,6 +21,7 @@ from rollout.trace.search import searched
 from rollout.trace.tokens import token_lines
 from rollout.trace.transcript import difference
 from rollout.trace.view import render
+from rollout.viewer.pages import Pages
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Read recorded trajectories.")
 
@@ -68,6 +69,7 @@ def show(
     worst: Annotated[bool, typer.Option("--worst", help="The one of lowest reward, the latest of equals.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Those that failed.")] = False,
     where: Where = None,
+    tokenizer: TokenizerPath = None,
     full: Annotated[bool, typer.Option("--full", help="Unfold thinking and long results.")] = False,
     tokens: Annotated[
         bool,
@@ -94,13 +96,14 @@ def show(
             found = list(traces.entries(where=where, sort=sort, columns=_PLACE, limit=1 if worst else None))
         if not found:
             raise ConfigError("no such trajectory", file=directory, remedy="see `mcp-rollout trace ls`")
-        console = Console()
+        console, pages = Console(), Pages(traces, tokenizer)
         for entry in found:
             trace = traces.read(entry)
             if as_json:
                 typer.echo(to_json(trace).decode())
             elif tokens:
-                for line in token_lines(trace, traces.trained(entry)):
+                found_texts = pages.texts(trace)
+                for line in token_lines(trace, traces.trained(entry), texts=found_texts.texts):
                     typer.echo(line)
             else:
                 # In a pipe no line is broken, so that what is shown can be searched and copied.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rollout.trace.record import Trace
 from rollout.trace.segment import Segment, SpanKind
 from rollout.trace.trained import TrainedSegment
 
-_TRAINED = ("trainer", "ratio", "advantage", "entropy")
+_TRAINED = ("trainer", "ratio", "advantage", "push", "entropy")
+"""`push` is advantage times (1 - probability), by how much the update could move the token's own logit."""
+Texts = Callable[[Sequence[int]], list[str]]
+"""Texts of ids, one for each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +39,11 @@ def tokens_of(trace: Trace) -> Iterator[Token]:
         yield from _tokens(number, segment, has_logprobs=trace.has_logprobs)
 
 
-def token_lines(trace: Trace, trained: Iterable[TrainedSegment] = ()) -> Iterator[str]:
-    """A header, and a line for each token.
+def token_lines(trace: Trace, trained: Iterable[TrainedSegment] = (), *, texts: Texts | None = None) -> Iterator[str]:
+    """A header, and a line for each token; turns are counted from 1 as in `trace show`.
 
     Args:
+        texts: the tokens' texts, as a last column in quotes; ids alone where it gives empty ones.
         trained: what a trainer computed on this trace. Of several records of a segment the last counts: a step that is
             trained again after a resume has two.
     """
@@ -51,12 +56,20 @@ def token_lines(trace: Trace, trained: Iterable[TrainedSegment] = ()) -> Iterato
     head = [*withdrawn, *(f"step {step}" for step in steps), *(f"dropped: {reason}" for reason in dropped)]
     yield " ".join([trace.id, *head])
     columns = [f"{name:>10}" for name in ("logprob", *(_TRAINED if latest else ()))]
-    yield f"{'segment':>7} {'position':>8} {'turn':>4} {'kind':<10} {'loss':>4} {'id':>8} {' '.join(columns)}"
+    last = "  text" if texts else ""
+    yield f"{'segment':>7} {'position':>8} {'turn':>4} {'kind':<10} {'loss':>4} {'id':>8} {' '.join(columns)}{last}"
+    segments = (*trace.earlier, trace)
+    # With the prompt before them: a character can begin in it.
+    shown_texts = [
+        texts([*each.prompt_ids, *each.response_ids])[len(each.prompt_ids) :] if texts else [] for each in segments
+    ]
     for token in tokens_of(trace):
         numbers = [token.logprob, *(_computed(latest.get(token.segment), token.position) if latest else ())]
-        place = f"{token.segment:>7} {token.position:>8} {token.turn:>4} {token.kind:<10}"
+        place = f"{token.segment:>7} {token.position:>8} {token.turn + 1:>4} {token.kind:<10}"
         shown = " ".join(" " * 10 if number is None else f"{number:>10.5f}" for number in numbers)
-        yield f"{place} {int(token.in_loss):>4} {token.id:>8} {shown}".rstrip()
+        text = shown_texts[token.segment][token.position] if texts else ""
+        quoted = f"  {json.dumps(text, ensure_ascii=False)}" if text else ""
+        yield f"{place} {int(token.in_loss):>4} {token.id:>8} {shown}{quoted}".rstrip()
 
 
 def _computed(trained: TrainedSegment | None, position: int) -> list[float | None]:
@@ -66,7 +79,8 @@ def _computed(trained: TrainedSegment | None, position: int) -> list[float | Non
     sampled, trainer = trained.sampled_logprobs, trained.trainer_logprobs[position]
     ratio = None if sampled is None else math.exp(trainer - sampled[position])
     entropy = None if trained.entropy is None else trained.entropy[position]
-    return [trainer, ratio, trained.advantages[position], entropy]
+    advantage = trained.advantages[position]
+    return [trainer, ratio, advantage, advantage * (1 - math.exp(min(0.0, trainer))), entropy]
 
 
 def _tokens(number: int, segment: Segment, *, has_logprobs: bool) -> Iterator[Token]:

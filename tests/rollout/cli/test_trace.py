@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,11 @@ def test_show_lists_what_the_trainer_computed_on_each_token(directory: Path) -> 
     )  # fmt: skip
     write_trained(home, 4, [trained, replace(trained, trace="another", advantages=[9.0, 0.0])])
     header, columns, first, second = trace("show", directory, "1a", "--tokens").splitlines()
-    assert header.endswith(" step 4") and columns.split()[-4:] == ["trainer", "ratio", "advantage", "entropy"]
-    assert first.split()[-4:] == ["-0.50000", "-0.25000", "1.28403", "0.50000"]  # no entropy was computed
+    assert header.endswith(" step 4") and columns.split()[-6:] == [
+        "trainer", "ratio", "advantage", "push", "entropy", "text",
+    ]  # fmt: skip
+    push = 0.5 * (1 - exp(-0.25))
+    assert first.split()[-5:] == ["-0.50000", "-0.25000", "1.28403", "0.50000", f"{push:.5f}"]  # no entropy, no text
     assert second.split()[-1] == "-1.50000"
 
 
@@ -108,8 +112,8 @@ def test_export_takes_along_what_the_trainer_computed(directory: Path, tmp_path:
 def test_show_lists_tokens(directory: Path) -> None:
     lines = trace("show", directory, "3a", "--tokens").splitlines()
     assert [line.split() for line in lines[2:]] == [
-        ["0", "0", "0", "thinking", "1", "3", "-0.50000"],
-        ["0", "1", "0", "completion", "1", "4", "-1.50000"],
+        ["0", "0", "1", "thinking", "1", "3", "-0.50000"],
+        ["0", "1", "1", "completion", "1", "4", "-1.50000"],
     ]
 
 
