@@ -23,7 +23,7 @@ def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions:
 def test_a_worker_without_a_part_is_refused(workers: int, key: str) -> None:
     from rollout.training.settings import share
 
-    with pytest.raises(ConfigError, match=f"environment.yaml: {key}: .* {workers} agent-loop workers") as refused:
+    with pytest.raises(ConfigError, match=f"environment.yaml: {key}: .* {workers} workers") as refused:
         share(GatewayConfig.model_validate({"servers": {"world": PROCESS}}), workers, file="environment.yaml")
     assert f"at least {workers}" in refused.value.remedy
 
