@@ -1,7 +1,7 @@
 """The trajectories of one row as a tree: roots begin as chains, and the others branch off their turns.
 
 A branch waits for its branching point without a lease and without asking for one, so a root always finds the slots that
-it would find in a group of chains. Whoever plays a trajectory calls `leave` when it ends in any way, and a branch whose
+it would find in a group of chains. The caller of a trajectory calls `leave` when it ends in any way, and a branch whose
 roots have all left without a turn to branch at becomes a chain: no branch waits for a trajectory that is not there.
 """
 
