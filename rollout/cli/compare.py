@@ -37,9 +37,9 @@ def compare_runs(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Compare two runs over the rows that both played, in each environment: B minus A, with 95% intervals.
+    """Compare two runs over the rows that both played.
 
-    Refuses runs with another reward, other tools or no common row.
+    Reports B minus A with 95% intervals, for each environment. Refuses runs with another reward, other tools or no common row.
     """
     with Traces(a) as before, Traces(b) as after:
         rows_a, runs_a = _read(before, where, where_a)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -52,6 +54,13 @@ class BrevityConfig(Section):
         return self
 
 
+def _refuse_taken(names: Iterable[str]) -> None:
+    """Raises ValueError for names of components, and for those that verl's validation or our metrics use."""
+    reserved = {"reward", "acc", *Component}
+    if taken := [name for name in names if name in reserved or name.startswith("mcp_")]:
+        raise ValueError(f"{', '.join(taken)}: taken, choose another name")
+
+
 class RubricConfig(Section):
     """Criteria by which a model judges a trajectory. Each is a component in [0, 1]."""
 
@@ -65,6 +74,12 @@ class RubricConfig(Section):
     """Of the judging model; above 0 where there are several votes."""
     transcript_chars: int = Field(default=60_000, ge=1000)
     """Most characters of the conversation that the model reads; what is in the middle of a longer one is left out."""
+
+    @field_validator("criteria")
+    @classmethod
+    def _names_are_free(cls, criteria: dict[str, str]) -> dict[str, str]:
+        _refuse_taken(criteria)
+        return criteria
 
     @model_validator(mode="after")
     def _votes_differ(self) -> RubricConfig:
@@ -96,13 +111,17 @@ class RewardConfig(Section):
     rubric: RubricConfig | None = None
     """What a model judges."""
 
+    @field_validator("parts", "functions")
+    @classmethod
+    def _names_are_free(cls, names: Any) -> Any:
+        _refuse_taken(names)
+        return names
+
     @model_validator(mode="after")
-    def _names_are_free(self) -> RewardConfig:
-        reserved = {"reward", "acc", *Component}  # the first two by verl's validation
+    def _names_are_unique(self) -> RewardConfig:
         own = [*self.parts, *self.named]
-        taken = [name for name in own if name in reserved or name.startswith("mcp_") or own.count(name) > 1]
-        if taken:
-            raise ValueError(f"{', '.join(dict.fromkeys(taken))}: taken, choose another name")
+        if twice := [name for name in dict.fromkeys(own) if own.count(name) > 1]:
+            raise ValueError(f"{', '.join(twice)}: taken, choose another name")
         return self
 
     @field_validator("answer_pattern")
