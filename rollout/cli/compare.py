@@ -39,7 +39,8 @@ def compare_runs(
 ) -> int:
     """Compare two runs over the rows that both played.
 
-    Reports B minus A with 95% intervals, for each environment. Refuses runs with another reward, other tools or no common row.
+    Reports B minus A with 95% intervals, for each environment. Refuses runs with another reward, other tools or no
+    common row.
     """
     with Traces(a) as before, Traces(b) as after:
         rows_a, runs_a = _read(before, where, where_a)

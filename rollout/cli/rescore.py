@@ -45,9 +45,9 @@ def command(
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
-    """Score stored trajectories again, with the environment's `reward` and `filters` as they are now.
+    """Score recorded trajectories again, under a changed reward.
 
-    The new traces have the new reward and are otherwise as they were; the old ones stay. Without --cassette the score
+    The environment's `reward` and `filters` apply as they are now. The new traces have the new reward and are otherwise as they were; the old ones stay. Without --cassette the score
     of the server is the recorded one. Exit status 1 where a trajectory could not be scored again.
     """
     made = load_environment(environment, environments_dir)

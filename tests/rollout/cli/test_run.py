@@ -136,7 +136,7 @@ def test_an_interrupted_run_says_what_it_kept_and_how_to_go_on(tmp_path: Path) -
         (["calculator", "--engine", "none", "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (
             ["calculator", "--engine", "expart"],
-            "none, recorded:DIR, a model's directory, or a server's http://",
+            "none, recorded:DIR, a model's directory, the http:// address",
         ),
     ],
 )
