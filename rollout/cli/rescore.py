@@ -47,8 +47,9 @@ def command(
 ) -> int:
     """Score recorded trajectories again, under a changed reward.
 
-    The environment's `reward` and `filters` apply as they are now. The new traces have the new reward and are otherwise as they were; the old ones stay. Without --cassette the score
-    of the server is the recorded one. Exit status 1 where a trajectory could not be scored again.
+    The environment's `reward` and `filters` apply as they are now. The new traces have the new reward and are otherwise
+    as they were; the old ones stay. Without --cassette the score of the server is the recorded one. Exit status 1 where
+    a trajectory could not be scored again.
     """
     made = load_environment(environment, environments_dir)
     check_reward(made)

@@ -180,7 +180,7 @@ async def test_an_engine_that_cannot_play_is_refused_at_the_start_with_a_remedy(
         assert "--tool-format: no tool format 'x'" in await refused(address, tokenizer=str(model), tool_format="x")
         assert "neither an SGLang server" in await refused(f"{address}/nothing/here")
     assert "nothing answers at" in await refused(address)
-    assert "a model's directory, or a server's http:// address" in await refused("experrt")
+    assert "a model's directory, the http:// address of a server" in await refused("experrt")
     assert "no model directory" in await refused(str(tmp_path)) or "no tokenizer" in await refused(str(tmp_path))
     assert "--tokenizer: no such directory: /no/where" in await refused(str(model), tokenizer="/no/where")
     assert "--engine: no such directory: /no/where" in await refused("/no/where")

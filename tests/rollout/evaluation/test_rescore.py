@@ -111,7 +111,7 @@ async def test_a_changed_score_of_the_server_sees_the_world_that_the_cassette_ma
     played: list[Trace] = []
     async with Gateway(made, connect=lambda *_: old, name="test", record=recorder) as gateway:
         options = EngineOptions(engine="random")
-        run = store.describe(evaluation_record(made, gateway, options, "random", {}))
+        run = store.describe(evaluation_record(made, gateway, options, WithoutModel("random"), {}))
         await play_all(
             [Job(made, row, Origin(sample=sample)) for sample in range(4)],
             gateways={"test": gateway},

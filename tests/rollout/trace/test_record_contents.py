@@ -14,6 +14,7 @@ from worlds import environment, opened, play, saying
 
 from gateway.types import SERVER_TIME_META, ToolResult
 from rollout.engines.engine import EngineOptions
+from rollout.engines.scripted import WithoutModel
 from rollout.environment.config import load_environment
 from rollout.evaluation.run_record import evaluation_record
 from rollout.formats import hermes
@@ -106,7 +107,7 @@ async def test_a_run_record_has_what_trajectories_share(tmp_path: Path) -> None:
     made = environment({"clock": server()}, file=loaded.file)
     options = EngineOptions(engine="expert")
     async with opened(made, {"clock": server()}) as gateway:
-        written = evaluation_record(made, gateway, options, "expert", {"split": "test"})
+        written = evaluation_record(made, gateway, options, WithoutModel("expert"), {"split": "test"})
     name = write_run_record(tmp_path, written)
     found = read_run_records(tmp_path)[name]
     assert found == written and found.kind == "evaluation" and found.engine == "expert"
