@@ -92,7 +92,7 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (event.key === "Escape" && event.target.closest("input, select")) return event.target.blur();
-    if (event.target.closest("input, select, textarea, dialog")) return;
+    if (event.target.closest("input, select, textarea, dialog[open]")) return;
     if (event.key === "Enter" && event.target.closest("a, button, summary")) return;
     const linked = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
     const action = linked ? () => linked.click() : ACTIONS[event.key];
