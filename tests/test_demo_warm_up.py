@@ -120,6 +120,26 @@ def test_a_variant_has_other_values_and_the_same_decision() -> None:
     assert min(days) >= "2026-05-01", "no invented day may be one of the tasks'"
 
 
+def test_a_variant_may_have_other_details_of_a_changed_order() -> None:
+    """Those of the tests are unknown words, and what the assistant says after a change must not depend on them."""
+    from demo_experiment.variation import Piece, vary
+
+    changed = (
+        '{"order_id":"W123","user_id":"ada_lovelace_65","status":"cancelled","options":{"size":"small","colour":"rust"},'
+        '"address":{"street":"93 Orchard Avenue","city":"Granby","state":"CO"}}'
+    )
+    pieces = [Piece("Cancel it.<|im_end|>\n", False), Piece(changed, False), Piece("Your order is cancelled.", True)]
+    variants = [json.loads(vary(pieces, ["W500"], random.Random(seed))[1].text) for seed in range(30)]
+    for of in (
+        lambda order: order["user_id"],
+        lambda order: (*order["options"], *order["options"].values()),
+        lambda order: order["address"]["street"],
+        lambda order: order["address"]["city"],
+    ):
+        assert len({of(variant) for variant in variants}) > 5
+    assert {(variant["status"], variant["address"]["state"]) for variant in variants} == {("cancelled", "CO")}
+
+
 def test_excerpts_are_what_was_copied_from_with_as_many_days_as_numbers() -> None:
     from demo_experiment.variation import Piece, excerpts, exchange_values
 
