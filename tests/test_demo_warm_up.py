@@ -83,12 +83,24 @@ def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, mo
 
     again = Path(shutil.copytree(model, tmp_path / "again"))
     losses: list[float] = []
-    options = WarmUp(steps=30, batch_size=3)
+    options = WarmUp(steps=30, rounds=1, batch_size=3)
     last = warm_up(model, rows, options, progress=lambda _step, loss: losses.append(loss))
     assert len(losses) == 30 and losses[-1] == last < losses[0] / 2
     assert warm_up(again, rows, options) == last
     trained, repeated = weights(model), weights(again)
     assert all(torch.equal(trained[name], repeated[name]) for name in trained)
+
+
+@pytest.mark.parametrize(("good_loss", "rounds"), [(100.0, 1), (0.0, 2)])
+def test_a_model_that_imitates_the_expert_well_enough_gets_no_further_round(
+    rows: Path, model: Path, good_loss: float, rounds: int
+) -> None:
+    from demo_experiment.warm_up import WarmUp, warm_up
+
+    steps: list[int] = []
+    options = WarmUp(steps=2, rounds=2, good_loss=good_loss, batch_size=3)
+    warm_up(model, rows, options, progress=lambda step, _loss: steps.append(step))
+    assert steps == [1, 2] * rounds
 
 
 def test_too_few_rows_for_a_batch_are_refused(rows: Path, model: Path) -> None:
