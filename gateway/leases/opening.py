@@ -33,7 +33,7 @@ _CLOSING_SPARE_S = 5.0
 
 
 class Openings:
-    """Entered and left by one task; what it opens lives in tasks of its own until it is left.
+    """Entered and left by one task; what it opens lives in separate tasks until it is left.
 
     Raises, on entry:
         ConfigError: directories of leases cannot be made, or are asked for where they cannot be.

@@ -110,7 +110,7 @@ class Bundle:
 
 
 class BundlePool:
-    """A bundle of its own for every session, from a stock of warm ones where there is any.
+    """A separate bundle for every session, from a stock of warm ones where there is any.
 
     Args:
         servers: Whose connections make a bundle.

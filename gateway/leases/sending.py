@@ -60,7 +60,7 @@ class Sending:
         self._failed.add(server)
 
     def used_up(self, server: str) -> str:
-        """Why a server was ended for what this trajectory used up, in a process of its own; empty otherwise."""
+        """Why a server was ended for what this trajectory used up, in its own process; empty otherwise."""
         return self.connections[server].exhausted if server in self._exclusive else ""
 
     def check_tools(self) -> None:
