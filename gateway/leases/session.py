@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -18,12 +17,14 @@ from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
 from gateway.connection.in_flight import Answerer, InFlightCall, Question
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.leases.harness_answers import known_arguments, structured_answer
 from gateway.leases.sending import Sending
 from gateway.schemas.arguments import encodable, prepare
 from gateway.schemas.check import check_value
 from gateway.types import REWARD_META, CallFault, RequestKind, Role, ServerEvents, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
+    from gateway.connection.any_connection import AnyConnection
     from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ class Session:
     _config: GatewayConfig
     _harness: Mapping[tuple[Role, str], ToolDefinition]
     _sending: Sending
-    _wait_for_changes: Callable[[Collection[Connection]], Awaitable[None]]
+    _wait_for_changes: Callable[[Collection[AnyConnection]], Awaitable[None]]
     _warned: set[str]
     """Servers that a warning was logged for; shared by the gateway's sessions."""
     _sampling: Answerer | None = None
@@ -86,8 +87,8 @@ class Session:
         return self._sending.healthy(servers)
 
     def connection(self, server: str) -> Connection:
-        """The session's connection to `server`, for programs that examine servers themselves."""
-        return self._sending.connections[server]
+        """The session's connection to `server`, for programs that examine servers of this gateway themselves."""
+        return cast("Connection", self._sending.connections[server])
 
     @property
     def sending(self) -> Sending:
@@ -153,13 +154,13 @@ class Session:
         tool = self._harness.get((role, server))
         if tool is None:
             raise HarnessError(f"has no {role} tool", server=server, role=role)
-        known = {**encodable(_known_arguments(tool, arguments)), **self._fixed(tool)}
+        known = {**encodable(known_arguments(tool, arguments)), **self._fixed(tool)}
         result = await self._send(tool, known, timeout_s=self._timeout_s(role, server))
         if result.is_error:
             self._sending.mark_failed(server)
             problem = f"{role} was refused: {result.text[:500]}"
             raise HarnessError(problem, server=server, tool=tool.name, role=role, refused=True)
-        structured = _structured_answer(result)
+        structured = structured_answer(result)
         if structured is None and role not in _WITHOUT_ANSWER:
             self._sending.mark_failed(server)
             raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name, role=role)
@@ -172,12 +173,26 @@ class Session:
             KeyError: this session has no such tool.
             GatewayError: the world broke.
         """
+        return await self.send(self.all_tools[server, name], arguments)
+
+    @property
+    def all_tools(self) -> Mapping[tuple[str, str], ToolDefinition]:
+        """By server and the server's own name: what the policy may call, now or later, and the harness's tools."""
         known = (*self.tools.values(), *self.later_tools.values(), *self._harness.values())
-        tool = next((tool for tool in known if (tool.server, tool.name) == (server, name)), None)
-        if tool is None:
-            raise KeyError(f"{server}/{name}")
-        timeout_s = self._timeout_s(tool.role, server)
-        return await self._send(tool, arguments, timeout_s=timeout_s)
+        return {(tool.server, tool.name): tool for tool in known}
+
+    async def send(
+        self, tool: ToolDefinition, arguments: Mapping[str, Any], events: ServerEvents | None = None
+    ) -> ToolResult:
+        """Send a call with exactly these arguments.
+
+        Args:
+            events: Takes what the server asks and reports within it; by default `drain_server_events` has it.
+
+        Raises:
+            GatewayError: the world broke.
+        """
+        return await self._send(tool, arguments, timeout_s=self._timeout_s(tool.role, tool.server), events=events)
 
     async def reset(self, task: str) -> None:
         """Reset every server that can be reset, concurrently. Raises `GatewayError`."""
@@ -247,11 +262,18 @@ class Session:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 
-    async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
-        in_flight = partial(self._in_flight, tool)
+    async def _send(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        events: ServerEvents | None = None,
+    ) -> ToolResult:
+        in_flight = partial(self._in_flight, tool, events)
         return await self._sending.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
 
-    def _in_flight(self, tool: ToolDefinition) -> InFlightCall:
+    def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None) -> InFlightCall:
         # The tool that answers for the user cannot ask the user itself.
         withheld = RequestKind.ELICITATION if tool.role is Role.ELICIT else None
         return InFlightCall(
@@ -260,7 +282,7 @@ class Session:
             trajectory=self.trajectory,
             answerers={kind: answerer for kind, answerer in self._answerers.items() if kind is not withheld},
             most_requests=self._config.max_requests_per_call,
-            events=self._events,
+            events=self._events if events is None else events,
             log_level=self._config.servers[tool.server].log_level,
             nested=withheld is not None,
         )
@@ -287,25 +309,3 @@ class Session:
         if faults := check_value(schema, content, subject=f"{server}/elicit"):
             raise HarnessError(f"elicit's answer does not fit the schema: {'; '.join(faults)}", server=server)
         return {"action": action, "content": content}
-
-
-def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties = tool.input_schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return arguments
-    return {name: value for name, value in arguments.items() if name in properties}
-
-
-def _structured_answer(result: ToolResult) -> Mapping[str, Any] | None:
-    structured: Any = result.structured
-    if structured is None:
-        try:
-            structured = json.loads(result.text)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(structured, Mapping):
-        return None
-    answer = cast("Mapping[str, Any]", structured)
-    # Servers with untyped return values put the object under `result`.
-    inner = answer.get("result")
-    return cast("Mapping[str, Any]", inner) if len(answer) == 1 and isinstance(inner, Mapping) else answer
