@@ -198,8 +198,7 @@ class Leases:
             server
             for bundle in bundles.values()
             for server in bundle.connections
-            if (bundle.leases == 1
-            and self._config.servers[server].scope is Scope.PROCESS)
+            if (bundle.leases == 1 and self._config.servers[server].scope is Scope.PROCESS)
             or isinstance(self._pools[server], RemotePool)  # where the host knows better
         )
         return sending(

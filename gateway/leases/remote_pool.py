@@ -14,8 +14,9 @@ from gateway.config.hosts import HostConfig
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, HostRefused, WorldLost
 from gateway.leases.pool import Bundle
-from gateway.remote.host import HostError, Offer, RemoteHost
+from gateway.remote.host import Offer, RemoteHost
 from gateway.remote.hosts import Hosts
+from gateway.remote.outcome import HostError
 from gateway.remote.world import RemoteWorld
 from gateway.transport.http_connection import HttpConnections
 from gateway.types import ToolDefinition
@@ -55,9 +56,10 @@ class RemotePool:
             HostRefused: it does not admit us, or does not serve worlds.
             ConfigError: a server of the configuration is not among those that it serves.
         """
-        with anyio.move_on_after(self._config.lease_timeout_s) as bound:
+        config: HostConfig | None = None
+        with anyio.move_on_after(self._config.lease_timeout_s):
             config = await self._hosts.take()
-        if bound.cancelled_caught:
+        if config is None:
             raise WorldLost(f"no host within {self._config.lease_timeout_s:g} s")
         lost = True
         try:

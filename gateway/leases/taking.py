@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from gateway.errors import GatewayError, LeaseTimeout
-from gateway.leases.pool import Bundle, BundlePool, SharedConnection
-from gateway.leases.remote_pool import RemotePool
 
 if TYPE_CHECKING:
     from gateway.connection.any_connection import AnyConnection
+    from gateway.leases.pool import Bundle, BundlePool, SharedConnection
+    from gateway.leases.remote_pool import RemotePool
 
 
 @dataclass(frozen=True, slots=True)

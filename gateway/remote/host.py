@@ -11,11 +11,10 @@ import anyio
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.config.hosts import HostConfig
 from gateway.connection.identity import ServerIdentity
 from gateway.errors import GatewayError, HostRefused, LeaseTimeout, ProtocolError, WorldLost
-from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, LEASE_META, OPEN, RENEW, VERSION
-from gateway.remote.outcome import decoded_failure
+from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, LEASE_META, OPEN, PROTOCOL, RENEW, VERSION
+from gateway.remote.outcome import HostError
 from gateway.remote.posts import Json, Posts
 from gateway.transport.delivery import Broke
 from gateway.transport.http_answer import HttpAnswer, HttpFault
@@ -23,6 +22,7 @@ from gateway.transport.http_connection import HttpConnections
 from gateway.types import ToolDefinition
 
 if TYPE_CHECKING:
+    from gateway.config.hosts import HostConfig
     from gateway.remote.world import RemoteWorld
 
 log = structlog.get_logger(__name__)
@@ -88,7 +88,10 @@ class RemoteHost:
             WorldLost: it cannot be reached within `lost_after_s`.
             HostRefused: it does not admit us, or does not serve worlds.
         """
-        found = await self.ask("server/discover", {}, wait_s=_WAIT_S)
+        try:
+            found = await self.ask("server/discover", {}, wait_s=_WAIT_S)
+        except HostError as error:
+            raise HostRefused(f"{self.url} is no MCP server of {PROTOCOL}: {error}") from error
         capabilities = cast("Json", found.get("capabilities") or {})
         extension: Any = cast("Json", capabilities.get("extensions") or {}).get(EXTENSION)
         if not isinstance(extension, dict):
@@ -189,17 +192,6 @@ class RemoteHost:
         except HttpFault as fault:
             log.info("host.unreachable", host=self.url, method=method, problem=fault.reason)
         return None
-
-
-class HostError(Exception):
-    """A host answered with a JSON-RPC error."""
-
-    def __init__(self, error: Json) -> None:
-        super().__init__(str(error.get("message")))
-        self.error = error
-
-    def decoded(self) -> GatewayError:
-        return decoded_failure(self.error)[0]
 
 
 def _refusal(answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:

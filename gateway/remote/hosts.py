@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from gateway.config.hosts import HostConfig
+if TYPE_CHECKING:
+    from gateway.config.hosts import HostConfig
+
 
 _PAUSE_S = 2.0
 """How long a host that could not be reached is not asked again, while there are others."""

@@ -95,6 +95,17 @@ def decoded_failure(error: Json, events: ServerEvents | None = None) -> tuple[Ga
     return broken, failure.used_up
 
 
+class HostError(Exception):
+    """A host answered with a JSON-RPC error."""
+
+    def __init__(self, error: Json) -> None:
+        super().__init__(str(error.get("message")))
+        self.error = error
+
+    def decoded(self) -> GatewayError:
+        return decoded_failure(self.error)[0]
+
+
 def _encoded_events(events: ServerEvents) -> Json | None:
     if not (events.requests or events.notifications or events.more_requests or events.more_notifications):
         return None

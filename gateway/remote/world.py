@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
@@ -13,10 +13,12 @@ import structlog
 from gateway.config.models import GatewayConfig
 from gateway.connection.in_flight import InFlightCall
 from gateway.errors import GatewayError, ProtocolError, WorldLost
-from gateway.remote.host import HostError, RemoteHost
 from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
-from gateway.remote.outcome import decoded_failure, decoded_result
+from gateway.remote.outcome import HostError, decoded_failure, decoded_result
 from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult
+
+if TYPE_CHECKING:
+    from gateway.remote.host import RemoteHost
 
 log = structlog.get_logger(__name__)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from pydantic_core import to_json
 
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway
 from gateway.remote.names import EXTENSION, LEASE_META, PROTOCOL, VERSION
 from gateway.serve.bearers import Admission, Bearer, Refused
 from gateway.serve.config import ServeConfig
@@ -20,6 +19,9 @@ from gateway.serve.leases import ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.channel import read_json
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -88,11 +90,11 @@ class ServeApp:
             message = read_json(body)
         except (ValueError, RecursionError) as error:
             return 400, _JSON, _error(None, -32700, f"the body is no JSON-RPC message: {error}")
-        number, method, params = message.get("id"), message.get("method"), message.get("params", {})
-        if type(number) not in (int, str) or not isinstance(method, str) or not isinstance(params, dict):
+        number, method, given = message.get("id"), message.get("method"), message.get("params", {})
+        if type(number) not in (int, str) or not isinstance(method, str) or not isinstance(given, dict):
             return 400, _JSON, _error(None, _INVALID_REQUEST, "the body is no JSON-RPC request")
         try:
-            answer = await self._dispatch(method, params, bearer)
+            answer = await self._dispatch(method, cast("dict[str, Any]", given), bearer)
         except GatewayError as error:
             answer = failed(error)
         except InvalidParams as error:

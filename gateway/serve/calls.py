@@ -64,8 +64,8 @@ class LeasedCalls:
         self._running += 1
         try:
             with call.scope:
-                call.outcome = outcome = await execute()
-                self._keep(len(outcome))
+                call.outcome = await execute()
+                self._keep(len(call.outcome))
         finally:
             bearer.calls -= 1
             self._running -= 1
@@ -74,7 +74,7 @@ class LeasedCalls:
                 self._idle.set()
         if call.outcome is None:
             raise ServerUnavailable("the call was cancelled", server=server, tool=name)
-        return outcome
+        return call.outcome
 
     def _keep(self, size: int) -> None:
         self._bytes += size

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from gateway.connection.answerers import requests_answered
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway
 from gateway.remote.host import Offer, OfferedServer
 from gateway.remote.names import CALL_META, CANCEL, CATALOGUE, CHECK, CLOSE, LEASE_META, OPEN, RENEW, SERVER_META
 from gateway.remote.outcome import encoded_failure, encoded_result
@@ -21,6 +20,9 @@ from gateway.serve.leases import ServedLease, ServedLeases
 from gateway.serve.metrics import Counts
 from gateway.serve.params import InvalidParams, Params
 from gateway.types import ServerEvents, ToolDefinition
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
 
 Json = dict[str, Any]
 Method = Callable[[Params, Bearer], Awaitable[bytes]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
@@ -12,13 +12,15 @@ from anyio.abc import TaskGroup
 
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, WorldLost
-from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.serve.bearers import Bearer, Refused
 from gateway.serve.calls import LeasedCalls
 from gateway.serve.config import ServeConfig
 from gateway.serve.params import Params
 from gateway.types import ToolDefinition
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
 
 log = structlog.get_logger(__name__)
 
@@ -116,14 +118,13 @@ class ServedLeases:
             raise Refused(503, "this server is draining: it leases nothing more")
         if bearer.waiting >= bearer.limits.waiting:
             raise Refused(429, f"{bearer.waiting} leases wait already (limits.waiting)")
-        trajectory = params.text("trajectory")
+        trajectory, seed, reset = params.text("trajectory"), params.integer("seed"), params.flag("reset")
         if trajectory in self._trajectories:  # servers keep worlds apart by it
             raise ServerUnavailable("the trajectory has a lease here already")
         tools = self._tools(params.texts("servers"))
         lease = ServedLease(secrets.token_urlsafe(24), key, bearer, trajectory)
         self._leases[lease.handle] = self._opened[bearer, key] = lease
         self._trajectories.add(trajectory)
-        seed, reset = params.integer("seed"), params.flag("reset")
         self._tasks.start_soon(self._hold, lease, seed, tools, reset)
         return lease
 

@@ -6,15 +6,18 @@ import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 import uvicorn
 
 from gateway.errors import ConfigError
-from gateway.gateway import Gateway
 from gateway.serve.app import PATH, ServeApp
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import ServedLeases
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
 
 _KEEP_ALIVE_S = 75
 """Longer than clients keep an idle connection, so that they do not send into a closing one."""
