@@ -15,13 +15,13 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
-from gateway.connection.in_flight import Answerer, InFlightCall, Question
+from gateway.connection.in_flight import Answerer, InFlightCall
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
-from gateway.leases.harness_answers import known_arguments, structured_answer
+from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending
 from gateway.schemas.arguments import encodable, prepare
-from gateway.schemas.check import check_value
-from gateway.types import REWARD_META, CallFault, RequestKind, Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import RequestKind, ServerEvents
+from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.any_connection import AnyConnection
@@ -59,12 +59,12 @@ class Session:
         self._events = ServerEvents()
         # The lock is fair, so calls that begin at once are sent in the order in which they begin.
         self._one_call = anyio.Lock() if self._config.calls.order is CallOrder.WRITTEN else nullcontext()
-        self._elicited = 0
         self._answerers: dict[RequestKind, Answerer] = {}
-        if self._config.elicitation is not None:
-            # One question at a time: the user's answers are numbered.
+        if (elicitation := self._config.elicitation) is not None:
+            user = UserElicitation(partial(self._ask_user, elicitation.server), elicitation.server)
+            # One question at a time: questions of parallel calls reach the user in the order of their numbers.
             self._answerers[RequestKind.ELICITATION] = Answerer(
-                answer=self._elicit, timeout_s=self._config.elicitation.timeout_s, queue=anyio.CapacityLimiter(1)
+                answer=user.answer, timeout_s=elicitation.timeout_s, queue=anyio.CapacityLimiter(1)
             )
         if self._sampling is not None:
             self._answerers[RequestKind.SAMPLING] = self._sampling
@@ -114,7 +114,7 @@ class Session:
         """Call one of `tools` for the policy. A mistake of the policy is an error result for it to read.
 
         Raises:
-            GatewayError: the world broke; the outcome says nothing about the policy.
+            GatewayError: the world broke; the policy did not cause it.
         """
         tool = self.tools.get(name)
         if tool is None:
@@ -134,7 +134,7 @@ class Session:
             exhausted = self._sending.used_up(tool.server)
             if not exhausted or self._sending.ended:
                 raise
-            # The policy caused it, in a process of its own: it may read what it did and go on without that server.
+            # The policy caused it, in its own process: it may read what it did and go on without that server.
             return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. Its state is lost.")
         if REWARD_META in result.meta and not config.trusted and tool.server not in self._warned:
             self._warned.add(tool.server)
@@ -262,6 +262,9 @@ class Session:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 
+    async def _ask_user(self, server: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
+
     async def _send(
         self,
         tool: ToolDefinition,
@@ -286,26 +289,3 @@ class Session:
             log_level=self._config.servers[tool.server].log_level,
             nested=withheld is not None,
         )
-
-    async def _elicit(self, question: Question) -> dict[str, Any]:
-        """Ask the user simulator. Questions are numbered from 1, so that a repeated one changes nothing."""
-        assert self._config.elicitation is not None
-        server = self._config.elicitation.server
-        schema = cast("Mapping[str, Any]", question.params.get("requestedSchema") or {})
-        self._elicited += 1
-        arguments = {
-            "seq": self._elicited,
-            "message": question.params["message"],
-            "schema": schema,
-            "server": question.server,
-            "tool": question.tool,
-        }
-        answer = (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
-        action, content = answer.get("action"), answer.get("content")
-        if action not in ("accept", "decline", "cancel"):
-            raise HarnessError(f"elicit answered with the action {action!r}", server=server)
-        if action != "accept":
-            return {"action": action}
-        if faults := check_value(schema, content, subject=f"{server}/elicit"):
-            raise HarnessError(f"elicit's answer does not fit the schema: {'; '.join(faults)}", server=server)
-        return {"action": action, "content": content}

@@ -11,8 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from gateway.errors import GatewayError, ProtocolError
 from gateway.failure import Failure
 from gateway.remote.names import FAILURE, OUTCOME_META, PROTOCOL
+from gateway.server_events import ServerEvents
 from gateway.transport.results import read_answer, read_result
-from gateway.types import Content, ContentKind, ServerEvents, ToolResult
+from gateway.types import Content, ContentKind, ToolResult
 
 Json = dict[str, Any]
 

@@ -15,7 +15,8 @@ from gateway.connection.in_flight import InFlightCall
 from gateway.errors import GatewayError, ProtocolError, WorldLost
 from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
 from gateway.remote.outcome import HostError, decoded_failure, decoded_result
-from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.remote.host import RemoteHost

@@ -19,7 +19,8 @@ from gateway.serve.config import ServeConfig
 from gateway.serve.leases import ServedLease, ServedLeases
 from gateway.serve.metrics import Counts
 from gateway.serve.params import InvalidParams, Params
-from gateway.types import ServerEvents, ToolDefinition
+from gateway.server_events import ServerEvents
+from gateway.types import ToolDefinition
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
