@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -16,14 +15,16 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
-from gateway.connection.in_flight import Answerer, InFlightCall, Question
+from gateway.connection.in_flight import Answerer, InFlightCall
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending
 from gateway.schemas.arguments import encodable, prepare
-from gateway.schemas.check import check_value
-from gateway.types import REWARD_META, CallFault, RequestKind, Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import RequestKind, ServerEvents
+from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
+    from gateway.connection.any_connection import AnyConnection
     from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ class Session:
     _config: GatewayConfig
     _harness: Mapping[tuple[Role, str], ToolDefinition]
     _sending: Sending
-    _wait_for_changes: Callable[[Collection[Connection]], Awaitable[None]]
+    _wait_for_changes: Callable[[Collection[AnyConnection]], Awaitable[None]]
     _warned: set[str]
     """Servers that a warning was logged for; shared by the gateway's sessions."""
     _sampling: Answerer | None = None
@@ -58,12 +59,12 @@ class Session:
         self._events = ServerEvents()
         # The lock is fair, so calls that begin at once are sent in the order in which they begin.
         self._one_call = anyio.Lock() if self._config.calls.order is CallOrder.WRITTEN else nullcontext()
-        self._elicited = 0
         self._answerers: dict[RequestKind, Answerer] = {}
-        if self._config.elicitation is not None:
-            # One question at a time: the user's answers are numbered.
+        if (elicitation := self._config.elicitation) is not None:
+            user = UserElicitation(partial(self._ask_user, elicitation.server), elicitation.server)
+            # One question at a time: questions of parallel calls reach the user in the order of their numbers.
             self._answerers[RequestKind.ELICITATION] = Answerer(
-                answer=self._elicit, timeout_s=self._config.elicitation.timeout_s, queue=anyio.CapacityLimiter(1)
+                answer=user.answer, timeout_s=elicitation.timeout_s, queue=anyio.CapacityLimiter(1)
             )
         if self._sampling is not None:
             self._answerers[RequestKind.SAMPLING] = self._sampling
@@ -86,8 +87,8 @@ class Session:
         return self._sending.healthy(servers)
 
     def connection(self, server: str) -> Connection:
-        """The session's connection to `server`, for programs that examine servers themselves."""
-        return self._sending.connections[server]
+        """The session's connection to `server`, for programs that examine servers of this gateway themselves."""
+        return cast("Connection", self._sending.connections[server])
 
     @property
     def sending(self) -> Sending:
@@ -113,7 +114,7 @@ class Session:
         """Call one of `tools` for the policy. A mistake of the policy is an error result for it to read.
 
         Raises:
-            GatewayError: the world broke; the outcome says nothing about the policy.
+            GatewayError: the world broke; the policy did not cause it.
         """
         tool = self.tools.get(name)
         if tool is None:
@@ -133,7 +134,7 @@ class Session:
             exhausted = self._sending.used_up(tool.server)
             if not exhausted or self._sending.ended:
                 raise
-            # The policy caused it, in a process of its own: it may read what it did and go on without that server.
+            # The policy caused it, in its own process: it may read what it did and go on without that server.
             return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. Its state is lost.")
         if REWARD_META in result.meta and not config.trusted and tool.server not in self._warned:
             self._warned.add(tool.server)
@@ -153,13 +154,13 @@ class Session:
         tool = self._harness.get((role, server))
         if tool is None:
             raise HarnessError(f"has no {role} tool", server=server, role=role)
-        known = {**encodable(_known_arguments(tool, arguments)), **self._fixed(tool)}
+        known = {**encodable(known_arguments(tool, arguments)), **self._fixed(tool)}
         result = await self._send(tool, known, timeout_s=self._timeout_s(role, server))
         if result.is_error:
             self._sending.mark_failed(server)
             problem = f"{role} was refused: {result.text[:500]}"
             raise HarnessError(problem, server=server, tool=tool.name, role=role, refused=True)
-        structured = _structured_answer(result)
+        structured = structured_answer(result)
         if structured is None and role not in _WITHOUT_ANSWER:
             self._sending.mark_failed(server)
             raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name, role=role)
@@ -172,12 +173,26 @@ class Session:
             KeyError: this session has no such tool.
             GatewayError: the world broke.
         """
+        return await self.send(self.all_tools[server, name], arguments)
+
+    @property
+    def all_tools(self) -> Mapping[tuple[str, str], ToolDefinition]:
+        """By server and the server's own name: what the policy may call, now or later, and the harness's tools."""
         known = (*self.tools.values(), *self.later_tools.values(), *self._harness.values())
-        tool = next((tool for tool in known if (tool.server, tool.name) == (server, name)), None)
-        if tool is None:
-            raise KeyError(f"{server}/{name}")
-        timeout_s = self._timeout_s(tool.role, server)
-        return await self._send(tool, arguments, timeout_s=timeout_s)
+        return {(tool.server, tool.name): tool for tool in known}
+
+    async def send(
+        self, tool: ToolDefinition, arguments: Mapping[str, Any], events: ServerEvents | None = None
+    ) -> ToolResult:
+        """Send a call with exactly these arguments.
+
+        Args:
+            events: Takes what the server asks and reports within it; by default `drain_server_events` has it.
+
+        Raises:
+            GatewayError: the world broke.
+        """
+        return await self._send(tool, arguments, timeout_s=self._timeout_s(tool.role, tool.server), events=events)
 
     async def reset(self, task: str) -> None:
         """Reset every server that can be reset, concurrently. Raises `GatewayError`."""
@@ -247,11 +262,21 @@ class Session:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 
-    async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
-        in_flight = partial(self._in_flight, tool)
+    async def _ask_user(self, server: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
+
+    async def _send(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        events: ServerEvents | None = None,
+    ) -> ToolResult:
+        in_flight = partial(self._in_flight, tool, events)
         return await self._sending.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
 
-    def _in_flight(self, tool: ToolDefinition) -> InFlightCall:
+    def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None) -> InFlightCall:
         # The tool that answers for the user cannot ask the user itself.
         withheld = RequestKind.ELICITATION if tool.role is Role.ELICIT else None
         return InFlightCall(
@@ -260,52 +285,7 @@ class Session:
             trajectory=self.trajectory,
             answerers={kind: answerer for kind, answerer in self._answerers.items() if kind is not withheld},
             most_requests=self._config.max_requests_per_call,
-            events=self._events,
+            events=self._events if events is None else events,
             log_level=self._config.servers[tool.server].log_level,
             nested=withheld is not None,
         )
-
-    async def _elicit(self, question: Question) -> dict[str, Any]:
-        """Ask the user simulator. Questions are numbered from 1, so that a repeated one changes nothing."""
-        assert self._config.elicitation is not None
-        server = self._config.elicitation.server
-        schema = cast("Mapping[str, Any]", question.params.get("requestedSchema") or {})
-        self._elicited += 1
-        arguments = {
-            "seq": self._elicited,
-            "message": question.params["message"],
-            "schema": schema,
-            "server": question.server,
-            "tool": question.tool,
-        }
-        answer = (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
-        action, content = answer.get("action"), answer.get("content")
-        if action not in ("accept", "decline", "cancel"):
-            raise HarnessError(f"elicit answered with the action {action!r}", server=server)
-        if action != "accept":
-            return {"action": action}
-        if faults := check_value(schema, content, subject=f"{server}/elicit"):
-            raise HarnessError(f"elicit's answer does not fit the schema: {'; '.join(faults)}", server=server)
-        return {"action": action, "content": content}
-
-
-def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties = tool.input_schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return arguments
-    return {name: value for name, value in arguments.items() if name in properties}
-
-
-def _structured_answer(result: ToolResult) -> Mapping[str, Any] | None:
-    structured: Any = result.structured
-    if structured is None:
-        try:
-            structured = json.loads(result.text)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(structured, Mapping):
-        return None
-    answer = cast("Mapping[str, Any]", structured)
-    # Servers with untyped return values put the object under `result`.
-    inner = answer.get("result")
-    return cast("Mapping[str, Any]", inner) if len(answer) == 1 and isinstance(inner, Mapping) else answer
