@@ -168,4 +168,4 @@ def _register_training_engine() -> None:
     if not hasattr(transformer_impl, "CPUOffloadPolicy"):
         raise UnsupportedVerl("verl.workers.engine.fsdp.transformer_impl has no CPUOffloadPolicy")
     # verl keeps a reference model in pinned host memory, which only an accelerator can read. It is in host memory here.
-    transformer_impl.CPUOffloadPolicy = lambda pin_memory: OffloadPolicy()
+    transformer_impl.CPUOffloadPolicy = lambda pin_memory: OffloadPolicy()  # pyright: ignore[reportPrivateImportUsage]
