@@ -44,6 +44,15 @@ class Answer(NamedTuple):
     session: str = ""
     """The session that it begins."""
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        headers = [(b"content-type", self.kind), (b"content-length", b"%d" % len(self.body))]
+        if self.session:
+            headers.append((b"mcp-session-id", self.session.encode()))
+        if self.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        return headers
+
 
 class ServeApp:
     """One gateway behind HTTP."""
@@ -60,16 +69,21 @@ class ServeApp:
         try:
             answer = await self._answer(scope, receive)
         except Refused as refused:
-            self._counts.refused[refused.status] += 1
-            answer = Answer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
-        status, body, kind, session = answer
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
-        if session:
-            headers.append((b"mcp-session-id", session.encode()))
-        if status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+            answer = self._refused(refused)
+        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def respond(self, headers: dict[bytes, bytes], body: bytes) -> Answer:
+        """The answer to one POST to the endpoint; header names in lower case."""
+        try:
+            bearer = self._admission.admit(headers)
+            return await self._post(body, bearer, headers.get(b"mcp-session-id", b"").decode("latin-1"))
+        except Refused as refused:
+            return self._refused(refused)
+
+    def _refused(self, refused: Refused) -> Answer:
+        self._counts.refused[refused.status] += 1
+        return Answer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         if scope["path"] == "/health":
