@@ -51,7 +51,7 @@ class ClientFace:
             session: The request's session id; empty where it has none.
         """
         meta: Json = Params(params).object("_meta")
-        if meta.get(PROTOCOL_META) == PROTOCOL:
+        if meta.get(PROTOCOL_META) == PROTOCOL or method == "server/discover":
             return await self._modern(number, method, params, bearer, str(meta.get(WORLD_META, ""))), ""
         if method == "initialize":
             lease = self._leases.begin_for_client(bearer)
