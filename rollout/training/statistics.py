@@ -91,6 +91,8 @@ class BatchStatistics:
     """The statistics of a batch's trajectories."""
 
     trajectories: Sequence[TrajectoryStatistics]
+    workers_replaced: int = 0
+    """Worker processes that died, and were replaced, since the batch before."""
 
     @property
     def failures(self) -> Counter[str]:
@@ -153,6 +155,7 @@ class BatchStatistics:
             **self._of_trees,
             "mcp/tool_error_rate": sum(one.tool_errors for one in self.trajectories) / max(calls, 1),
             "mcp/drifted_calls": float(len(self.drifts)),
+            "mcp/workers_replaced": float(self.workers_replaced),
         }
 
 
