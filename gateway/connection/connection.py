@@ -35,9 +35,10 @@ from gateway.errors import (
     ServerUnavailable,
     innermost,
 )
+from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
-from gateway.types import RequestKind, ResourceKind, ToolDefinition, ToolResult
+from gateway.types import ResourceKind, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.transport.target import NegotiatedProtocol, Target

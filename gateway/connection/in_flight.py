@@ -13,9 +13,9 @@ import anyio
 import structlog
 
 from gateway.errors import GatewayError, RequestRefused
+from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 from gateway.shortened import cut_text, shortened
 from gateway.transport.delivery import Delivery
-from gateway.types import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
-from gateway.types import VOLATILE_META, Content, Role, ServerEvents, ToolDefinition, ToolResult, canonical_json
+from gateway.server_events import ServerEvents
+from gateway.types import VOLATILE_META, Content, Role, ToolDefinition, ToolResult, canonical_json
 from rollout.errors import Diverged
 from rollout.loop.tape import BranchingPoint, Tape, digest, made
 from rollout.trace.record import Trace

@@ -15,7 +15,8 @@ from typing import Any
 
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
-from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult, canonical_json
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
 from rollout.types import Completion, Policy
 
 
