@@ -201,3 +201,7 @@ class RequestRefused(GatewayError):
 
 class ReplayMismatch(GatewayError):
     """A replayed trajectory asked for something else than its recording has; the message has both."""
+
+
+class WorldLost(GatewayError):
+    """The host of a world has ended, has lost the world, or cannot be reached any more: its state is gone."""

@@ -101,6 +101,8 @@ class LimitsConfig(Section):
     """Sampled tokens of one turn."""
     wall_clock_s: float = Field(default=1800.0, gt=0)
     """Counted from the moment the lease is granted."""
+    attempts: int = Field(default=1, ge=1)
+    """How often a trajectory is rolled out at most, from its row, where its world is lost."""
     agent_close_timeout_s: float = Field(default=10.0, gt=0)
     """How long an agent may go on once its trajectory has ended; then it is stopped, and the trajectory withdrawn."""
     tell_budget: bool = False

@@ -96,6 +96,8 @@ class TrainingSettings(BaseModel):
     """Concurrent sessions on one node, divided among its worker processes."""
     lease_timeout_s: float | None = Field(default=None, gt=0)
     wall_clock_s: float | None = Field(default=None, gt=0)
+    attempts: int | None = Field(default=None, ge=1)
+    """How often a trajectory is rolled out at most, from its row, where its world is lost."""
     tokens_per_turn: int | None = Field(default=None, ge=1)
     tell_budget: bool | None = None
     reward_weights: dict[str, float] | None = None
@@ -114,7 +116,9 @@ class TrainingSettings(BaseModel):
 
     def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
-        limits = self.model_dump(include={"wall_clock_s", "tokens_per_turn", "tell_budget"}, exclude_none=True)
+        limits = self.model_dump(
+            include={"wall_clock_s", "attempts", "tokens_per_turn", "tell_budget"}, exclude_none=True
+        )
         reward = environment.reward
         if self.reward_weights is not None:
             given = {**reward.model_dump(), "weights": self.reward_weights}

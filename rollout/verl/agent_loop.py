@@ -110,20 +110,21 @@ class MCPAgentLoop(AgentLoopBase):
         # v0 does not say which sibling this is: all siblings would have one request id, and sample the same tokens.
         is_identified = "session_id" in row
         is_deterministic = is_identified and bool(self.config.actor_rollout_ref.rollout.full_determinism)
-        policy = VerlPolicy(
-            self.server_manager,
-            reproducible_id(trace) if is_deterministic else trace.id,
-            trace.origin,
-            sampling_params,
-            stop_token_ids=tokens.stop_token_ids,
-            seed_key=runtime.settings.sampling_seed_key if is_identified else None,
-            images=lambda: images.first(trace.images),
-            end_ids=self._end_ids,
-            engine_has_id=is_deterministic,
-        )
 
         async def policy_for(_: Session) -> Policy:
-            return runtime.recorded.policy(trace.task, trace.origin) if runtime.recorded else policy
+            if runtime.recorded:
+                return runtime.recorded.policy(trace.task, trace.origin)
+            return VerlPolicy(
+                self.server_manager,
+                reproducible_id(trace) if is_deterministic else trace.id,
+                trace.origin,
+                sampling_params,
+                stop_token_ids=tokens.stop_token_ids,
+                seed_key=runtime.settings.sampling_seed_key if is_identified else None,
+                images=lambda: images.first(trace.images),
+                end_ids=self._end_ids,
+                engine_has_id=is_deterministic,
+            )
 
         # v0 takes one sample of a trajectory, and validation measures the policy as it will be used.
         is_chain = trace.origin.validate_ or not self.config.trainer.use_v1

@@ -13,97 +13,32 @@ from omegaconf import OmegaConf
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue")]
 
 SAMPLES = 2
+"""Of each prompt, see `gated_worker`."""
 
 
 @pytest.fixture
 def gate() -> Any:
-    """An actor that the workers tell what they play, and that lets their prompts end."""
-    import asyncio
-
     import ray
-
-    class Gate:
-        def __init__(self) -> None:
-            self.played: list[tuple[str, int, int]] = []
-            self.changed = asyncio.Condition()
-            self.opened: set[str] = set()
-
-        async def pass_(self, uid: str, attempt: int, process: int) -> None:
-            async with self.changed:
-                self.played.append((uid, attempt, process))
-                self.changed.notify_all()
-                await self.changed.wait_for(lambda: uid in self.opened)
-
-        async def open(self, *uids: str) -> None:
-            async with self.changed:
-                self.opened.update(uids)
-                self.changed.notify_all()
-
-        async def seen(self, count: int) -> list[tuple[str, int, int]]:
-            """What was played, once that is so many prompts."""
-            async with self.changed:
-                await asyncio.wait_for(self.changed.wait_for(lambda: len(self.played) >= count), 60)
-            return self.played
+    from gated_worker import Gate
 
     return ray.remote(num_cpus=0)(Gate).remote()
-
-
-def worker_class(gate: Any) -> Any:
-    """As verl's worker does, without a model: it writes two samples, and the status of the prompt after the gate."""
-    import asyncio
-
-    import ray
-
-    from rollout.verl.held_prompts import ATTEMPT, HoldsPrompts
-
-    class Plays:
-        def __init__(self) -> None:
-            import transfer_queue as tq
-
-            tq.init()
-            self.tasks: set[asyncio.Task[None]] = set()
-
-        async def generate_sequences(self, batch: Any) -> None:
-            for uid in batch["uid"]:
-                self.tasks.add(asyncio.create_task(self._run_prompt({"uid": uid})))
-
-        async def _run_prompt(self, prompt: dict[str, Any]) -> None:
-            import torch
-            import transfer_queue as tq
-            from verl.utils.tensordict_utils import list_of_dict_to_tensordict
-
-            uid = prompt["uid"]
-            await tq.async_kv_put(key=uid, partition_id="train", tag={"status": "running"})
-            for session in range(SAMPLES):
-                fields = [{"uid": uid, "rm_scores": torch.tensor([float(ATTEMPT.get())]), "responses": torch.ones(1)}]
-                tag = {"status": "success", "seq_len": 1}
-                await tq.async_kv_batch_put(
-                    keys=[f"{uid}_{session}_0"],
-                    fields=list_of_dict_to_tensordict(fields),
-                    tags=[tag],
-                    partition_id="train",
-                )
-            await gate.pass_.remote(uid, ATTEMPT.get(), os.getpid())
-            await tq.async_kv_put(key=uid, partition_id="train", tag={"status": "finished"})
-
-    class Worker(HoldsPrompts, Plays):
-        """The mixin under test."""
-
-    return ray.remote(num_cpus=0, max_restarts=-1)(Worker)
 
 
 class Crew:
     """Two workers, and what `AgentWorkers` asks its callbacks."""
 
     def __init__(self, gate: Any) -> None:
+        import ray
+        from gated_worker import GatedWorker
+
         from rollout.verl.agent_workers import AgentWorkers
 
-        kind = worker_class(gate)
+        kind = ray.remote(num_cpus=0, max_restarts=-1)(GatedWorker)
         self.begun_again: list[str] = []
         self.given_up: list[tuple[str, int]] = []
         self.replaced = 0
         self.workers = AgentWorkers(
-            [kind.remote() for _ in range(2)],
+            [kind.remote(gate) for _ in range(2)],
             restart_timeout_s=60,
             begin_again=self.begun_again.extend,
             give_up=lambda prompt, attempt: self.given_up.append((next(iter(prompt["uid"])), attempt)),
@@ -115,13 +50,12 @@ class Crew:
 
     def issue(self, *uids: str) -> None:
         """As verl's trainer submits a batch."""
-        import numpy as np
         import transfer_queue as tq
         from verl.utils.tensordict_utils import get_tensordict
 
         tags = [{"is_prompt": True, "status": "pending", "global_steps": 1} for _ in uids]
         tq.kv_batch_put(keys=list(uids), partition_id="train", tags=tags)
-        self.workers.issue(get_tensordict({"uid": np.array(uids, dtype=object)}))
+        self.workers.issue(get_tensordict({"uid": list(uids)}))
 
 
 @pytest.fixture
