@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from omegaconf import OmegaConf
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue")]
 
+ROOT = Path(__file__).parents[3]
+IMPORTS = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support")))}}
+"""So that Ray's processes can import what is tested, and the module `gated_worker`."""
 SAMPLES = 2
 """Of each prompt, see `gated_worker`."""
 
@@ -21,7 +25,7 @@ def gate() -> Any:
     import ray
     from gated_worker import Gate
 
-    return ray.remote(num_cpus=0)(Gate).remote()
+    return ray.remote(num_cpus=0, runtime_env=IMPORTS)(Gate).remote()
 
 
 class Crew:
@@ -33,7 +37,7 @@ class Crew:
 
         from rollout.verl.agent_workers import AgentWorkers
 
-        kind = ray.remote(num_cpus=0, max_restarts=-1)(GatedWorker)
+        kind = ray.remote(num_cpus=0, max_restarts=-1, runtime_env=IMPORTS)(GatedWorker)
         self.begun_again: list[str] = []
         self.given_up: list[tuple[str, int]] = []
         self.replaced = 0
