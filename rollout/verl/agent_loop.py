@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import ray
 import structlog
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
@@ -188,13 +189,13 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
 class MCPAgentLoopManager(AgentLoopManagerTQ):
     """verl's manager with our worker class and the job's statistics collector (`agent_loop_manager_class`).
 
-    Ray restarts a worker process that dies, and its prompts are issued once more.
+    A worker whose process dies is replaced, and its prompts are issued once more.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # After the base class, which overwrites the attribute with its own worker class.
-        self.agent_loop_workers_class = ray.remote(max_restarts=-1)(MCPAgentLoopWorker)
+        self.agent_loop_workers_class = ray.remote(MCPAgentLoopWorker)
         self.statistics_collector = statistics_collector()  # the handle keeps the actor alive as long as the job
 
     async def _init_agent_loop_workers(self) -> None:
@@ -202,11 +203,23 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
         collector = self.statistics_collector
         self.workers = AgentWorkers(
             self.agent_loop_workers,
-            restart_timeout_s=Settings.of(self.config).worker_restart_timeout_s,
+            replacement=self._replacement,
+            start_timeout_s=Settings.of(self.config).worker_start_timeout_s,
             begin_again=lambda uids: ray.get(collector.forget.remote(uids)),
             give_up=LostPrompts(self.config).give_up,
             replaced=lambda: ray.get(collector.worker_replaced.remote()),
         )
+
+    def _replacement(self, number: int) -> Any:
+        """A worker as verl makes them, on a node that is alive."""
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+        options = self.agent_loop_workers_class.options(
+            name=f"agent_loop_worker_{number}_{uuid4().hex[:8]}",
+            scheduling_strategy=NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True),
+        )
+        made = options.remote(self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles)
+        self.agent_loop_workers[number] = made
+        return made
 
     def generate_sequences(self, prompts: TensorDict) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.workers.issue(prompts)

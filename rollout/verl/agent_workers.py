@@ -1,8 +1,9 @@
 """The manager's half: issues prompts to the workers, and once more those of a worker whose process died.
 
 verl dispatches a prompt and forgets it; its replay buffer polls TransferQueue until the prompt has ended. The prompts
-of a dead worker stay "running" there, so the trainer would wait for ever. Ray restarts the process (`max_restarts`)
-behind the same handle, with nothing of what it held. `AgentWorkers` compares what was issued with what is held.
+of a dead worker stay "running" there, so the trainer would wait for ever. `AgentWorkers` replaces the worker and
+compares what it issued with what workers hold. Ray's own restart (`max_restarts`) is no help: it needs the arguments
+that the worker was made with, and verl's configuration is so large that Ray has deleted the object by then.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ import transfer_queue as tq
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 from tensordict import TensorDict
 from verl.utils.tensordict_utils import index_select_tensor_dict
-
-from rollout.verl.held_prompts import Held
 
 log = structlog.get_logger(__name__)
 
@@ -44,29 +43,31 @@ class AgentWorkers:
     """verl's agent-loop workers, each watched until its process ends.
 
     Args:
-        workers: Actor handles of `HoldsPrompts` workers, made with `max_restarts=-1`.
-        restart_timeout_s: How long a restarted worker may take to answer; after that the others have its prompts.
+        workers: Actor handles of `HoldsPrompts` workers.
+        replacement: Makes a worker in place of the one with this number; called in the watching thread.
+        start_timeout_s: How long a replacement may take to answer, and a worker that cannot be reached; after that the
+            others have its prompts.
         begin_again: Called with the prompts that are about to be issued again, and those that are given up: what
             their ended trajectories reported does not count.
         give_up: Called with each prompt that is not issued again, as a batch of one, and its attempt; gives its
             trajectories an outcome.
-        replaced: Called for each worker process that Ray has replaced.
+        replaced: Called for each worker that was replaced.
 
-    The three are called from the watching thread or from the caller of `issue`, one at a time.
+    The last three are called from the watching thread or from the caller of `issue`, one at a time.
     """
 
     def __init__(
         self,
         workers: Sequence[Any],
         *,
-        restart_timeout_s: float,
+        replacement: Callable[[int], Any],
+        start_timeout_s: float,
         begin_again: Callable[[Sequence[str]], None],
         give_up: Callable[[TensorDict, int], None],
         replaced: Callable[[], None],
     ) -> None:
         self._workers: dict[int, Any] = dict(enumerate(workers))
-        self._processes: dict[int, str] = {}
-        self._restart_timeout_s = restart_timeout_s
+        self._replacement, self._start_timeout_s = replacement, start_timeout_s
         self._begin_again, self._give_up, self._replaced = begin_again, give_up, replaced
         self._issued: dict[str, _Issued] = {}
         self._unanswered: set[int] = set()
@@ -100,7 +101,7 @@ class AgentWorkers:
             sent.append((worker, self._workers[worker].generate_sequences.remote(batch, attempt)))
         for worker, accepted in sent:
             try:
-                self._processes.setdefault(worker, ray.get(accepted))
+                ray.get(accepted)
             except RayActorError:  # the watching thread finds out which of them the worker holds
                 self._unanswered.add(worker)
 
@@ -126,41 +127,45 @@ class AgentWorkers:
                 self._closed.wait(_POLL_S)
 
     def _settle(self, number: int) -> bool:
-        """Issue again what a worker has lost. Returns whether it is there to be watched further."""
-        worker = self._workers[number]
-        is_back = self._wait_for(worker)
+        """Replace a worker that has died, and issue again what it has lost. Returns whether it is to be watched."""
+        if not self._answers(self._workers[number]) and not self._closed.is_set():
+            self._replace(number)
         with self._lock:
-            held: Held | None = None
-            if is_back:
+            worker, held = self._workers.get(number), frozenset[str]()
+            if worker is not None:
                 try:
-                    held = ray.get(worker.held.remote(), timeout=self._restart_timeout_s)
-                except (RayActorError, GetTimeoutError):  # it died once more
+                    held = ray.get(worker.held.remote(), timeout=self._start_timeout_s)
+                except (RayActorError, GetTimeoutError):  # it has died meanwhile
                     self._unanswered.add(number)
                     return False
+            self._issue_lost(number, held)
+        return worker is not None
+
+    def _replace(self, number: int) -> None:
+        """Put a new worker in the place of a dead one; leave the place empty where it does not start."""
+        ray.kill(self._workers[number])  # where it only cannot be reached, so that nothing is played twice
+        worker = self._replacement(number)
+        is_there = self._answers(worker)
+        with self._lock:
+            if is_there:
+                self._workers[number] = worker
+                self._replaced()
+                log.warning("agent worker died and was replaced", worker=number)
             else:
                 del self._workers[number]
                 ray.kill(worker)
-                log.error("agent worker is gone", worker=number, left=len(self._workers))
-            if held is not None and held.process != self._processes.get(number):
-                self._processes[number] = held.process
-                self._replaced()
-                log.warning("agent worker died and was replaced", worker=number)
-            self._issue_lost(number, frozenset() if held is None else held.uids)
-        return held is not None
+                log.error("agent worker died and could not be replaced", worker=number, left=len(self._workers))
 
-    def _wait_for(self, worker: Any) -> bool:
-        """Whether the worker answers within `restart_timeout_s`, in its old process or in a new one."""
-        deadline = time.monotonic() + self._restart_timeout_s
-        while not self._closed.is_set():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
+    def _answers(self, worker: Any) -> bool:
+        """Whether a worker answers within `start_timeout_s`; at once, where it is dead."""
+        deadline = time.monotonic() + self._start_timeout_s
+        while not self._closed.is_set() and (left := deadline - time.monotonic()) > 0:
             try:
                 ray.get(worker.held.remote(), timeout=left)
                 return True
             except ActorDiedError:
                 return False
-            except (RayActorError, GetTimeoutError):
+            except (RayActorError, GetTimeoutError):  # it cannot be reached, which may pass
                 self._closed.wait(_POLL_S)
         return False
 

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 ATTEMPT: ContextVar[int] = ContextVar("mcp_rollout_attempt", default=0)
 """How often the prompt that the current task plays was issued before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a worker answers when it is asked for its prompts."""
-
-    process: str
-    """Identifies the worker's process: a restarted worker has another one."""
-    uids: frozenset[str]
-    """The prompts that were accepted and have not ended."""
 
 
 class HoldsPrompts:
@@ -31,15 +19,13 @@ class HoldsPrompts:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._process = uuid4().hex
         self._held: set[str] = set()
 
-    async def generate_sequences(self, batch: Any, attempt: int = 0) -> str:
-        """Accept the prompts, as verl's worker does. Returns what identifies this process."""
+    async def generate_sequences(self, batch: Any, attempt: int = 0) -> None:
+        """Accept the prompts, as verl's worker does; they were issued `attempt` times before."""
         self._held.update(str(uid) for uid in batch["uid"])
         ATTEMPT.set(attempt)  # the tasks that verl starts inherit the context
         await super().generate_sequences(batch)  # type: ignore[misc]
-        return self._process
 
     async def _run_prompt(self, prompt: dict[str, Any], *args: Any, **options: Any) -> None:
         uid = str(prompt["uid"])
@@ -48,8 +34,9 @@ class HoldsPrompts:
         finally:
             self._held.discard(uid)
 
-    async def held(self) -> Held:
-        return Held(self._process, frozenset(self._held))
+    async def held(self) -> frozenset[str]:
+        """The prompts that were accepted and have not ended."""
+        return frozenset(self._held)
 
     async def until_end(self) -> None:
         """Never return: Ray ends the call with an error when the process dies."""

@@ -37,13 +37,14 @@ class Crew:
 
         from rollout.verl.agent_workers import AgentWorkers
 
-        kind = ray.remote(num_cpus=0, max_restarts=-1, runtime_env=IMPORTS)(GatedWorker)
+        kind = ray.remote(num_cpus=0, runtime_env=IMPORTS)(GatedWorker)
         self.begun_again: list[str] = []
         self.given_up: list[tuple[str, int]] = []
         self.replaced = 0
         self.workers = AgentWorkers(
             [kind.remote(gate) for _ in range(2)],
-            restart_timeout_s=60,
+            replacement=lambda _: kind.remote(gate),
+            start_timeout_s=60,
             begin_again=self.begun_again.extend,
             give_up=lambda prompt, attempt: self.given_up.append((next(iter(prompt["uid"])), attempt)),
             replaced=self._count,
