@@ -100,7 +100,7 @@ class LockMismatch(ConfigError):
 
 
 class GatewayError(CodedError):
-    """The world broke: what happened is not the policy's doing and says nothing about its quality."""
+    """The world broke: the policy did not cause it, so the outcome does not measure the policy."""
 
     def __init__(self, message: str, *, server: str | None = None, tool: str | None = None) -> None:
         self.server, self.tool = server, tool

@@ -1,4 +1,4 @@
-"""Record leases: what went to the servers, what came back, and what the servers asked meanwhile."""
+"""Record leases into a cassette: requests, answers, and the servers' own requests in between."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Sending:
         self._failed.add(server)
 
     def used_up(self, server: str) -> str:
-        """Why a server was ended for what this trajectory used up, in a process of its own; empty otherwise."""
+        """Why a server was ended for what this trajectory used up, in its own process; empty otherwise."""
         return self.connections[server].exhausted if server in self._exclusive else ""
 
     def check_tools(self) -> None:
@@ -137,6 +137,8 @@ class Sending:
     async def _usable(self, connection: Connection, broken: GatewayError) -> Connection:
         """The connection for a second attempt; raises where the trajectory's state ended with the first."""
         server = connection.server
+        # One request can break on a connection that stays up (HTTP). It may also go down a moment later: so pause, and
+        # look again.
         if connection.alive:
             await anyio.sleep(_RESEND_PAUSE_S)
         if connection.alive:
@@ -145,5 +147,6 @@ class Sending:
         if reopen is None:
             lost = f"its process has ended and this trajectory's state with it: {broken}"
             raise ServerUnavailable(lost, server=server, tool=broken.tool) from broken
+        # Calls that broke together meet in `SharedConnection.take`, which reconnects once for all of them.
         self.connections[server] = again = await reopen()
         return again

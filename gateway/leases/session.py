@@ -113,7 +113,7 @@ class Session:
         """Call one of `tools` for the policy. A mistake of the policy is an error result for it to read.
 
         Raises:
-            GatewayError: the world broke; the outcome says nothing about the policy.
+            GatewayError: the world broke; the policy did not cause it.
         """
         tool = self.tools.get(name)
         if tool is None:
@@ -133,7 +133,7 @@ class Session:
             exhausted = self._sending.used_up(tool.server)
             if not exhausted or self._sending.ended:
                 raise
-            # The policy caused it, in a process of its own: it may read what it did and go on without that server.
+            # The policy caused it, in its own process: it may read what it did and go on without that server.
             return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. Its state is lost.")
         if REWARD_META in result.meta and not config.trusted and tool.server not in self._warned:
             self._warned.add(tool.server)
