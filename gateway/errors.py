@@ -205,3 +205,7 @@ class ReplayMismatch(GatewayError):
 
 class WorldLost(GatewayError):
     """The host of a world has ended, has lost the world, or cannot be reached any more: its state is gone."""
+
+
+class HostRefused(GatewayError):
+    """A host does not admit this gateway: a wrong token, another program, or another version of the extension."""
