@@ -108,11 +108,12 @@ class AgentWorkers:
     def _watch(self) -> None:
         ends: dict[Any, int] = {worker.until_end.remote(): number for number, worker in self._workers.items()}
         while not self._closed.is_set():
-            if not ends:
-                self._closed.wait(_POLL_S)
-                continue
             try:
-                ended, _ = ray.wait(list(ends), timeout=_POLL_S)
+                if ends:
+                    ended, _ = ray.wait(list(ends), timeout=_POLL_S)
+                else:
+                    ended = list[Any]()
+                    self._closed.wait(_POLL_S)
                 numbers = {ends.pop(end) for end in ended}
                 with self._lock:
                     numbers, self._unanswered = numbers | self._unanswered, set()
