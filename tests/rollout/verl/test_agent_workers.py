@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue")]
+# A first test waits for Ray and the imports of verl, a minute and more on a busy machine.
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue"), pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[3]
 IMPORTS = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support")))}}
