@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gateway.config.hosts import HostConfig
 from gateway.errors import InvalidValue
@@ -55,11 +55,14 @@ class HostsConfig(Section):
         if value == "ray":
             return {"ray": {}}
         if isinstance(value, str):
-            return {"addresses": [{"url": value}]}
-        if isinstance(value, list | tuple):
-            entries = cast("list[Any]", value)
-            return {"addresses": [{"url": each} if isinstance(each, str) else each for each in entries]}
-        return value
+            return {"addresses": [value]}
+        return {"addresses": value} if isinstance(value, list | tuple) else value
+
+    @field_validator("addresses", mode="before")
+    @classmethod
+    def _accept_plain_addresses(cls, value: Any) -> Any:
+        entries = cast("list[Any]", value) if isinstance(value, list | tuple) else value
+        return [{"url": each} if isinstance(each, str) else each for each in entries]
 
     @model_validator(mode="after")
     def _names_one_kind(self) -> Self:

@@ -40,6 +40,7 @@ class _Running:
     given: int = 0
     """Leases that were sent there since."""
     was_at: str = ""
+    process: int = 0
 
     @property
     def load(self) -> int:
@@ -52,6 +53,8 @@ class _Shards:
 
     environment: Environment
     config: ShardsConfig
+    argument: Any
+    """The environment as an object of Ray's."""
     running: list[_Running] = field(default_factory=list[_Running])
     restarts: int = 0
     problem: str = ""
@@ -76,6 +79,16 @@ class Place:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ShardsStatus:
+    """The shards of an environment."""
+
+    load: dict[str, int]
+    """Leases by address, waiting ones included; without shards that do not answer."""
+    processes: list[int]
+    restarts: int
+
+
 class ShardDirector:
     """One per job. Its shards end with it, and it ends with the process that made it."""
 
@@ -87,7 +100,7 @@ class ShardDirector:
     async def open(self, environment: Environment, config: ShardsConfig) -> None:
         """Start the first shards of an environment; further calls for it change nothing."""
         if environment.name not in self._shards:
-            self._shards[environment.name] = shards = _Shards(environment, config)
+            self._shards[environment.name] = shards = _Shards(environment, config, ray.put(environment))
             for _ in range(config.min):
                 self._start(shards)
 
@@ -114,10 +127,14 @@ class ShardDirector:
             if shard.url == url:
                 shard.url = ""
 
-    async def status(self, name: str) -> dict[str, Any]:
-        """Addresses by load, and restarts, for logs and tests."""
+    async def status(self, name: str) -> ShardsStatus:
+        """The shards of an environment that answer, for logs and tests."""
         shards = self._shards[name]
-        return {"ready": {shard.url: shard.load for shard in shards.ready}, "restarts": shards.restarts}
+        return ShardsStatus(
+            {shard.url: shard.load for shard in shards.ready},
+            [shard.process for shard in shards.ready],
+            shards.restarts,
+        )
 
     def _start(self, shards: _Shards) -> None:
         config = shards.config
@@ -129,7 +146,8 @@ class ShardDirector:
             # On as many nodes as there are; never bound to one, which may die.
             scheduling_strategy="SPREAD",
         )
-        shard = _Running(actor.remote(shards.environment, self._token, config.idle_s))
+        # By reference, which the director keeps: a restart needs the arguments again.
+        shard = _Running(actor.remote(shards.argument, self._token, config.idle_s))
         shards.running.append(shard)
         watching = asyncio.create_task(self._watch(shards, shard))
         self._watching.add(watching)
@@ -169,6 +187,7 @@ def _take_state(shards: _Shards, shard: _Running, state: ShardState) -> None:
         shards.restarts += 1
         log.warning("shard.restarted", environment=shards.environment.name, before=shard.was_at, now=state.url)
     shard.url = shard.was_at = state.url
+    shard.process = state.process
     shard.leases, shard.given, shards.problem = state.leases, 0, ""
 
 

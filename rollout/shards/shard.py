@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 
 import ray
@@ -22,6 +23,7 @@ class ShardState:
     """Where it serves; another one after each restart."""
     leases: int
     """Its leases, waiting ones included."""
+    process: int
 
 
 class Shard:
@@ -43,7 +45,7 @@ class Shard:
             # Servers are closed by the task that opened them, so a task of its own holds them.
             self._owner = asyncio.create_task(self._hold(self._serving))
         served = await asyncio.shield(self._serving)
-        return ShardState(served.url, served.leases)
+        return ShardState(served.url, served.leases, os.getpid())
 
     async def _hold(self, started: asyncio.Future[Serving]) -> None:
         config = ServeConfig(host=ray.util.get_node_ip_address(), tokens=(SecretStr(self._token),), idle_s=self._idle_s)

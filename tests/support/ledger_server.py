@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 
@@ -25,7 +26,7 @@ def work(id: str) -> str:
 
 
 @server.tool()
-def judge(messages: list[dict[str, str]]) -> dict[str, float]:
+def judge(messages: list[dict[str, Any]]) -> dict[str, float]:
     """Scores nothing."""
     return {"score": 1.0}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -98,7 +99,7 @@ class Barrier:
     async def wait(self) -> None:
         self._left -= 1
         if self._left == 0:
-            await anyio.to_thread.run_sync(self._kill)
+            await self._kill()
             self._passed.set()
         await self._passed.wait()
 
@@ -114,13 +115,18 @@ class Waiting(ScriptedPolicy):
         return await super().generate(ids, max_tokens=max_tokens, turn=turn)
 
 
-async def play(made: Environment, trajectories: int, kill: Any, directory: Path) -> tuple[list[Trace], dict[str, Any]]:
-    """The trajectories at once, and the shards once all of their places are free."""
+async def play(made: Environment, trajectories: int, kill: Any, directory: Path, *, shards: int) -> list[Trace]:
+    """The trajectories at once, each in its last attempt; returns once every place of so many shards is free."""
     from rollout.shards.director import shard_director
     from rollout.shards.hosts import hosts_of
 
     traces = [Trace.begin(f"t{number}", task(), Origin(row=number)) for number in range(trajectories)]
-    policies, director = Barrier(trajectories, kill), shard_director()
+    director = shard_director()
+
+    async def end_one() -> None:
+        await kill((await director.status.remote(made.name)).processes[0])
+
+    policies = Barrier(trajectories, end_one)
     async with Gateway(made, hosts=hosts_of(made)) as gateway:
         async with anyio.create_task_group() as tasks:
             for trace in traces:
@@ -136,35 +142,48 @@ async def play(made: Environment, trajectories: int, kill: Any, directory: Path)
                         store=TraceStore(directory),
                     )
                 )
-        with anyio.fail_after(IDLE_S + 5):
-            while any((status := await director.status.remote(made.name))["ready"].values()):
+        ended = anyio.current_time()
+        with anyio.fail_after(90):
+            while (status := await director.status.remote(made.name)) and any(status.load.values()):
                 await anyio.lowlevel.checkpoint()
-    return traces, status
+            assert anyio.current_time() - ended < IDLE_S + 5
+            while len(status.load) < shards:  # a restarted one starts its servers first
+                status = await director.status.remote(made.name)
+    assert len(status.load) == shards and not any(status.load.values())
+    return traces
 
 
-async def check(made: Environment, trajectories: int, kill: Any, home: Path) -> None:
-    traces, status = await play(made, trajectories, kill, home / "traces")
-    assert [trace.stop_reason for trace in traces] == [StopReason.ANSWERED] * trajectories
+def check(traces: list[Trace], home: Path, *, most_lost: int) -> None:
+    """Every row has an outcome, and no call was executed twice."""
+    assert {trace.stop_reason for trace in traces} == {StopReason.ANSWERED}
     again = [trace for trace in traces if trace.origin.attempt]
-    # Leases go to the least loaded shard.
-    assert again and len(again) <= trajectories // made.hosts.ray.min * 2  # type: ignore[union-attr]
-    recorded = list(read_traces(home / "traces"))
-    lost = [trace for trace in recorded if trace.failure]
+    # Leases go to the least loaded shard; one that is looked at less often gets a few more.
+    assert 0 < len(again) <= most_lost
+    lost = [trace for trace in read_traces(home / "traces") if trace.failure]
     assert {trace.failure.kind for trace in lost if trace.failure} == {"world_lost"} and len(lost) == len(again)
     ran = Counter((home / "ledger").read_text().split())
     assert set(ran.values()) == {1}
     assert {f"{trace.id}/{turn}" for trace in traces for turn in range(TURNS)} <= ran.keys()
-    assert len(status["ready"]) == made.hosts.ray.min - 1  # type: ignore[union-attr]
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("nodes", [2], indirect=True)
-async def test_32_leases_on_two_shards_survive_the_end_of_one(nodes: list[Any], tmp_path: Path) -> None:
-    await check(environment(tmp_path / "ledger", 2, 32), 32, nodes[0].kill, tmp_path)
+async def test_32_leases_on_two_shards_survive_the_end_of_one_which_ray_restarts(
+    nodes: list[Any], tmp_path: Path
+) -> None:
+    async def kill(process: int) -> None:
+        os.kill(process, signal.SIGKILL)
+
+    made = environment(tmp_path / "ledger", 2, 32)
+    check(await play(made, 32, kill, tmp_path / "traces", shards=2), tmp_path, most_lost=24)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [4], indirect=True)
-async def test_1024_leases_on_four_shards_survive_the_end_of_one(nodes: list[Any], tmp_path: Path) -> None:
-    await check(environment(tmp_path / "ledger", 4, 1024), 1024, nodes[0].kill, tmp_path)
+async def test_1024_leases_on_four_shards_survive_the_end_of_a_node(nodes: list[Any], tmp_path: Path) -> None:
+    async def kill(_: int) -> None:
+        await anyio.to_thread.run_sync(nodes[0].kill)
+
+    made = environment(tmp_path / "ledger", 4, 1024)
+    check(await play(made, 1024, kill, tmp_path / "traces", shards=3), tmp_path, most_lost=512)
