@@ -15,6 +15,7 @@ from gateway.config.pydantic_errors import near
 from gateway.config.servers_file import check_template, expand_sampling, no_servers, parse_servers
 from gateway.errors import ConfigError, InvalidValue
 from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.results_config import ResultsConfig
 from rollout.environment.reward_config import RewardConfig, Section
 from rollout.environment.strategy_config import Strategy, StrategyConfig
@@ -160,6 +161,8 @@ class Environment(GatewayConfig):
 
     name: str
     """The file's name by default."""
+    hosts: HostsConfig | None = None
+    """Where its worlds are, if not here."""
     file: str = ""
     """The file it was read from, for messages."""
     description: str = ""

@@ -14,6 +14,7 @@ from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingConfig, environment_names, load_environment
 from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.reward_config import RewardConfig, Section
 from rollout.environment.strategy_config import StrategyConfig
 
@@ -92,6 +93,8 @@ class TrainingSettings(BaseModel):
     """Whether workers send spans of trajectories, turns and calls, as OTEL_EXPORTER_OTLP_ENDPOINT says."""
     min_group_size: int = Field(default=2, ge=1)
     """A group with fewer trajectories left is withdrawn whole; at most the size of a group, so 1 where that is 1."""
+    hosts: HostsConfig | None = None
+    """Where worlds are, if not beside the workers; see docs/scale.md."""
     max_sessions: int | None = Field(default=None, ge=1)
     """Concurrent sessions on one node, divided among its worker processes."""
     lease_timeout_s: float | None = Field(default=None, gt=0)
@@ -131,9 +134,11 @@ class TrainingSettings(BaseModel):
             "reward": reward,
         }
         bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
+        hosts = self.hosts or environment.hosts
         return share(
-            environment.model_copy(update=sections | bounds),
-            workers_per_node,
+            environment.model_copy(update=sections | bounds | {"hosts": hosts}),
+            # Elsewhere each host bounds its own sessions and processes, for all workers together.
+            1 if hosts else workers_per_node,
             file=environment.file or None,
             workers_key=self.workers_key,
         )

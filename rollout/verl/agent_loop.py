@@ -35,6 +35,7 @@ from rollout.verl.output import to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
 from rollout.verl.runtime import WORKER, Runtime
 from rollout.verl.settings import Settings
+from rollout.verl.shard_checks import held_director
 from rollout.verl.tool import MCPTool
 
 log = structlog.get_logger(__name__)
@@ -197,6 +198,7 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
         # After the base class, which overwrites the attribute with its own worker class.
         self.agent_loop_workers_class = ray.remote(MCPAgentLoopWorker)
         self.statistics_collector = statistics_collector()  # the handle keeps the actor alive as long as the job
+        self.shards = held_director(self.config)
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
