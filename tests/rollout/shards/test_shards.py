@@ -93,7 +93,7 @@ class Barrier:
 
     async def __call__(self, session: Session) -> Policy:
         ids = [f"{session.trajectory}/{turn}" for turn in range(TURNS)]
-        calls = [hermes.write(calls=[Call(name="work", arguments={"id": id})]) for id in ids]
+        calls = [hermes.write(calls=[Call(name="shout", arguments={"text": "plum", "id": id})]) for id in ids]
         return Waiting([*calls, "Done."], self.wait)
 
     async def wait(self) -> None:
