@@ -78,7 +78,9 @@ class TrainingSettings(BaseModel):
     """Where it has the number of processes that play trajectories."""
 
     environments_dir: Path
+    """Directory with the environments' YAML files."""
     trace_dir: Path
+    """Directory for traces, run records and heartbeats."""
     max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
     """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
     record: Path | None = None
@@ -94,20 +96,27 @@ class TrainingSettings(BaseModel):
     min_group_size: int = Field(default=2, ge=1)
     """A group with fewer trajectories left is withdrawn whole; at most the size of a group, so 1 where that is 1."""
     hosts: HostsConfig | None = None
-    """Where worlds are, if not beside the workers; see docs/scale.md."""
+    """Replaces the environment's `hosts`: where worlds are, if not beside the workers; see docs/scale.md."""
     max_sessions: int | None = Field(default=None, ge=1)
     """Concurrent sessions on one node, divided among its worker processes."""
     lease_timeout_s: float | None = Field(default=None, gt=0)
+    """Replaces the environment's `lease_timeout_s`."""
     wall_clock_s: float | None = Field(default=None, gt=0)
+    """Replaces the environment's `limits.wall_clock_s`."""
     attempts: int | None = Field(default=None, ge=1)
-    """How often a trajectory is rolled out at most, from its row, where its world is lost."""
+    """Replaces the environment's `limits.attempts`: how often a trajectory begins at most where its world is lost."""
     tokens_per_turn: int | None = Field(default=None, ge=1)
+    """Replaces the environment's `limits.tokens_per_turn`."""
     tell_budget: bool | None = None
+    """Replaces the environment's `limits.tell_budget`."""
     reward_weights: dict[str, float] | None = None
     """Replaces the environment's `reward.weights`, for example to train on a part of a score that is all or nothing."""
     thinking: ThinkingOverride = ThinkingOverride()
+    """Replaces single keys of the environment's `thinking`."""
     filters: FiltersOverride = FiltersOverride()
+    """Replaces single keys of the environment's `filters`."""
     strategy: StrategyOverride = StrategyOverride()
+    """Replaces single keys of the environment's `strategy`."""
 
     def opened_replay(self) -> Replay | None:
         """The cassette to replay, read; None without one. Raises ConfigError where it cannot be read."""
