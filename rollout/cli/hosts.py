@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,7 +32,8 @@ def with_hosts(environments: Sequence[Environment], option: str | None) -> list[
     if option is None:
         return list(environments)
     token = {"token": os.environ[TOKEN]} if os.environ.get(TOKEN) else {}
-    given = "ray" if option == "ray" else [{"url": url.strip(), **token} for url in option.split(",")]
+    addresses = [{"url": url.strip(), **token} for url in option.split(",")]
+    given: dict[str, Any] = {"ray": {}} if option == "ray" else {"addresses": addresses}
     hosts = validate(HostsConfig, given, file="mcp-rollout run", key="--hosts")
     return [environment.model_copy(update={"hosts": hosts}) for environment in environments]
 

@@ -56,7 +56,7 @@ class HostsConfig(Section):
             return {"ray": {}}
         if isinstance(value, str):
             return {"addresses": [value]}
-        return {"addresses": value} if isinstance(value, list | tuple) else value
+        return {"addresses": cast("list[Any]", value)} if isinstance(value, list | tuple) else value
 
     @field_validator("addresses", mode="before")
     @classmethod

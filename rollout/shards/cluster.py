@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ def connected() -> Generator[None]:
     """Connect to the cluster that RAY_ADDRESS names, or start one here; the director lives as long as the block."""
     ours = not ray.is_initialized()
     if ours:
-        ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+        ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     director = shard_director()  # the handle keeps it
     try:
         yield

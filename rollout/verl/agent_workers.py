@@ -135,7 +135,7 @@ class AgentWorkers:
             worker, held = self._workers.get(number), frozenset[str]()
             if worker is not None:
                 try:
-                    held = ray.get(worker.held.remote(), timeout=self._start_timeout_s)
+                    held = frozenset(ray.get(worker.held.remote(), timeout=self._start_timeout_s))
                 except (RayActorError, GetTimeoutError):  # it has died meanwhile
                     self._unanswered.add(number)
                     return False
