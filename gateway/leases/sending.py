@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from gateway.connection.in_flight import InFlightCall
-from gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged
+from gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
 from gateway.types import Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
@@ -84,15 +84,21 @@ class Sending:
 
         Raises:
             GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended.
+            WorldLost: the server's process was killed, and the trajectory's state was in it.
         """
         self._running[tool.server] += 1
         try:
             return await self._send(tool, arguments, timeout_s, in_flight)
-        except BaseException:
+        except BaseException as error:
             self._failed.add(tool.server)  # also when cancelled: the server may still be running the call
+            if isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(tool.server):
+                raise WorldLost(error.problem, server=tool.server, tool=tool.name) from error
             raise
         finally:
             self._running[tool.server] -= 1
+
+    def _is_lost(self, server: str) -> bool:
+        return not self.ended and server not in self._reopen and bool(self.connections[server].killed)
 
     async def _send(
         self,
