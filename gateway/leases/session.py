@@ -18,6 +18,7 @@ from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
 from gateway.connection.in_flight import Answerer, InFlightCall, Question
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.leases.asked import OutgoingCall
 from gateway.leases.sending import Sending
 from gateway.schemas.arguments import encodable, prepare
 from gateway.schemas.check import check_value
@@ -248,8 +249,7 @@ class Session:
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 
     async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
-        in_flight = partial(self._in_flight, tool)
-        return await self._sending.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
+        return await self._sending.send(OutgoingCall(tool, arguments, timeout_s, partial(self._in_flight, tool)))
 
     def _in_flight(self, tool: ToolDefinition) -> InFlightCall:
         # The tool that answers for the user cannot ask the user itself.
