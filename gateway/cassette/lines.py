@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.errors import CodedError, ConfigError, GatewayError, rebuild
-from gateway.types import Content, ContentKind, Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import Content, ContentKind, Role, ToolDefinition, ToolResult
 
 VERSION = 1
 TRAJECTORY = "${trajectory}"

@@ -32,7 +32,8 @@ from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, ToolsChanged
 from gateway.leases.asked import LeaseRequest, OutgoingCall
 from gateway.leases.sending import Sending
-from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.in_flight import InFlightCall

@@ -13,9 +13,9 @@ import anyio
 import structlog
 
 from gateway.errors import GatewayError, RequestRefused
+from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 from gateway.shortened import cut_text, shortened
 from gateway.transport.delivery import Delivery
-from gateway.types import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 
 log = structlog.get_logger(__name__)
 
@@ -120,6 +120,7 @@ class InFlightCall(Delivery):
         return answer
 
     async def _answer(self, kind: RequestKind, params: Mapping[str, Any], tool: str) -> dict[str, Any]:
+        # Refused ones count: a server that asks in a loop must come to an end.
         self._requests += 1
         if self._requests > self._most_requests:
             raise Refused(f"a call may make {self._most_requests} requests (max_requests_per_call)")
@@ -151,6 +152,7 @@ class InFlightCall(Delivery):
         """Suspend the call's deadline within the block. Blocks may overlap."""
         # The server waits for the gateway here, which the answerer's own timeout bounds.
         scope = self.scope
+        # Only the outermost block keeps and restores the deadline: within it several requests may be answered at once.
         if scope is not None and self._answering == 0:
             self._left_s, scope.deadline = scope.deadline - anyio.current_time(), math.inf
         self._answering += 1

@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from gateway.connection.in_flight import InFlightCall, Refused
 from gateway.errors import RequestRefused
 from gateway.schemas.cost import measure
+from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY, Delivery
 from gateway.transport.wire import first_fault
-from gateway.types import TRAJECTORY_META, RequestKind
+from gateway.types import TRAJECTORY_META
 
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
 Answer = mcp.ElicitResult | mcp.CreateMessageResult

@@ -151,6 +151,7 @@ class Delivery:
         assert self._outer is not None
         DELIVERY.reset(self._outer)
         self._over = True
+        # A copy, because each cancelled block removes its scope.
         for scope in tuple(self._scopes):
             scope.cancel()
 
@@ -158,6 +159,7 @@ class Delivery:
     def awaited(self) -> Generator[None]:
         """Run the block until the request is over: then it is cancelled, without an error for the code behind it."""
         scope = anyio.CancelScope()
+        # A transport may get here after the caller has gone, since mcp runs it in tasks of its own.
         if self._over:
             scope.cancel()
         self._scopes.append(scope)

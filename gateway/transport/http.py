@@ -94,6 +94,8 @@ class HttpTransport:
             try:
                 yield inbound, WriteStream(write)
             finally:
+                # Before the client closes: later calls go to mcp's session, which reports the closed connection; those
+                # under way end here.
                 link.channel = None
                 calls.close("the connection was closed")
                 pumping.cancel_scope.cancel()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult
 
 
 class World(Protocol):

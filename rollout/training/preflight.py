@@ -85,6 +85,7 @@ async def check_environments(
                 environment, gateway, own, lock.entries, lock_path=lock.path, lock_key=lock.key
             )
             raise_first(problems)
+            # A replay has the answers of the recorded trajectories only, and this one was not among them.
             if replay is None:
                 await check_world(environment, gateway, own[0])
         shown[name] = Shown(environment, schemas)
