@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ class LeaseRequest:
     tools: Mapping[str, ToolDefinition]
     """Those that the policy may use, by exposed name, with those of `later_tools`."""
     later_tools: Collection[str] = ()
-    identity: Identity = MappingProxyType({})
+    identity: Identity = field(default_factory=dict[str, str | int | bool])
     replaces: str = ""
     """For a recording: digest of the one that the trajectory was replayed from until it differed."""
 

@@ -107,8 +107,8 @@
       el(
         "p",
         { class: "which" },
-        `${entry.task || entry.id.slice(0, 12)}${entry.step === null ? "" : ` · step ${entry.step}`}${entry.validate ? " held-out" : ""} · sample ${entry.sample} `,
         entry.reward === null ? null : Viewer.rewardChip(entry.reward),
+        `${entry.task || entry.id.slice(0, 12)}${entry.step === null ? "" : ` · step ${entry.step}`}${entry.validate ? " held-out" : ""} · sample ${entry.sample}`,
       ),
     );
     let body;

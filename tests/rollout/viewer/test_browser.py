@@ -125,7 +125,7 @@ def test_a_trajectory_by_keyboard(page: Any) -> None:
     page.keyboard.press("f")
     page.wait_for_selector("details.thinking[open]")
     page.keyboard.press("J")
-    page.wait_for_function("location.hash === '#/t/train-1-0-3'")
+    page.wait_for_function("() => location.hash === '#/t/train-1-0-3'")
     page.wait_for_selector(DRAWN)
     page.keyboard.press("2")
     tokens = page.get_by_role("application")
@@ -189,6 +189,26 @@ def test_runs_are_drawn_over_steps(page: Any) -> None:
     page.locator("#total").get_by_text("32 of 39").wait_for()
 
 
+def test_runs_are_laid_over_each_other_by_choice(page: Any, start: str) -> None:
+    go(page, "#/runs")
+    lines = page.get_by_label("runs", exact=True).locator("tbody tr")
+    assert lines.count() == 3
+    page.get_by_role("group", name="laid over each other").get_by_label("hostile").uncheck()
+    page.wait_for_function("() => location.hash === '#/runs?runs=run'")
+    page.wait_for_function("() => document.querySelectorAll('table.runs tbody tr').length === 2")
+
+
+def test_the_page_follows_a_run_that_goes_on(browser: Any, tmp_path: Path) -> None:
+    training(tmp_path / "one", steps=1)
+    with viewing(tmp_path) as address:
+        page = browser.new_page()
+        page.goto(f"{address}#/list")
+        page.locator("#total").get_by_text("14 of 14").wait_for()
+        hostile(tmp_path / "two")
+        page.locator("#total").get_by_text("15 of 15").wait_for()
+        page.close()
+
+
 def test_held_out_figures_are_those_of_the_last_step_and_shown_by_step(page: Any) -> None:
     go(page, "#/runs")
     row = page.get_by_label("runs", exact=True).get_by_role("row", name="run · shop · held-out")
@@ -202,10 +222,10 @@ def test_a_link_to_a_turn_or_a_token_leaves_the_trajectory_in_sight(page: Any) -
     page.set_viewport_size({"width": 1280, "height": 420})
     for given, place in (("turn=2", "#turn-2"), ("tab=tokens&color=push&token=70", ".tokens .current")):
         go(page, f"#/t/train-1-0-1?{given}")
-        page.wait_for_function("scrollY > 0")
+        page.wait_for_function("() => scrollY > 0")
         page.locator(place).wait_for()
         which = page.locator(".which")
-        assert which.inner_text() == "train-0 · step 1 · sample 1 0"
+        assert which.inner_text() == "0train-0 · step 1 · sample 1"
         bar, shown = page.locator(".tabs").bounding_box(), page.locator(place).bounding_box()
         assert page.locator(".top").bounding_box()["y"] == 0 <= which.bounding_box()["y"]
         assert bar["y"] + bar["height"] <= shown["y"] < 420
@@ -218,7 +238,7 @@ def test_back_leads_to_where_the_reader_was(page: Any) -> None:
         page.locator(target).scroll_into_view_if_needed()
         place = page.evaluate("scrollY")
         page.locator(target).click()
-        page.wait_for_function("location.hash.startsWith('#/t/')")
+        page.wait_for_function("() => location.hash.startsWith('#/t/')")
         page.wait_for_selector(DRAWN)
         page.wait_for_selector(".which")
         page.go_back()
