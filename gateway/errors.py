@@ -100,7 +100,7 @@ class LockMismatch(ConfigError):
 
 
 class GatewayError(CodedError):
-    """The world broke: what happened is not the policy's doing and says nothing about its quality."""
+    """The world broke: the policy did not cause it, so the outcome does not measure the policy."""
 
     def __init__(self, message: str, *, server: str | None = None, tool: str | None = None) -> None:
         self.server, self.tool = server, tool
@@ -201,3 +201,11 @@ class RequestRefused(GatewayError):
 
 class ReplayMismatch(GatewayError):
     """A replayed trajectory asked for something else than its recording has; the message has both."""
+
+
+class WorldLost(GatewayError):
+    """The host of a world has ended, has lost the world, or cannot be reached any more: its state is gone."""
+
+
+class HostRefused(GatewayError):
+    """A host does not admit this gateway: a wrong token, another program, or another version of the extension."""

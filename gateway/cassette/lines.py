@@ -1,4 +1,4 @@
-"""The lines of a cassette: typed, versioned, and to be read and edited by people. docs/replay.md describes them.
+"""The line types of a cassette file, versioned and readable by people; docs/replay.md describes them.
 
 A cassette is a file of JSON lines. A `cassette` line begins it; a `gateway` line for each environment has its tools.
 Then come the leases: a `lease` line, and after it the `call` lines of this lease, in the order in which they began.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gateway.errors import CodedError, ConfigError, GatewayError, rebuild
+from gateway.errors import ConfigError
+from gateway.failure import Failure
 from gateway.server_events import ServerEvents
 from gateway.types import Content, ContentKind, Role, ToolDefinition, ToolResult
 
 VERSION = 1
 TRAJECTORY = "${trajectory}"
-"""Stands for the trajectory's id, which is another one at each replay."""
+"""Placeholder for the trajectory's id, which differs in each replay."""
 _OF_THE_PROTOCOL = "io.modelcontextprotocol/"
 """Keys of a result's `_meta` that say the same with every answer, such as the server's name."""
 _SHORTEST_ID = 16
@@ -52,30 +53,6 @@ class RecordedGateway(Line):
     gateway: str
     """The environment's name."""
     servers: dict[str, RecordedServer]
-
-
-class Failure(Line):
-    """A `GatewayError`."""
-
-    code: str
-    """The error's class, as in traces: `call_timeout`, `server_unavailable`, ..."""
-    message: str
-    state: dict[str, str | bool | None] = {}
-    """The error's fields, such as `server` and `tool`."""
-    used_up: str = ""
-    """Why the server was ended for what the trajectory used up; the policy then reads this."""
-
-    @classmethod
-    def of(cls, error: GatewayError, *, used_up: str = "") -> Failure:
-        state = {name: value for name, value in vars(error).items() if isinstance(value, str | bool | None)}
-        return cls(code=error.code, message=str(error), state=state, used_up=used_up)
-
-    def error(self) -> GatewayError:
-        """The error, to raise."""
-        kind = _ERRORS.get(self.code, GatewayError)
-        rebuilt = rebuild(kind, (self.message,), {"server": None, "tool": None, "may_resend": False, **self.state})
-        assert isinstance(rebuilt, GatewayError)
-        return rebuilt
 
 
 class RecordedLease(Line):
@@ -190,7 +167,7 @@ def parse(text: str, *, file: str, number: int, trajectory: str | None = None) -
     """Read a line.
 
     Args:
-        trajectory: the id that the placeholder stands for; None leaves it.
+        trajectory: the id that replaces the placeholder; None leaves it.
 
     Raises:
         ConfigError: the line is not one of a cassette.
@@ -225,13 +202,3 @@ def _block(content: Content) -> Block:
 def _content(block: Block) -> Content:
     data = base64.b64decode(block.data)
     return Content(kind=block.kind, text=block.text, data=data, mime_type=block.mime_type, uri=block.uri)
-
-
-def _subclasses(kind: type[GatewayError]) -> Mapping[str, type[GatewayError]]:
-    found: dict[str, type[GatewayError]] = {kind.code: kind}
-    for each in kind.__subclasses__():
-        found |= _subclasses(each)
-    return found
-
-
-_ERRORS: Mapping[str, type[CodedError]] = _subclasses(GatewayError)

@@ -1,4 +1,4 @@
-"""Record leases: what went to the servers, what came back, and what the servers asked meanwhile."""
+"""Record leases into a cassette: requests, answers, and the servers' own requests in between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from gateway.cassette.lines import (
     VERSION,
     Answer,
     CassetteLine,
-    Failure,
     Header,
     RecordedCall,
     RecordedGateway,
@@ -30,6 +29,7 @@ from gateway.cassette.reading import SUFFIX
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, ToolsChanged
+from gateway.failure import Failure
 from gateway.leases.asked import LeaseRequest, OutgoingCall
 from gateway.leases.sending import Sending
 from gateway.server_events import ServerEvents

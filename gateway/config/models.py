@@ -57,7 +57,7 @@ class Kind(StrEnum):
 
 
 class Start(StrEnum):
-    """How processes of a stdio server come to be."""
+    """How processes of a stdio server are started."""
 
     SPAWN = "spawn"
     FORK = "fork"
@@ -174,7 +174,7 @@ class ServerConfig(_Model):
     leases_per_process: int = Field(default=1, ge=1)
     """Number of leases after which a process is replaced; above 1 the server's reset tool makes it fresh in between."""
     start: Start = Start.SPAWN
-    """How processes under scope `process` come to be."""
+    """How processes under scope `process` are started."""
     max_memory_mb: int | None = Field(default=None, ge=16)
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)
@@ -238,7 +238,7 @@ class ServerConfig(_Model):
         if self.max_processes is not None and self.min_ready > self.max_processes:
             raise ValueError("min_ready is more than max_processes")
         if (self.max_memory_mb or self.max_cpu_s) and self.command is None:
-            raise ValueError("max_memory_mb and max_cpu_s need a command; other servers have no process of their own")
+            raise ValueError("max_memory_mb and max_cpu_s need a command; other servers have no process here")
         if self.scope is Scope.PROCESS and self.url is not None:
             raise ValueError("scope: process needs a command or a factory; the gateway starts no process for a url")
         return self

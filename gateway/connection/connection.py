@@ -1,4 +1,4 @@
-"""One connection to one server, and the one task that opens, holds and closes it.
+"""One connection to one server, opened, held and closed by a single owner task.
 
 mcp's client enters cancel scopes that only the task that entered them may leave, so the owner task (`Connection.run`)
 lives as long as the connection; all other tasks only await `call`.
@@ -43,7 +43,7 @@ _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollo
 
 @dataclass(eq=False)
 class Connection:
-    """Opened by `run` in a task of its own, used from any task through `call`, ended by `end`."""
+    """Opened by `run` in its own task, used from any task through `call`, ended by `end`."""
 
     server: str
     config: ServerConfig
@@ -112,7 +112,7 @@ class Connection:
         """Send one request and wait for its result; safe from any task, any number at a time.
 
         Args:
-            timeout_s: Suspended while the server waits for an answer to a request of its own.
+            timeout_s: Suspended while the server waits for an answer to a request that it made.
             in_flight: Answers such requests and records what the server sends; without one they are refused.
 
         Raises:

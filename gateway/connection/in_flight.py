@@ -76,7 +76,7 @@ class InFlightCall(Delivery):
         super().__init__(nested=nested)
         self.server, self.tool, self.trajectory = server, tool, trajectory
         self.broken: GatewayError | None = None
-        """Why an answerer failed; the outcome of the call then says nothing about the policy."""
+        """Why an answerer failed; the policy did not cause the outcome of the call."""
         self.scope: anyio.CancelScope | None = None
         """Bounds the call; its deadline is suspended while the server waits for an answer of ours."""
         self.redact: Callable[[Any], Any] = _unchanged
@@ -120,7 +120,7 @@ class InFlightCall(Delivery):
         return answer
 
     async def _answer(self, kind: RequestKind, params: Mapping[str, Any], tool: str) -> dict[str, Any]:
-        # Refused ones count: a server that asks in a loop must come to an end.
+        # Refused ones count: a server that asks in a loop must be stopped.
         self._requests += 1
         if self._requests > self._most_requests:
             raise Refused(f"a call may make {self._most_requests} requests (max_requests_per_call)")
@@ -135,7 +135,7 @@ class InFlightCall(Delivery):
             problem = f"no answer within {answerer.timeout_s:g} s ({kind}.timeout_s)"
         except GatewayError as error:
             problem = str(error)
-        # An error of its own, since the answerer's could be taken as a failure of this call's connection.
+        # A separate error, since the answerer's could be taken as a failure of this call's connection.
         self.broken = RequestRefused(f"{kind}: {problem}", server=self.server, tool=self.tool)
         raise Refused(problem)
 

@@ -93,7 +93,7 @@ class InFlightCalls:
         calls = self.find(params.meta, delivery)
         if delivery is not None:
             # The call has begun to run. Our answer is another request, whose fate says nothing about the call's own;
-            # this handler has a context of its own, so nothing needs to be set back.
+            # this handler has its own context, so nothing needs to be set back.
             delivery.round_done()
             DELIVERY.set(Delivery())
         if not calls:

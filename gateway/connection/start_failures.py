@@ -1,4 +1,4 @@
-"""The errors of a connection that did not start: what broke, which class of error says so, and the remedy."""
+"""Build the error of a connection that did not start: its class, its cause and the remedy."""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ class LeaseRequest:
     """Those that the policy may use, by exposed name, with those of `later_tools`."""
     later_tools: Collection[str] = ()
     identity: Identity = field(default_factory=dict[str, str | int | bool])
+    resets: bool = False
+    """Without a task: whether the caller resets every server by `Session.reset`."""
     replaces: str = ""
     """For a recording: digest of the one that the trajectory was replayed from until it differed."""
 

@@ -1,4 +1,4 @@
-"""What harness tools are sent and what their results must hold, and the user's answers to elicitations."""
+"""Arguments and results of harness tools, and the user's answers to elicitations."""
 
 from __future__ import annotations
 

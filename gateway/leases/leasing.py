@@ -1,4 +1,4 @@
-"""Lease worlds to trajectories: a slot, connections, every server reset; and give all of it back."""
+"""Lease servers to trajectories: acquire slots and connections, reset every server, return everything."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ import structlog
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
+from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
 from gateway.leases.asked import LeaseRequest
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
+from gateway.leases.remote_pool import RemotePool
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
 from gateway.leases.slots import Slots
+from gateway.leases.taking import Wanted, take_all
+from gateway.remote.world import RemoteConnection
 from gateway.types import SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition
 
 if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
+    from gateway.connection.any_connection import AnyConnection
 
 _SESSIONS = ""
 """The key of the gateway's own slots; the others are names of pools."""
@@ -35,6 +39,7 @@ class Leases:
     Args:
         opened: By server.
         directory: The one that the bundled servers among them share.
+        remote: Has the worlds of all servers that are on hosts.
         log: Bound to the gateway's name.
 
     Raises:
@@ -50,12 +55,14 @@ class Leases:
         directory: Path | None,
         *,
         log: structlog.stdlib.BoundLogger,
+        remote: RemotePool | None = None,
     ) -> None:
         self._config, self._catalogue, self._log = config, catalogue, log
         self._openings, self._watch = openings, openings.watch
         self._shared: dict[str, SharedConnection] = {}
-        self._pools: dict[str, BundlePool] = {}
-        """By server; servers that share a directory share a pool."""
+        self._remote = remote
+        self._pools: dict[str, BundlePool | RemotePool] = {}
+        """By server; servers that share a directory, or a host, share a pool."""
         self._warned: set[str] = set()
         self._named: set[str] = set()
         """Slots that a session had to wait for."""
@@ -80,6 +87,8 @@ class Leases:
             self._pools |= dict.fromkeys(together, self._bundle_pool(together, first))
         elif directory is not None:  # none of its servers has started
             self._openings.tasks.start_soon(self._openings.discard, Bundle(directory=directory))
+        if self._remote is not None:
+            self._pools |= dict.fromkeys(self._remote.servers, self._remote)
         limits = {pool.name: pool.most for pool in self._pools.values() if pool.most is not None}
         self._slots = Slots({_SESSIONS: self._config.max_sessions, **limits}, common=_SESSIONS)
 
@@ -120,7 +129,9 @@ class Leases:
         session: Session | None = None
         try:
             self._refuse_changed(needed)
-            taken = await self._take(needed, pools, bundles, deadline, reset=asked.task is not None)
+            reset = asked.task is not None or asked.resets
+            world = Wanted(asked.trajectory, asked.seed, reset, deadline, self._config.lease_timeout_s)
+            taken = await take_all(needed, self._shared, pools, bundles, world)
             self._refuse_changed(needed)  # a connection opened just now may have revealed it
             sender = self._sender(sending, asked, taken, bundles)
             session = self._session(asked, sender, bundles, began_at)
@@ -159,20 +170,21 @@ class Leases:
         self,
         sending: Callable[..., Sending],
         asked: LeaseRequest,
-        taken: Mapping[str, Connection],
+        taken: Mapping[str, AnyConnection],
         bundles: Mapping[str, Bundle],
     ) -> Sending:
         reopen: dict[str, Callable[[], Any]] = {
             server: self._shared[server].take
             for server in taken
-            if not _keeps_state(self._config.servers[server], self._catalogue[server])
+            if server in self._shared and not _keeps_state(self._config.servers[server], self._catalogue[server])
         }
         # These processes served no other trajectory: what they used up, this one used up.
         exclusive = frozenset(
             server
             for bundle in bundles.values()
             for server in bundle.connections
-            if bundle.leases == 1 and self._config.servers[server].scope is Scope.PROCESS
+            if (bundle.leases == 1 and self._config.servers[server].scope is Scope.PROCESS)
+            or isinstance(self._pools[server], RemotePool)  # where the host knows better
         )
         return sending(
             trajectory=asked.trajectory,
@@ -200,7 +212,7 @@ class Leases:
             _config=self._config,
             _harness=harness,
             _sending=sending,
-            _wait_for_changes=self._watch.wait,
+            _wait_for_changes=self._wait_for_changes,
             _warned=self._warned,
             _sampling=self._sampling,
         )
@@ -219,46 +231,10 @@ class Leases:
             if server in self._watch.changed:
                 raise self._watch.changed[server].again()
 
-    async def _take(
-        self,
-        needed: Collection[str],
-        pools: Mapping[str, BundlePool],
-        bundles: dict[str, Bundle],
-        deadline: float,
-        *,
-        reset: bool,
-    ) -> dict[str, Connection]:
-        """A connection to each server of `needed`. What is taken from `pools` is in `bundles` even if this raises."""
-        taken: dict[str, Connection] = {}
-        errors: list[GatewayError] = []
-
-        async def take(server: str) -> None:
-            try:
-                taken[server] = await self._shared[server].take()
-            except GatewayError as error:
-                errors.append(error)
-
-        async def take_bundle(name: str) -> None:
-            try:
-                bundles[name] = await pools[name].take(reset=reset)
-            except GatewayError as error:
-                errors.append(error)
-
-        with anyio.CancelScope(deadline=deadline) as waiting:
-            async with anyio.create_task_group() as tasks:
-                for server in needed:
-                    if server in self._shared:
-                        tasks.start_soon(take, server)
-                for name in pools:
-                    tasks.start_soon(take_bundle, name)
-        if errors:
-            raise errors[0]
-        for bundle in bundles.values():
-            taken |= {server: bundle.connections[server] for server in needed if server in bundle.connections}
-        if waiting.cancelled_caught:
-            missing = ", ".join(server for server in needed if server not in taken)
-            raise LeaseTimeout(f"no connection to {missing} within {self._config.lease_timeout_s:g} s")
-        return taken
+    async def _wait_for_changes(self, connections: Collection[AnyConnection]) -> None:
+        await self._watch.wait([each for each in connections if isinstance(each, Connection)])
+        for world in {each.world for each in connections if isinstance(each, RemoteConnection)}:
+            await world.check()
 
     async def _release(self, session: Session) -> None:
         with anyio.move_on_after(self._config.release_timeout_s, shield=True) as bound:

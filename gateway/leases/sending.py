@@ -15,7 +15,7 @@ from gateway.leases.asked import OutgoingCall
 from gateway.types import Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
+    from gateway.connection.any_connection import AnyConnection
 
 log = structlog.get_logger(__name__)
 
@@ -37,8 +37,8 @@ class Sending:
         self,
         *,
         trajectory: str,
-        connections: dict[str, Connection],
-        reopen: Mapping[str, Callable[[], Awaitable[Connection]]],
+        connections: dict[str, AnyConnection],
+        reopen: Mapping[str, Callable[[], Awaitable[AnyConnection]]],
         changed: Mapping[str, ToolsChanged],
         meta: Mapping[str, Any],
         exclusive: frozenset[str] = frozenset(),
@@ -60,7 +60,7 @@ class Sending:
         self._failed.add(server)
 
     def used_up(self, server: str) -> str:
-        """Why a server was ended for what this trajectory used up, in a process of its own; empty otherwise."""
+        """Why a server was ended for what this trajectory used up, in its own process; empty otherwise."""
         return self.connections[server].exhausted if server in self._exclusive else ""
 
     def check_tools(self) -> None:
@@ -107,7 +107,7 @@ class Sending:
                 raise broken from error  # the second attempt did not run, but the first one may have
             raise
 
-    def _attempt(self, connection: Connection, call: OutgoingCall) -> Awaitable[ToolResult]:
+    def _attempt(self, connection: AnyConnection, call: OutgoingCall) -> Awaitable[ToolResult]:
         return connection.call(
             call.tool, call.arguments, meta=self._meta, timeout_s=call.timeout_s, in_flight=call.in_flight()
         )
@@ -118,7 +118,7 @@ class Sending:
         if tool.role is not Role.RELEASE:  # changed tools do not matter to a release
             self.check_tools()
 
-    async def _usable(self, connection: Connection, broken: GatewayError) -> Connection:
+    async def _usable(self, connection: AnyConnection, broken: GatewayError) -> AnyConnection:
         """The connection for a second attempt; raises where the trajectory's state ended with the first."""
         server = connection.server
         # One request can break on a connection that stays up (HTTP). It may also go down a moment later: so pause, and

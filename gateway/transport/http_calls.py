@@ -1,4 +1,4 @@
-"""`tools/call` over streamable HTTP on connections of our own, with answers as documents or as event streams."""
+"""`tools/call` over streamable HTTP on the gateway's own connections; answers are documents or event streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to HTTP/1.1 servers that carry one request at a time, and are kept for the next.
+"""A pool of HTTP/1.1 connections that carry one request at a time and are reused.
 
 httpx2's pool looks at all its connections for each request, and its transports take several tasks' turns for each
 answer. Here a request is one write, and its answer wakes the task that waits for it once.
@@ -111,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         self._wake()
 
     def data_received(self, data: bytes) -> None:
-        # Bytes that no request asked for: an answer to come could not be told from them.
+        # Bytes that no request asked for: they could not be distinguished from the next answer.
         if not self._in_exchange and not self._draining:
             self.close()
             return

@@ -1,4 +1,4 @@
-"""The two ends of an HTTP connection as mcp sees them, and the posts that no caller waits for.
+"""mcp's read and write stream over HTTP, and posts whose answers have no reader.
 
 mcp's HTTP transport sends nothing else until a notification, or an answer of ours to a server's request, has itself
 been answered: one that is lost would block every call on the connection. Here such messages are posted in the

@@ -1,4 +1,4 @@
-"""A server behind the older SSE transport: one event stream for all its messages, one POST for each of ours.
+"""The older SSE transport: one event stream for all messages of the server, one POST for each of ours.
 
 mcp's own client stops writing after one failed POST. Here a POST that fails, fails only the call it carries.
 """

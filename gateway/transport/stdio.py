@@ -1,4 +1,4 @@
-"""A server as a child process: newline-delimited JSON-RPC over its pipes, as a transport for `mcp.Client`.
+"""The stdio transport: a child process with newline-delimited JSON-RPC over its pipes, for `mcp.Client`.
 
 Unlike the SDK's own transport it splits lines in linear time and limits their size, loses one message and not the
 session to bad UTF-8 and garbage, never blocks on a write, ends all calls with the reason as soon as the process dies,
@@ -144,7 +144,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 self._end()
 
     def _pause(self, pause: bool) -> None:
-        """Stop reading the pipe while too many lines wait; the inbox pauses it for reasons of its own."""
+        """Stop reading the pipe while too many lines wait; the inbox pauses it independently."""
         if pause is not self._paused and self._inbox.reader is not None and not self._inbox.reader.is_closing():
             self._paused = pause
             self._inbox.hold(pause)

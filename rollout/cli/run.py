@@ -102,7 +102,7 @@ def run(
     """
     loaded = [load_environment(name, environments_dir) for name in environments]
     if len({environment.name for environment in loaded}) < len(loaded):
-        raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
+        raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
     for environment in loaded:
         build_agent(environment)
         check_reward(environment)

@@ -82,7 +82,7 @@ def read_task_rows(
         except ConfigError as error:
             key = error.key or "extra_info.mcp"
             if key.startswith("extra_info.mcp.prompt"):
-                key = key.removeprefix("extra_info.mcp.")  # a column of its own
+                key = key.removeprefix("extra_info.mcp.")  # a separate column
             problem = RowProblem(error.problem, path=path, row=number, key=key, remedy=error.remedy or REMEDY)
             problems.append(problem)
         else:

@@ -1,4 +1,4 @@
-"""What the turns of a trajectory need of its world: a leased session, or a stand-in that records or replays it."""
+"""The `World` protocol: the part of a session that turns use, so that a recording or a replay can replace it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Context:
         elif len(base) == len(trace.context):
             trace.add_context(edit)
         else:
-            # Not append-only: the next generation continues other ids, so it belongs to a segment of its own, with
+            # Not append-only: the next generation continues other ids, so it belongs to a new segment, with
             # these ids as its prompt and without loss.
             kept = base[: len(base) - edit.removed]
             trace.take_back(edit.removed)

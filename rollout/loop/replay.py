@@ -1,4 +1,4 @@
-"""Bringing a branch to its branching point: recorded completions again, over a world that repeats the recorded one."""
+"""Replay a root's recorded beginning up to a branching point, over a world that repeats it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an agent within its trajectory's time, and turns whatever it does into a defined outcome."""
+"""Run an agent within its trajectory's time, and map every way it can end to a defined outcome."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _agent_error(error: BaseException) -> AgentError:
 class _Played:
     """Awaits an agent's coroutine as `await` does, and stops it where it does not end with its trajectory.
 
-    Cancelling is not enough: a coroutine can catch the cancellation, or wait within a shield of its own.
+    Cancelling is not enough: a coroutine can catch the cancellation, or wait within its own shield.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Recording a trajectory so that others can branch off its turns.
+"""Record a trajectory so that others can branch off its turns.
 
 A tape has what came from outside: the policy's completions, the results of calls, the replies of the user. All else
 follows from these and is computed again, so a branch needs no copy of the agent's, the user's or the filters' state.

@@ -1,4 +1,4 @@
-"""What an agent takes its turns with: the policy, the tools, the user and the context, all recorded by the library."""
+"""The turns of a trajectory as an agent takes them: policy, tools, user and context, all recorded."""
 
 from __future__ import annotations
 

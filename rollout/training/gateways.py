@@ -62,7 +62,7 @@ class ContextTasks:
 
 
 class Gateways:
-    """The worker's gateways by name. `record` and `replay` apply to those that are opened after they were set."""
+    """The worker's gateways by name. `record` and `replay` apply to gateways that are opened after they were set."""
 
     def __init__(self) -> None:
         self.record: Recorder | None = None

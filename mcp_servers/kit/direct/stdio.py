@@ -115,7 +115,7 @@ class StdioServer:
                 except Exception as failure:  # the boundary of a request: every failure has an answer
                     error = _error_data(failure, call.version)
         finally:
-            # In `finally`, before the entry is removed: what the tool still sends from tasks of its own is dropped.
+            # In `finally`, before the entry is removed: what the tool still sends from its own tasks is dropped.
             channel.close()
             key = coerce_request_id(channel.request_id)
             if self._running.get(key) is call:
