@@ -122,9 +122,11 @@ class Leases:
         slots = frozenset({_SESSIONS, *pools})
         self._name_limits(slots)
         with anyio.CancelScope(deadline=deadline) as waiting:
+            # A wait that is cut here has taken no slot, so there is nothing to give back.
             await self._slots.acquire(slots)
         if waiting.cancelled_caught:
             raise LeaseTimeout(self._in_use(slots))
+        # From here on slots are held: all that can raise is inside the `try`.
         bundles: dict[str, Bundle] = {}
         session: Session | None = None
         try:
@@ -141,10 +143,13 @@ class Leases:
                 yield session
             finally:
                 try:
+                    # A release sends calls, so it comes before `end`; `end` comes before the bundle is given back, so
+                    # that a task that outlives the block cannot call into the next trajectory's world.
                     await self._release(session)
                 finally:
                     session.end()
         finally:
+            # No `await` from here on: cancellation cannot leave a bundle or a slot behind.
             for name, bundle in bundles.items():
                 pools[name].give_back(bundle, healthy=session is not None and session.healthy(bundle.connections))
             self._slots.release(slots)
@@ -237,6 +242,8 @@ class Leases:
             await world.check()
 
     async def _release(self, session: Session) -> None:
+        # Shielded: a cancelled trajectory still frees its state on shared servers. Bounded: a hung server frees its
+        # slots.
         with anyio.move_on_after(self._config.release_timeout_s, shield=True) as bound:
             try:
                 await session.release()

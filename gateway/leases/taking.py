@@ -46,6 +46,8 @@ async def take_all(
     taken: dict[str, AnyConnection] = {}
     errors: list[GatewayError] = []
 
+    # Errors are collected and raised after the group: raised inside, the first one would cancel the other starts
+    # halfway and arrive as an ExceptionGroup.
     async def take(server: str) -> None:
         try:
             taken[server] = await shared[server].take()
