@@ -15,7 +15,7 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
-from gateway.connection.in_flight import Answerer, InFlightCall
+from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
 from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
 from gateway.leases.asked import OutgoingCall
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
@@ -111,8 +111,11 @@ class Session:
         self.tools = {**self.tools, **found}
         self.later_tools = {name: tool for name, tool in self.later_tools.items() if name not in found}
 
-    async def call(self, name: str, arguments: Any) -> ToolResult:
+    async def call(self, name: str, arguments: Any, *, raw: RawAnswer | None = None) -> ToolResult:
         """Call one of `tools` for the policy. A mistake of the policy is an error result for it to read.
+
+        Args:
+            raw: Gets the server's own answer, where the call reached it.
 
         Raises:
             GatewayError: the world broke; the policy did not cause it.
@@ -130,7 +133,7 @@ class Session:
         config = self._config.servers[tool.server]
         try:
             async with self._one_call:
-                result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s)
+                result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s, raw=raw)
         except (DeliveryUnknown, ServerUnavailable):
             exhausted = self._sending.used_up(tool.server)
             if not exhausted or self._sending.ended:
@@ -273,11 +276,12 @@ class Session:
         *,
         timeout_s: float,
         events: ServerEvents | None = None,
+        raw: RawAnswer | None = None,
     ) -> ToolResult:
-        in_flight = partial(self._in_flight, tool, events)
+        in_flight = partial(self._in_flight, tool, events, raw)
         return await self._sending.send(OutgoingCall(tool, arguments, timeout_s, in_flight))
 
-    def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None) -> InFlightCall:
+    def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None, raw: RawAnswer | None) -> InFlightCall:
         # The tool that answers for the user cannot ask the user itself.
         withheld = RequestKind.ELICITATION if tool.role is Role.ELICIT else None
         return InFlightCall(
@@ -289,4 +293,5 @@ class Session:
             events=self._events if events is None else events,
             log_level=self._config.servers[tool.server].log_level,
             nested=withheld is not None,
+            raw=raw,
         )
