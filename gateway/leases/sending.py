@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 
-from gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged
+from gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
 from gateway.leases.asked import OutgoingCall
 from gateway.types import Role, ToolDefinition, ToolResult
 
@@ -74,16 +74,22 @@ class Sending:
 
         Raises:
             GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended.
+            WorldLost: the server's process was killed, and the trajectory's state was in it.
         """
         server = call.tool.server
         self._running[server] += 1
         try:
             return await self._send(call)
-        except BaseException:
+        except BaseException as error:
             self._failed.add(server)  # also when cancelled: the server may still be running the call
+            if isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(server):
+                raise WorldLost(error.problem, server=server, tool=call.tool.name) from error
             raise
         finally:
             self._running[server] -= 1
+
+    def _is_lost(self, server: str) -> bool:
+        return not self.ended and server not in self._reopen and bool(self.connections[server].killed)
 
     async def _send(self, call: OutgoingCall) -> ToolResult:
         tool = call.tool

@@ -1,4 +1,4 @@
-"""Listen, and serve a gateway until it is told to stop."""
+"""Serve a gateway over HTTP for the length of an `async with` block."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ from rollout.training.preflight import Shown, check_environments, check_turns, l
 from rollout.training.settings import reward_parts, share
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens, workers_per_node
+from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
 from rollout.verl.trainer_checks import check_groups, check_trainer, warn_of_several_updates
@@ -83,6 +84,7 @@ async def preflight(config: DictConfig) -> None:
     for environment in _environments(rows, settings, config):
         check_thinking(environment, config)
         check_strategy(environment, config)
+        check_shards(environment, config)
         warn_of_several_updates(environment, config)
     shown = await check_environments(rows, settings, lock, workers_per_node=workers_per_node(config))
     if any(_has_stock_rows(config, path) for path in _files(config)):
