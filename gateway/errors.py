@@ -108,6 +108,8 @@ class GatewayError(CodedError):
         """The message without the server and the tool in front of it."""
         self.may_resend = False
         """Whether the request may be sent once more, as `gateway.transport.delivery.verdict` decided."""
+        self.fault: str | None = None
+        """The `gateway.types.CallFault` of a policy that caused this in a process of its trajectory's own."""
         where = "/".join(part for part in (server, tool) if part)
         super().__init__(f"{where}: {message}" if where else message)
 

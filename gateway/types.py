@@ -182,11 +182,16 @@ class Content:
 
 
 class CallFault(StrEnum):
-    """The policy's mistake in a call that was therefore not sent."""
+    """What the policy caused in a call, so that the gateway answered in the tool's place."""
 
     UNREADABLE = "unreadable"
+    """Not sent, like the next two."""
     UNKNOWN_TOOL = "unknown_tool"
     INVALID_ARGUMENTS = "invalid_arguments"
+    TIMED_OUT = "timed_out"
+    """Sent to a process of the trajectory's own and not answered in time; whether it took effect is unknown."""
+    SERVER_GONE = "server_gone"
+    """A process of the trajectory's own had ended, for what the trajectory did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,10 +58,6 @@ class ReplayedSending(Sending):
                 self._left.setdefault(each.server, deque()).append(each)
         self._answered: list[tuple[ToolDefinition, Mapping[str, Any], float, Callable[[], InFlightCall]]] = []
         """Calls that the tape has answered so far."""
-        self._used_up: dict[str, str] = {}
-
-    def used_up(self, server: str) -> str:
-        return self._live.used_up(server) if self._live else self._used_up.get(server, "")
 
     def check_tools(self) -> None:
         changed = self._lease.lease.tools_changed
@@ -131,7 +127,6 @@ class ReplayedSending(Sending):
         if call.events is not None:
             in_flight().events.add(call.events)
         if call.failure is not None:
-            self._used_up[call.server] = call.failure.used_up
             raise call.failure.error()
         if call.result is None:
             # What cut the recorded call short does so again: a concurrent call's failure, or the trajectory's time.

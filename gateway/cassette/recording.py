@@ -226,7 +226,7 @@ class RecordedSending(Sending):
             call.result = await super().send(tool, arguments, timeout_s=timeout_s, in_flight=attempt)
             return call.result
         except GatewayError as error:
-            call.failure = Failure.of(error, used_up=self.used_up(tool.server))
+            call.failure = Failure.of(error)
             raise
         finally:
             self._tape.end()

@@ -191,6 +191,11 @@ class ServerConfig(_Model):
         return Kind.SSE if self.transport == "sse" else Kind.HTTP
 
     @property
+    def has_processes_of_its_own(self) -> bool:
+        """Whether a lease that takes a new connection takes a new process with it."""
+        return self.scope is Scope.PROCESS or (self.scope is Scope.SESSION and self.command is not None)
+
+    @property
     def label(self) -> str:
         """The server's place for messages: the command or the address without query, never arguments."""
         if self.command is not None:

@@ -177,12 +177,12 @@ class Leases:
             for server in taken
             if not _keeps_state(self._config.servers[server], self._catalogue[server])
         }
-        # These processes served no other trajectory: what they used up, this one used up.
+        # These processes served no other trajectory: what is done to them, this one does.
         exclusive = frozenset(
             server
             for bundle in bundles.values()
             for server in bundle.connections
-            if bundle.leases == 1 and self._config.servers[server].scope is Scope.PROCESS
+            if bundle.leases == 1 and self._config.servers[server].has_processes_of_its_own
         )
         return sending(
             trajectory=trajectory,

@@ -11,8 +11,8 @@ import anyio
 import structlog
 
 from gateway.connection.in_flight import InFlightCall
-from gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged
-from gateway.types import Role, ToolDefinition, ToolResult
+from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged
+from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.connection import Connection
@@ -49,6 +49,7 @@ class Sending:
         self._trajectory, self._reopen, self._changed, self._meta = trajectory, reopen, changed, meta
         self._exclusive = exclusive
         self._failed: set[str] = set()
+        self._timed_out: set[str] = set()
         self._running: Counter[str] = Counter()
 
     def healthy(self, servers: Iterable[str]) -> bool:
@@ -58,10 +59,6 @@ class Sending:
     def mark_failed(self, server: str) -> None:
         """Note that a server broke its contract: it is not used again after this session."""
         self._failed.add(server)
-
-    def used_up(self, server: str) -> str:
-        """Why a server was ended for what this trajectory used up, in a process of its own; empty otherwise."""
-        return self.connections[server].exhausted if server in self._exclusive else ""
 
     def check_tools(self) -> None:
         """Raise `ToolsChanged` where a server of this session has other tools than at the start of the run."""
@@ -83,13 +80,16 @@ class Sending:
             in_flight: Makes the record of one attempt.
 
         Raises:
-            GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended.
+            GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended. Its `fault` is set where
+                the trajectory caused it, in a process of its own.
         """
         self._running[tool.server] += 1
         try:
             return await self._send(tool, arguments, timeout_s, in_flight)
-        except BaseException:
+        except BaseException as error:
             self._failed.add(tool.server)  # also when cancelled: the server may still be running the call
+            if isinstance(error, GatewayError) and tool.server in self._exclusive and not self.ended:
+                self._note_fault(tool.server, error)
             raise
         finally:
             self._running[tool.server] -= 1
@@ -121,6 +121,17 @@ class Sending:
             if isinstance(broken, DeliveryUnknown):
                 raise broken from error  # the second attempt did not run, but the first one may have
             raise
+
+    def _note_fault(self, server: str, error: GatewayError) -> None:
+        """Set the error's `fault`: what this trajectory's calls did to a process that served no other trajectory."""
+        exhausted = self.connections[server].exhausted
+        if isinstance(error, CallTimeout):
+            self._timed_out.add(server)
+            error.fault = CallFault.TIMED_OUT
+        elif isinstance(error, DeliveryUnknown | ServerUnavailable) and (exhausted or server in self._timed_out):
+            error.fault = CallFault.SERVER_GONE
+            ended = f"was ended because {exhausted}" if exhausted else "ended after a call that timed out"
+            error.problem = f"its server {ended}"
 
     def _check(self, tool: ToolDefinition) -> None:
         if self.ended:

@@ -17,7 +17,7 @@ from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
 from gateway.connection.in_flight import Answerer, InFlightCall, Question
-from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.errors import GatewayError, HarnessError
 from gateway.leases.sending import Sending
 from gateway.schemas.arguments import encodable, prepare
 from gateway.schemas.check import check_value
@@ -129,12 +129,18 @@ class Session:
         try:
             async with self._one_call:
                 result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s)
-        except (DeliveryUnknown, ServerUnavailable):
-            exhausted = self._sending.used_up(tool.server)
-            if not exhausted or self._sending.ended:
-                raise
-            # The policy caused it, in a process of its own: it may read what it did and go on without that server.
-            return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. Its state is lost.")
+        except GatewayError as error:
+            # What the policy caused in a process of its own it reads, and it goes on.
+            match error.fault:
+                case None:
+                    raise
+                case CallFault.TIMED_OUT:
+                    message = f"{name} timed out: {error.problem}. It may have taken effect, and may still be running."
+                    timed_out = ToolResult.error(message, fault=CallFault.TIMED_OUT)
+                    return replace(timed_out, elapsed_s=config.call_timeout_s)
+                case _:
+                    message = f"{name} is gone: {error.problem}. Its state is lost."
+                    return ToolResult.error(message, fault=CallFault.SERVER_GONE)
         if REWARD_META in result.meta and not config.trusted and tool.server not in self._warned:
             self._warned.add(tool.server)
             remedy = "set trusted: true to accept its rewards"

@@ -19,7 +19,7 @@ from typing import Any
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError
 from gateway.leases.lease_dir import LEASE_DIR
 from gateway.leases.session import Session
-from gateway.types import canonical_json
+from gateway.types import CallFault, canonical_json
 from rollout.doctor.plan import ProbeCall, Script
 from rollout.doctor.probe_values import Found, Surroundings
 
@@ -163,6 +163,8 @@ async def probe_call(session: Session, tool: str, arguments: dict[str, Any], roo
         return Answer(error.code, failed=True), None
     except GatewayError as error:
         return Answer(str(error), failed=True), None
+    if result.fault in (CallFault.TIMED_OUT, CallFault.SERVER_GONE):
+        return Answer(result.fault, failed=True), None
     structured = canonical_json(dict(result.structured)) if result.structured is not None and not result.text else ""
     text = (result.text + structured)[:_MOST_CHARACTERS]
     return Answer(_without(root, text), refused=result.is_error), result.structured
