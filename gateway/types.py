@@ -193,6 +193,11 @@ class CallFault(StrEnum):
     SERVER_GONE = "server_gone"
     """A process of the trajectory's own had ended, for what the trajectory did."""
 
+    @property
+    def is_mistake(self) -> bool:
+        """Whether the call itself was wrong, and therefore not sent."""
+        return self in (CallFault.UNREADABLE, CallFault.UNKNOWN_TOOL, CallFault.INVALID_ARGUMENTS)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:

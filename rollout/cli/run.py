@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.cassette.replaying import Missing
 from gateway.catalogue.names import policy_tools
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
 from rollout.cli.cassettes import Cassettes, Record, ReplayFrom, ReplayMissing
 from rollout.cli.live import ProgressEvery, shown_live
@@ -100,14 +100,10 @@ def run(
 
     Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
     """
-    loaded = [load_environment(name, environments_dir) for name in environments]
+    loaded = _loaded(environments, environments_dir, tool_format=None if engine in WITHOUT_MODEL else tool_format)
     if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
     for environment in loaded:
-        build_agent(environment)
-        check_reward(environment)
-        if engine not in WITHOUT_MODEL:
-            check_thoughts(environment, tool_format)
         if concurrency > environment.max_sessions:
             typer.echo(
                 f"note: {environment.name} takes {environment.max_sessions} of --concurrency {concurrency} at a time; "
@@ -155,6 +151,30 @@ def run(
             stop_spans()
     total = print_report(played, loaded, out=out, split=split, samples=samples, success_at=success_at, as_json=as_json)
     return int(total.failed > 0)
+
+
+def _loaded(names: Sequence[str], directory: Path | None, *, tool_format: str | None) -> list[Environment]:
+    """Read and validate the environments.
+
+    Args:
+        tool_format: How the model writes calls; None where there is no model.
+
+    Raises:
+        ConfigError: some are invalid; `ConfigErrors` for several faults.
+    """
+    loaded: list[Environment] = []
+    faults = Faults()
+    for name in names:
+        with faults.collected():
+            environment = load_environment(name, directory)
+            loaded.append(environment)
+            for check in (build_agent, check_reward):
+                with faults.collected():
+                    check(environment)
+            if tool_format is not None:
+                check_thoughts(environment, tool_format)
+    raise_all(faults)
+    return loaded
 
 
 def _json_object(text: str | None) -> dict[str, Any]:

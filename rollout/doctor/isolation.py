@@ -164,7 +164,7 @@ async def probe_call(session: Session, tool: str, arguments: dict[str, Any], roo
     except GatewayError as error:
         return Answer(str(error), failed=True), None
     if result.fault in (CallFault.TIMED_OUT, CallFault.SERVER_GONE):
-        return Answer(result.fault, failed=True), None
+        return Answer(str(result.fault), failed=True), None
     structured = canonical_json(dict(result.structured)) if result.structured is not None and not result.text else ""
     text = (result.text + structured)[:_MOST_CHARACTERS]
     return Answer(_without(root, text), refused=result.is_error), result.structured

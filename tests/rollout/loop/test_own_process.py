@@ -32,7 +32,9 @@ def calling(*names: str) -> str:
 
 async def played(directory: Path, world: dict[str, Any], *texts: str, judge: str = "judge") -> Trace:
     servers = {"world": world, "judge": entry("score")}
-    made = Environment.model_validate({"name": "test", "servers": servers, "reward": {"server": judge, "parts": ["found"]}})
+    made = Environment.model_validate(
+        {"name": "test", "servers": servers, "reward": {"server": judge, "parts": ["found"]}}
+    )
     async with Gateway(made) as gateway:
         return await roll_out(
             Trace.begin("trajectory", task(), Origin()),
