@@ -1,4 +1,4 @@
-"""The gateway: any MCP server as tools for a rollout, each trajectory with a world of its own."""
+"""Connect to MCP servers and lease them to trajectories: each gets its own sessions, processes or state."""
 
 from __future__ import annotations
 

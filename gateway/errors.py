@@ -124,7 +124,7 @@ class LockMismatch(ConfigError):
 
 
 class GatewayError(CodedError):
-    """The world broke: what happened is not the policy's doing and says nothing about its quality."""
+    """The world broke: the policy did not cause it, so the outcome does not measure the policy."""
 
     def __init__(self, message: str, *, server: str | None = None, tool: str | None = None) -> None:
         self.server, self.tool = server, tool
@@ -133,7 +133,7 @@ class GatewayError(CodedError):
         self.may_resend = False
         """Whether the request may be sent once more, as `gateway.transport.delivery.verdict` decided."""
         self.fault: str | None = None
-        """The `gateway.types.CallFault` of a policy that caused this in a process of its trajectory's own."""
+        """The `gateway.types.CallFault` of a policy that caused this in its trajectory's own process."""
         where = "/".join(part for part in (server, tool) if part)
         super().__init__(f"{where}: {message}" if where else message)
 

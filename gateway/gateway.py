@@ -72,7 +72,7 @@ class Gateway:
         """All tools by server, including the harness's, as its first connection listed them."""
         self.instructions: Mapping[str, str] = MappingProxyType({})
         self.identities: Mapping[str, ServerIdentity] = MappingProxyType({})
-        """By server, the name and version that its first connection was told."""
+        """By server, the name and version that it reported to its first connection."""
         self.malformed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
         """By server, one message for each listed tool that cannot be used."""
         self.hidden_text: Mapping[str, tuple[HiddenText, ...]] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""JSON values cut down to what is worth keeping: the beginning of everything, and a mark where something is missing."""
+"""Shorten JSON values: keep the beginning of everything, and mark where something is missing."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 TRAJECTORY_META = "mcp-rollout/trajectory"
 """Key in each request's `_meta`: the trajectory id, by which our `shared` servers keep state apart."""
@@ -189,9 +189,9 @@ class CallFault(StrEnum):
     UNKNOWN_TOOL = "unknown_tool"
     INVALID_ARGUMENTS = "invalid_arguments"
     TIMED_OUT = "timed_out"
-    """Sent to a process of the trajectory's own and not answered in time; whether it took effect is unknown."""
+    """Sent to the trajectory's own process and not answered in time; whether it took effect is unknown."""
     SERVER_GONE = "server_gone"
-    """A process of the trajectory's own had ended, for what the trajectory did."""
+    """The trajectory's own process had ended, for what the trajectory did."""
 
     @property
     def is_mistake(self) -> bool:
@@ -242,74 +242,3 @@ class ToolResult:
     def error(cls, message: str, *, fault: CallFault | None = None) -> ToolResult:
         """An error result that the gateway gives in the tool's place, for the policy to read."""
         return cls(content=(Content(kind=ContentKind.TEXT, text=message),), is_error=True, fault=fault)
-
-
-class RequestKind(StrEnum):
-    """The kind of a request that a server makes within a call."""
-
-    ELICITATION = "elicitation"
-    """A question to the user, with a schema for the answer."""
-    SAMPLING = "sampling"
-    """A completion by the client's model."""
-
-
-@dataclass(kw_only=True, slots=True)
-class ServerRequest:
-    """A request of a server within a call, and its answer."""
-
-    server: str
-    tool: str
-    kind: RequestKind
-    asked: dict[str, Any]
-    """The request's parameters, long values cut; a mark that begins with `…` shows what is missing."""
-    answer: dict[str, Any] | None = None
-    """The answer, cut in the same way."""
-    refused: str | None = None
-    """Why the request was refused."""
-    elapsed_s: float = 0.0
-
-
-class NotificationKind(StrEnum):
-    PROGRESS = "progress"
-    LOG = "log"
-
-
-@dataclass(kw_only=True, slots=True)
-class Notification:
-    """A progress or log message of a server within a call."""
-
-    server: str
-    tool: str
-    kind: NotificationKind
-    text: str
-    """The message; long ones are cut."""
-    level: str | None = None
-    progress: float | None = None
-    total: float | None = None
-
-
-@dataclass(kw_only=True, slots=True)
-class ServerEvents:
-    """Requests and notifications of servers within calls, up to a bound; beyond it they are only counted."""
-
-    requests: list[ServerRequest] = field(default_factory=list[ServerRequest])
-    notifications: list[Notification] = field(default_factory=list[Notification])
-    more_requests: int = 0
-    more_notifications: int = 0
-
-    MAX_REQUESTS: ClassVar[int] = 100
-    MAX_NOTIFICATIONS: ClassVar[int] = 50
-
-    def add_request(self, request: ServerRequest) -> None:
-        if len(self.requests) < self.MAX_REQUESTS:
-            self.requests.append(request)
-        else:
-            self.more_requests += 1
-
-    def add(self, other: ServerEvents) -> None:
-        for request in other.requests:
-            self.add_request(request)
-        room = max(0, self.MAX_NOTIFICATIONS - len(self.notifications))
-        self.notifications += other.notifications[:room]
-        self.more_notifications += other.more_notifications + len(other.notifications[room:])
-        self.more_requests += other.more_requests

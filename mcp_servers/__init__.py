@@ -1,1 +1,1 @@
-"""MCP servers that make environments: ordinary MCP programs that import `mcp` and nothing of the gateway."""
+"""Environments as MCP servers: ordinary MCP programs that import `mcp` and nothing of the gateway."""

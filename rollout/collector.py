@@ -1,4 +1,4 @@
-"""The garbage collector of a process that holds many trajectories."""
+"""Tune the garbage collector of a process that holds many trajectories."""
 
 from __future__ import annotations
 

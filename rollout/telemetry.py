@@ -1,4 +1,4 @@
-"""Send spans to a collector: the extra `otel`, which nothing else here imports."""
+"""Export OpenTelemetry spans to a collector; needs the extra `otel`."""
 
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
 from gateway.leases.sending import Sending
+from gateway.server_events import ServerEvents
 from gateway.shortened import cut_text
-from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult, canonical_json
+from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
 
 if TYPE_CHECKING:
     from gateway.connection.in_flight import InFlightCall

@@ -1,4 +1,4 @@
-"""The lines of a cassette: typed, versioned, and to be read and edited by people. docs/replay.md describes them.
+"""The line types of a cassette file, versioned and readable by people; docs/replay.md describes them.
 
 A cassette is a file of JSON lines. A `cassette` line begins it; a `gateway` line for each environment has its tools.
 Then come the leases: a `lease` line, and after it the `call` lines of this lease, in the order in which they began.
@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.errors import CodedError, ConfigError, GatewayError, rebuild
-from gateway.types import Content, ContentKind, Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import Content, ContentKind, Role, ToolDefinition, ToolResult
 
 VERSION = 1
 TRAJECTORY = "${trajectory}"
-"""Stands for the trajectory's id, which is another one at each replay."""
+"""Placeholder for the trajectory's id, which differs in each replay."""
 _OF_THE_PROTOCOL = "io.modelcontextprotocol/"
 """Keys of a result's `_meta` that say the same with every answer, such as the server's name."""
 _SHORTEST_ID = 16
@@ -186,7 +187,7 @@ def parse(text: str, *, file: str, number: int, trajectory: str | None = None) -
     """Read a line.
 
     Args:
-        trajectory: the id that the placeholder stands for; None leaves it.
+        trajectory: the id that replaces the placeholder; None leaves it.
 
     Raises:
         ConfigError: the line is not one of a cassette.

@@ -1,4 +1,4 @@
-"""Record leases: what went to the servers, what came back, and what the servers asked meanwhile."""
+"""Record leases into a cassette: requests, answers, and the servers' own requests in between."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, ToolsChanged
 from gateway.leases.sending import Sending
-from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.in_flight import InFlightCall

@@ -1,4 +1,4 @@
-"""The secrets that no cassette keeps."""
+"""Redact the secrets of all servers of a configuration before anything is written to a cassette."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def faults_of_kind(entry: ServerConfig, given: str) -> Iterator[InvalidValue]:
     if entry.start == "fork" and entry.command is None:
         yield InvalidValue("start: fork needs a command", "remove start")
     if (entry.max_memory_mb or entry.max_cpu_s) and entry.command is None:
-        problem = "max_memory_mb and max_cpu_s need a command; other servers have no process of their own"
+        problem = "max_memory_mb and max_cpu_s need a command; other servers have no process here"
         yield InvalidValue(problem, "remove them")
 
 

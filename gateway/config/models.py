@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 
 class Start(StrEnum):
-    """How processes of a stdio server come to be."""
+    """How processes of a stdio server are started."""
 
     SPAWN = "spawn"
     FORK = "fork"
@@ -155,7 +155,7 @@ class ServerConfig(_Model):
     leases_per_process: int = Field(default=1, ge=1)
     """Number of leases after which a process is replaced; above 1 the server's reset tool makes it fresh in between."""
     start: Start = Start.SPAWN
-    """How processes under scope `process` come to be."""
+    """How processes under scope `process` are started."""
     max_memory_mb: int | None = Field(default=None, ge=16)
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)

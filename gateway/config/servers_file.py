@@ -119,7 +119,7 @@ def _servers_in(data: dict[str, Any], path: str | Path) -> tuple[object, str, An
         ours = {name: value for name, value in data.items() if name in GatewayConfig.model_fields}
         return data["mcpServers"], "mcpServers", data.get("inputs"), ours
     if "servers" in data:
-        # In a file of our own an unknown key is a mistake.
+        # In our own file an unknown key is a mistake.
         ours = {name: value for name, value in data.items() if name not in ("servers", "inputs", "$schema")}
         return data["servers"], "servers", data.get("inputs"), ours
     section: Any = data.get("mcp")

@@ -1,1 +1,1 @@
-"""One open connection: calls, what servers ask within them, and what comes back, without secrets."""
+"""One open connection to a server: calls, the server's requests within them, and redaction of secrets."""

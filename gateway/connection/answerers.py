@@ -12,8 +12,9 @@ import httpx2
 from gateway.config.models import GatewayConfig, SamplingConfig
 from gateway.connection.in_flight import Answerer, Question
 from gateway.errors import ConfigError, RequestRefused
+from gateway.server_events import RequestKind
 from gateway.transport.http_client import Address, AddressedTransport, certificates
-from gateway.types import RequestKind, Role, ToolDefinition
+from gateway.types import Role, ToolDefinition
 
 _MAX_ANSWER_BYTES = 8 << 20
 _AT_ONCE = 64

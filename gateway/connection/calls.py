@@ -81,6 +81,7 @@ class Calls:
         where = {"server": tool.server, "tool": tool.name}
         session = self._open_session(**where)
         call.redact = self._redactor.json
+        # Such a transport does not say when a request leaves, so it counts as sent: no resend without an annotation.
         if not self.notes_delivery:
             call.left()
         token = self._in_flight.open(call)
@@ -94,14 +95,18 @@ class Calls:
                     answer = await self._call_tool(session, tool.name, arguments, meta, call)
                 else:
                     answer = await fetch(session, tool.name, arguments, instructions=self.instructions, meta=meta)
+            # An answerer's failure outranks what the server then made of it.
             except MCP_FAILURES as error:
                 if call.broken is not None:
                     raise call.broken from error
                 return self._failed(error, call, repeatable=tool.safe_to_resend, **where)
             finally:
+                # Also when cancelled: a late message with this token must not reach a call that has ended.
                 self._in_flight.close(token)
+        # Again, since a server may answer normally after its request was refused.
         if call.broken is not None:
             raise call.broken
+        # Only the deadline leaves the block without an answer: every other way out returns or raises.
         if answer is None:
             self.on_timeout()
             raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
@@ -129,6 +134,8 @@ class Calls:
             RequestRefused: it needs input that no configured component gives.
             ValueError: it came back too often with nothing but a request to call again.
         """
+        # Multi round-trip requests of 2026-07-28: `InputRequiredResult`, then the same call with the state and the
+        # answers.
         state: str | None = None
         answers: Json | None = None
         for _ in range(_MAX_ROUNDS):

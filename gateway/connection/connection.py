@@ -1,4 +1,4 @@
-"""One connection to one server, and the one task that opens, holds and closes it.
+"""One connection to one server, opened, held and closed by a single owner task.
 
 mcp's client enters cancel scopes that only the task that entered them may leave, so the owner task (`Connection.run`)
 lives as long as the connection; all other tasks only await `call`.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import mcp_types as mcp
 import structlog
-from mcp import Client, MCPError
+from mcp import Client
 from mcp.client.session import ClientSession, IncomingMessage
 
 from gateway.config.models import ServerConfig
@@ -25,19 +25,13 @@ from gateway.connection.identity import ServerIdentity, identity_of
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import InFlightCalls
+from gateway.connection.start_failures import cannot_start, describe, not_in_time
 from gateway.connection.tool_listing import list_definitions, watch_tool_changes
-from gateway.errors import (
-    CallTimeout,
-    ConfigError,
-    ConnectTimeout,
-    GatewayError,
-    NotAnMCPServer,
-    ServerUnavailable,
-    innermost,
-)
+from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable
+from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
-from gateway.types import RequestKind, ResourceKind, ToolDefinition, ToolResult
+from gateway.types import ResourceKind, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.transport.target import NegotiatedProtocol, Target
@@ -49,7 +43,7 @@ _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollo
 
 @dataclass(eq=False)
 class Connection:
-    """Opened by `run` in a task of its own, used from any task through `call`, ended by `end`."""
+    """Opened by `run` in its own task, used from any task through `call`, ended by `end`."""
 
     server: str
     config: ServerConfig
@@ -87,6 +81,7 @@ class Connection:
         self._link.on_notification = self._on_notification
         self._link.redact = self._redactor.text
         self._calls = Calls(self.server, self.config, self._link, self._in_flight, self._redactor)
+        # A lambda, because `_suspect` is replaced by each probe.
         self._calls.on_timeout = lambda: self._suspect.set()
         self._suspect = anyio.Event()
 
@@ -117,7 +112,7 @@ class Connection:
         """Send one request and wait for its result; safe from any task, any number at a time.
 
         Args:
-            timeout_s: Suspended while the server waits for an answer to a request of its own.
+            timeout_s: Suspended while the server waits for an answer to a request that it made.
             in_flight: Answers such requests and records what the server sends; without one they are refused.
 
         Raises:
@@ -169,10 +164,11 @@ class Connection:
         except ConfigError as error:
             self._error = error
         except Exception as error:  # boundary: a server, its transport or a factory; it ends this connection only
-            self._error = self._cannot_start(error)
+            self._error = self._redactor.error(cannot_start(self.server, self.config, self._link, error))
             if self._opened.is_set():
                 log.warning("connection.broke", server=self.server, problem=str(self._error))
         finally:
+            # `_error` is set before `_opened`: `started` wakes on the event and reads the error.
             if self._error is not None:
                 self.protocol.forget()
             self._calls.session = None
@@ -188,13 +184,16 @@ class Connection:
             self._in_flight.declare(client.session, self.answered)
             self._calls.session = client.session
             self._link.handshake_done = True
+            # The scope bounds the start, and below the closing. In between the connection has no deadline.
             scope.deadline = math.inf
             self._opened.set()
             async with anyio.create_task_group() as watching:
                 watching.start_soon(watch_tool_changes, client, self.server, self._tools_changed, self._redactor.text)
                 watching.start_soon(self._probe_after_timeouts)
+                # mcp's client notices a dead transport with its next request only; the link knows at once.
                 await self._link.over.wait()
                 watching.cancel_scope.cancel()
+            # No call may begin while mcp's client closes.
             self._calls.session = None
             scope.deadline = anyio.current_time() + self.config.close_timeout_s
 
@@ -202,6 +201,7 @@ class Connection:
         """End a connection whose server answers nothing, so that a shared one is replaced. A slow tool ends nothing."""
         while True:
             await self._suspect.wait()
+            # Replaced before the listing, so that a timeout during it causes another probe.
             self._suspect = anyio.Event()
             try:
                 await self._calls.list_raw(timeout_s=self.config.call_timeout_s)
@@ -269,32 +269,9 @@ class Connection:
             try:
                 return (await self._list(self._calls.session))[0] if self._calls.session is not None else None
             except MCP_FAILURES as error:
-                problem = self._redactor.text(_describe(error))
+                problem = self._redactor.text(describe(error))
                 log.warning("connection.not_listed_again", server=self.server, problem=problem)
         return None
 
     def _not_in_time(self) -> ServerUnavailable:
-        if self._abandoned is not None:
-            return ServerUnavailable(f"given up during its handshake: {self._abandoned}", server=self.server)
-        bound = f"{self.config.label!r} did not finish its handshake in {self.config.start_timeout_s:g} s"
-        if exhausted := self._link.exhausted or self._link.out_of_memory():
-            bound = f"{bound}: {exhausted}, the limit in its entry"
-            return ConnectTimeout(self._link.describe(bound), server=self.server)
-        remedy = "check the command by hand, or raise start_timeout_s"
-        return ConnectTimeout(self._link.describe(bound), server=self.server, remedy=remedy)
-
-    def _cannot_start(self, error: Exception) -> ServerUnavailable:
-        problem = self._link.reason or self._link.trouble or _describe(error)
-        if self._link.exhausted:
-            problem = f"{problem}: {self._link.exhausted}, the limit in its entry"
-        message = self._link.describe(f"{self.config.label!r} is not available: {problem}")
-        cause = innermost(error)
-        not_mcp = isinstance(cause, MCPError) and cause.code == mcp.METHOD_NOT_FOUND
-        unavailable = (NotAnMCPServer if not_mcp else self._link.start_failure)(message, server=self.server)
-        unavailable.__cause__ = error
-        return self._redactor.error(unavailable)
-
-
-def _describe(error: BaseException) -> str:
-    cause = innermost(error)
-    return f"{type(cause).__name__}: {cause}".rstrip(": ")
+        return not_in_time(self.server, self.config, self._link, self._abandoned)

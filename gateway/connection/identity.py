@@ -1,4 +1,4 @@
-"""What a server says of itself: name, version and protocol."""
+"""A server's identity as it reports it: name, version and protocol."""
 
 from __future__ import annotations
 

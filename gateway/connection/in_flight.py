@@ -13,9 +13,9 @@ import anyio
 import structlog
 
 from gateway.errors import GatewayError, RequestRefused
+from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 from gateway.shortened import cut_text, shortened
 from gateway.transport.delivery import Delivery
-from gateway.types import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ class InFlightCall(Delivery):
         super().__init__(nested=nested)
         self.server, self.tool, self.trajectory = server, tool, trajectory
         self.broken: GatewayError | None = None
-        """Why an answerer failed; the outcome of the call then says nothing about the policy."""
+        """Why an answerer failed; the policy did not cause the outcome of the call."""
         self.scope: anyio.CancelScope | None = None
         """Bounds the call; its deadline is suspended while the server waits for an answer of ours."""
         self.redact: Callable[[Any], Any] = _unchanged
@@ -120,6 +120,7 @@ class InFlightCall(Delivery):
         return answer
 
     async def _answer(self, kind: RequestKind, params: Mapping[str, Any], tool: str) -> dict[str, Any]:
+        # Refused ones count: a server that asks in a loop must be stopped.
         self._requests += 1
         if self._requests > self._most_requests:
             raise Refused(f"a call may make {self._most_requests} requests (max_requests_per_call)")
@@ -134,7 +135,7 @@ class InFlightCall(Delivery):
             problem = f"no answer within {answerer.timeout_s:g} s ({kind}.timeout_s)"
         except GatewayError as error:
             problem = str(error)
-        # An error of its own, since the answerer's could be taken as a failure of this call's connection.
+        # A separate error, since the answerer's could be taken as a failure of this call's connection.
         self.broken = RequestRefused(f"{kind}: {problem}", server=self.server, tool=self.tool)
         raise Refused(problem)
 
@@ -151,6 +152,7 @@ class InFlightCall(Delivery):
         """Suspend the call's deadline within the block. Blocks may overlap."""
         # The server waits for the gateway here, which the answerer's own timeout bounds.
         scope = self.scope
+        # Only the outermost block keeps and restores the deadline: within it several requests may be answered at once.
         if scope is not None and self._answering == 0:
             self._left_s, scope.deadline = scope.deadline - anyio.current_time(), math.inf
         self._answering += 1

@@ -1,4 +1,4 @@
-"""Answers of the gateway's own tools: instructions, resources and prompts as tool results."""
+"""Answer the gateway's own tools, which return instructions, resources and prompts as tool results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a secret looks in a text that encodes it: percent-encoded, in base64, as a JSON string. No I/O."""
+"""The encodings in which a secret can occur in a text: percent-encoded, base64, JSON string. No I/O."""
 
 from __future__ import annotations
 

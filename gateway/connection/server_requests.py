@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from gateway.connection.in_flight import InFlightCall, Refused
 from gateway.errors import RequestRefused
 from gateway.schemas.cost import measure
+from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY, Delivery
 from gateway.transport.wire import first_fault
-from gateway.types import TRAJECTORY_META, RequestKind
+from gateway.types import TRAJECTORY_META
 
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
 Answer = mcp.ElicitResult | mcp.CreateMessageResult
@@ -92,7 +93,7 @@ class InFlightCalls:
         calls = self.find(params.meta, delivery)
         if delivery is not None:
             # The call has begun to run. Our answer is another request, whose fate says nothing about the call's own;
-            # this handler has a context of its own, so nothing needs to be set back.
+            # this handler has its own context, so nothing needs to be set back.
             delivery.round_done()
             DELIVERY.set(Delivery())
         if not calls:

@@ -1,1 +1,1 @@
-"""Worlds for trajectories: slots, pools, sessions, and nothing left behind."""
+"""Sessions for trajectories: slots, pools of connections, leases, and removal of leftover processes."""

@@ -124,7 +124,7 @@ class Janitor:
 
 
 def _start(argv: list[str]) -> subprocess.Popen[bytes]:
-    # In a session of its own, so that a signal to the worker's process group does not reach it.
+    # In its own session, so that a signal to the worker's process group does not reach it.
     silent = subprocess.DEVNULL
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=silent, stderr=silent, env={}, start_new_session=True)
 

@@ -1,4 +1,4 @@
-"""Lease worlds to trajectories: a slot, connections, every server reset; and give all of it back."""
+"""Lease servers to trajectories: acquire slots and connections, reset every server, return everything."""
 
 from __future__ import annotations
 

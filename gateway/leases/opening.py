@@ -33,7 +33,7 @@ _CLOSING_SPARE_S = 5.0
 
 
 class Openings:
-    """Entered and left by one task; what it opens lives in tasks of its own until it is left.
+    """Entered and left by one task; what it opens lives in separate tasks until it is left.
 
     Raises, on entry:
         ConfigError: directories of leases cannot be made, or are asked for where they cannot be.
@@ -71,6 +71,8 @@ class Openings:
             }
             for forks in self.forks.values():
                 self._exits.push_async_callback(forks.aclose)
+        # Entered by hand: the group outlives this method, and `__aexit__` of the same task leaves it. Entered last, so
+        # that nothing after it can fail and leave it open.
         self.tasks = await anyio.create_task_group().__aenter__()
         self.watch = ToolWatch(self.tasks, lambda server, text: self._redactors[server].text(text))
         self.tasks.start_soon(self.watch.run)
@@ -80,11 +82,14 @@ class Openings:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         longest = max((config.close_timeout_s for config in self._config.servers.values()), default=0.0)
+        # Shielded: a cancelled owner still closes its servers in order (stdin, SIGTERM, SIGKILL). All connections are
+        # asked to end before the first is waited for, so that their closing times overlap.
         with anyio.move_on_after(longest + _CLOSING_SPARE_S, shield=True):
             for connection in list(self.connections):
                 connection.end("the gateway is closing")
             for connection in list(self.connections):
                 await connection.done.wait()
+        # What is left: the watch, and owner tasks that took longer than the bound.
         self.tasks.cancel_scope.cancel()
         try:
             await self.tasks.__aexit__(None, None, None)
@@ -154,12 +159,16 @@ class Openings:
         )
         connection = Connection(server, config, target, protocol, on_tools_changed=self.watch.notice, answered=answered)
         self.connections.add(connection)
+        # Before the start, so that discarding the bundle also ends a connection that is still starting.
         if bundle is not None:
             bundle.connections[server] = connection
+        # A task of the gateway's group, not of the caller: mcp's cancel scopes must be left by the task that entered
+        # them, and the connection outlives the lease that opened it.
         self.tasks.start_soon(self._own, connection, mark)
         try:
             await connection.started()
             await self.watch.compare(server, connection.tools)
+        # Cancellation too: the owner task does not end with its caller.
         except BaseException:
             connection.end("it did not start")
             raise

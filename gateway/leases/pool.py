@@ -71,6 +71,7 @@ class SharedConnection:
             return self._current
         seen = self._attempts
         async with self._lock:
+            # Looked at again under the lock: the session that held it may have reconnected.
             if self._current.alive:
                 return self._current
             if self._attempts > seen and self._last_failure is not None:
@@ -109,7 +110,7 @@ class Bundle:
 
 
 class BundlePool:
-    """A bundle of its own for every session, from a stock of warm ones where there is any.
+    """A separate bundle for every session, from a stock of warm ones where there is any.
 
     Args:
         servers: Whose connections make a bundle.
@@ -161,14 +162,17 @@ class BundlePool:
         while True:
             bundle = self._pick(reset)
             if bundle is None and (self.most is None or self._live < self.most):
+                # Counted before the `await`: a session that looks meanwhile must not open one more than `most`.
                 self._live += 1
                 bundle = await self._opened()
             if bundle is not None:
                 bundle.leases += 1
                 self.refill()
                 return bundle
+            # Only where this session does not reset: it cannot take a used bundle, so one of them makes room.
             if self._used:
                 self._retire(self._used.popleft())
+            # No `await` lies between `_pick` and this line, so no change is missed in between.
             await self._change.wait()
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
@@ -214,16 +218,19 @@ class BundlePool:
     def _retire(self, bundle: Bundle) -> None:
         for connection in bundle.connections.values():
             connection.end("its session is over")
+        # While the gateway closes, `Openings` itself waits for all connections.
         if not self._closing:
             self._tasks.start_soon(self._clear, bundle)
 
     async def _clear(self, bundle: Bundle) -> None:
+        # `_live` falls after this, not before: `most` bounds the processes that exist, closing ones included.
         await self._discard(bundle)
         self._live -= 1
         self._changed()
         self.refill()
 
     def _changed(self) -> None:
+        # Set and replaced in one step: wakes all that wait now, and the next to wait waits for the next change.
         self._change.set()
         self._change = anyio.Event()
 

@@ -81,7 +81,7 @@ class Sending:
 
         Raises:
             GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended. Its `fault` is set where
-                the trajectory caused it, in a process of its own.
+                the trajectory caused it, in its own process.
         """
         self._running[tool.server] += 1
         try:
@@ -142,6 +142,8 @@ class Sending:
     async def _usable(self, connection: Connection, broken: GatewayError) -> Connection:
         """The connection for a second attempt; raises where the trajectory's state ended with the first."""
         server = connection.server
+        # One request can break on a connection that stays up (HTTP). It may also go down a moment later: so pause, and
+        # look again.
         if connection.alive:
             await anyio.sleep(_RESEND_PAUSE_S)
         if connection.alive:
@@ -150,5 +152,6 @@ class Sending:
         if reopen is None:
             lost = f"its process has ended and this trajectory's state with it: {broken}"
             raise ServerUnavailable(lost, server=server, tool=broken.tool) from broken
+        # Calls that broke together meet in `SharedConnection.take`, which reconnects once for all of them.
         self.connections[server] = again = await reopen()
         return again

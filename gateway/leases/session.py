@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
@@ -16,12 +15,13 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
-from gateway.connection.in_flight import Answerer, InFlightCall, Question
+from gateway.connection.in_flight import Answerer, InFlightCall
 from gateway.errors import GatewayError, HarnessError
+from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending
 from gateway.schemas.arguments import encodable, prepare
-from gateway.schemas.check import check_value
-from gateway.types import REWARD_META, CallFault, RequestKind, Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import RequestKind, ServerEvents
+from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.connection import Connection
@@ -58,12 +58,12 @@ class Session:
         self._events = ServerEvents()
         # The lock is fair, so calls that begin at once are sent in the order in which they begin.
         self._one_call = anyio.Lock() if self._config.calls.order is CallOrder.WRITTEN else nullcontext()
-        self._elicited = 0
         self._answerers: dict[RequestKind, Answerer] = {}
-        if self._config.elicitation is not None:
-            # One question at a time: the user's answers are numbered.
+        if (elicitation := self._config.elicitation) is not None:
+            user = UserElicitation(partial(self._ask_user, elicitation.server), elicitation.server)
+            # One question at a time: questions of parallel calls reach the user in the order of their numbers.
             self._answerers[RequestKind.ELICITATION] = Answerer(
-                answer=self._elicit, timeout_s=self._config.elicitation.timeout_s, queue=anyio.CapacityLimiter(1)
+                answer=user.answer, timeout_s=elicitation.timeout_s, queue=anyio.CapacityLimiter(1)
             )
         if self._sampling is not None:
             self._answerers[RequestKind.SAMPLING] = self._sampling
@@ -113,7 +113,7 @@ class Session:
         """Call one of `tools` for the policy. A mistake of the policy is an error result for it to read.
 
         Raises:
-            GatewayError: the world broke; the outcome says nothing about the policy.
+            GatewayError: the world broke; the policy did not cause it.
         """
         tool = self.tools.get(name)
         if tool is None:
@@ -130,7 +130,7 @@ class Session:
             async with self._one_call:
                 result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s)
         except GatewayError as error:
-            # What the policy caused in a process of its own it reads, and it goes on.
+            # What the policy caused in its own process it reads, and it goes on.
             match error.fault:
                 case None:
                     raise
@@ -159,13 +159,13 @@ class Session:
         tool = self._harness.get((role, server))
         if tool is None:
             raise HarnessError(f"has no {role} tool", server=server, role=role)
-        known = {**encodable(_known_arguments(tool, arguments)), **self._fixed(tool)}
+        known = {**encodable(known_arguments(tool, arguments)), **self._fixed(tool)}
         result = await self._send(tool, known, timeout_s=self._timeout_s(role, server))
         if result.is_error:
             self._sending.mark_failed(server)
             problem = f"{role} was refused: {result.text[:500]}"
             raise HarnessError(problem, server=server, tool=tool.name, role=role, refused=True)
-        structured = _structured_answer(result)
+        structured = structured_answer(result)
         if structured is None and role not in _WITHOUT_ANSWER:
             self._sending.mark_failed(server)
             raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name, role=role)
@@ -253,6 +253,9 @@ class Session:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 
+    async def _ask_user(self, server: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
+
     async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
         in_flight = partial(self._in_flight, tool)
         return await self._sending.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
@@ -270,48 +273,3 @@ class Session:
             log_level=self._config.servers[tool.server].log_level,
             nested=withheld is not None,
         )
-
-    async def _elicit(self, question: Question) -> dict[str, Any]:
-        """Ask the user simulator. Questions are numbered from 1, so that a repeated one changes nothing."""
-        assert self._config.elicitation is not None
-        server = self._config.elicitation.server
-        schema = cast("Mapping[str, Any]", question.params.get("requestedSchema") or {})
-        self._elicited += 1
-        arguments = {
-            "seq": self._elicited,
-            "message": question.params["message"],
-            "schema": schema,
-            "server": question.server,
-            "tool": question.tool,
-        }
-        answer = (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
-        action, content = answer.get("action"), answer.get("content")
-        if action not in ("accept", "decline", "cancel"):
-            raise HarnessError(f"elicit answered with the action {action!r}", server=server)
-        if action != "accept":
-            return {"action": action}
-        if faults := check_value(schema, content, subject=f"{server}/elicit"):
-            raise HarnessError(f"elicit's answer does not fit the schema: {'; '.join(faults)}", server=server)
-        return {"action": action, "content": content}
-
-
-def _known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties = tool.input_schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return arguments
-    return {name: value for name, value in arguments.items() if name in properties}
-
-
-def _structured_answer(result: ToolResult) -> Mapping[str, Any] | None:
-    structured: Any = result.structured
-    if structured is None:
-        try:
-            structured = json.loads(result.text)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(structured, Mapping):
-        return None
-    answer = cast("Mapping[str, Any]", structured)
-    # Servers with untyped return values put the object under `result`.
-    inner = answer.get("result")
-    return cast("Mapping[str, Any]", inner) if len(answer) == 1 and isinstance(inner, Mapping) else answer

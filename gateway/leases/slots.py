@@ -48,9 +48,11 @@ class Slots:
         try:
             await waiter.granted.wait()
         except BaseException:
+            # Granted and cancelled in the same turn of the event loop: the caller never learns that it has them.
             if waiter.granted.is_set():
                 self.release(needs)
             else:
+                # Marked, not removed, which would search the queue; as a head it may have held back others.
                 waiter.gone = True
                 self._grant()
             raise

@@ -87,6 +87,7 @@ class ToolWatch:
         """Look into announcements until cancelled. A callback runs in no task, so it cannot start one itself."""
         while True:
             await self._wake.wait()
+            # Replaced before `_noticed` is read: an announcement that comes later wakes the next round.
             self._wake = anyio.Event()
             for connection in self._noticed - self._looking:
                 self._looking.add(connection)
@@ -103,6 +104,8 @@ class ToolWatch:
     async def _look(self, connection: Connection) -> None:
         try:
             while connection in self._noticed:
+                # Before the listing, so that a change announced during it causes another one. And in the same step as
+                # the next line: `wait` relies on finding the connection in one of the two sets.
                 self._noticed.discard(connection)
                 self._listing.add(connection)
                 tools = await connection.list_again()
@@ -113,6 +116,7 @@ class ToolWatch:
         except Exception as error:  # boundary: as above; this task shares its group with every connection
             self._lose(connection.server, error)
         finally:
+            # Also after a failure: `wait` must not wait for a listing that will not come.
             self._looking.discard(connection)
             self._noticed.discard(connection)
             self._done(connection)

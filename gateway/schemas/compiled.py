@@ -140,7 +140,7 @@ def compiled_size(pattern: str, room: int) -> int | None:
 
 
 class _Patterns:
-    """The regular expressions of one schema: their size, and those that are left out.
+    """The regular expressions of one schema: their size, and the ones that are left out.
 
     A rejected pattern is compiled with each of `SIZES`. After a few rejections only the smallest size is tried.
     """

@@ -112,7 +112,7 @@ class Document:
             elif isinstance(value, Mapping):
                 here = cast("Mapping[Any, Any]", value)
                 if place and isinstance(here.get("$id"), str):
-                    raise Unchecked("a part of it has an address of its own ($id)")
+                    raise Unchecked("a part of it has its own address ($id)")
                 for keyword in ("$anchor", "$dynamicAnchor"):
                     if isinstance(name := here.get(keyword), str):
                         self._anchors.setdefault(name, []).append((place, here))

@@ -1,1 +1,1 @@
-"""Ways to a server, byte by byte: processes, HTTP, SSE, in process; and mcp's types turned into ours."""
+"""Transports: stdio processes, HTTP, SSE and in process; and the translation of mcp's types into ours."""

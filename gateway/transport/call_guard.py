@@ -102,11 +102,13 @@ class CallGuard(httpx2.AsyncBaseTransport):
         """Post once a slot is free, and hold the slot until the answer's last byte, as it holds a descriptor."""
         response: httpx2.Response | None = None
         with delivery.awaited():
+            # A call that another call waits for takes no slot: with all slots held by outer calls, neither would end.
             slot = None if delivery.nested else await self._slot()
             try:
                 response = await self._post_now(request, delivery)
             finally:
                 streamed = response.stream if response is not None else None
+                # In `finally`: a cancelled post gives its slot back at once, a stream when mcp closes it.
                 if slot is not None and isinstance(streamed, _AwaitedBody):
                     streamed.on_close = slot
                 elif slot is not None:
@@ -242,6 +244,7 @@ class _AwaitedBody(httpx2.AsyncByteStream):
             self._delivery.break_off(Broke.LINE, "the event stream ended without an answer")
 
     async def aclose(self) -> None:
+        # A stream may be closed more than once; its slot is released once.
         on_close, self.on_close = self.on_close, None
         if on_close is not None:
             on_close()

@@ -1,6 +1,6 @@
-"""How `tools/call` requests travel beside mcp's session, and how their answers are read.
+"""The `Channel` protocol: `tools/call` requests beside mcp's session, and reading their responses.
 
-A call is most of what a trajectory sends, so it takes a path of its own: one parse, one write, no task. All other
+A call is most of what a trajectory sends, so it has a separate path: one parse, one write, no task. All other
 messages are mcp's.
 """
 

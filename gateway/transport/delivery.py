@@ -1,4 +1,4 @@
-"""How far one request got, how it broke, and whether it may be sent again.
+"""Track how far a request got and how it broke, and decide whether it may be sent again.
 
 At most once is decided here and nowhere else: transports note facts on the `Delivery` of the request that they carry,
 `verdict` is the table over those facts, and only `gateway.leases.sending` acts on it.
@@ -48,7 +48,7 @@ class Broke(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What becomes of a request that broke."""
+    """Whether a request that broke is sent again."""
 
     RESEND = "resend"
     """It surely did not run, or running it twice is harmless: it may be sent once more."""
@@ -151,6 +151,7 @@ class Delivery:
         assert self._outer is not None
         DELIVERY.reset(self._outer)
         self._over = True
+        # A copy, because each cancelled block removes its scope.
         for scope in tuple(self._scopes):
             scope.cancel()
 
@@ -158,6 +159,7 @@ class Delivery:
     def awaited(self) -> Generator[None]:
         """Run the block until the request is over: then it is cancelled, without an error for the code behind it."""
         scope = anyio.CancelScope()
+        # A transport may get here after the caller has gone, since mcp runs it in its own tasks.
         if self._over:
             scope.cancel()
         self._scopes.append(scope)

@@ -80,6 +80,7 @@ class Forks:
         }
         ours, theirs = open_streams()
         answer: asyncio.Future[ForkedProcess | str] = asyncio.get_running_loop().create_future()
+        # Registered before the request is sent: the answer may arrive while `_send` waits for room.
         self._asking[number] = answer, protocol
         try:
             await self._send(json.dumps(request).encode(), theirs)
@@ -95,6 +96,7 @@ class Forks:
             raise
         finally:
             del self._asking[number]
+            # The fork has its own copies, passed with the message; ours would keep its pipes open after it died.
             close_streams(theirs)
         if isinstance(forked, str):
             close_streams(ours)
@@ -154,6 +156,7 @@ class Forks:
             varying = ["argv"]
         env[mark] = f"{value}.".ljust(len(value) + _MARK_BYTES, "0")
         loop = asyncio.get_running_loop()
+        # A packet each: messages keep their borders, and descriptors travel with the message that they belong to.
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         control.setblocking(False)
         reads, self._lifeline = (-1, self._lifeline) if self._lifeline >= 0 else os.pipe()

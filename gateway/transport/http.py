@@ -1,4 +1,4 @@
-"""A server behind a URL, streamable HTTP: mcp's transport on a client whose faults stay with their calls."""
+"""The streamable HTTP transport: mcp's own, on a client that confines faults to single calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HttpTransport:
         authority: Has the access tokens for the server, where it needs any.
         connections: Carry the calls, and bound the gateway's posts that are under way.
         patience_s: How much longer than a call a stream may be silent: while a request of the server is answered, and
-            in requests that have bounds of their own.
+            in requests that have other bounds.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class HttpTransport:
         async with (
             client,
             background,
-            # The guard bounds answers; an event that mcp itself found too large could not be told from an answer.
+            # The guard bounds answers; mcp would report an event that is too large for it like an answer of the server.
             streamable_http_client(address.url, http_client=client, max_sse_event_size=None) as (read, write),
             anyio.create_task_group() as pumping,
         ):
@@ -94,6 +94,8 @@ class HttpTransport:
             try:
                 yield inbound, WriteStream(write)
             finally:
+                # Before the client closes: later calls go to mcp's session, which reports the closed connection; those
+                # under way end here.
                 link.channel = None
                 calls.close("the connection was closed")
                 pumping.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""`tools/call` over streamable HTTP on connections of our own, with answers as documents or as event streams."""
+"""`tools/call` over streamable HTTP on the gateway's own connections; answers are documents or event streams."""
 
 from __future__ import annotations
 
@@ -72,8 +72,11 @@ class HttpCalls:
 
     async def _slot(self) -> Callable[[], None]:
         """Wait for a slot; returns what gives it back. A call that another call waits for needs none."""
+        # On behalf of an object: the limiter takes each borrower once, and one task may have several posts under way.
         holder, slots = object(), self._connections.slots
         try:
+            # First without waiting, which is cheaper: the awaited form yields to the event loop even when there is a
+            # slot.
             slots.acquire_on_behalf_of_nowait(holder)
         except anyio.WouldBlock:
             await slots.acquire_on_behalf_of(holder)
@@ -114,16 +117,19 @@ class HttpCalls:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, delivery: Delivery
     ) -> HttpConnection:
         data = self._requests.encode(method, url, headers, body)
+        # mcp's session gets the token, and this call goes with it.
         if data is None:
             raise LeftToSession
         origin, timeout_s = self._requests.origin(url), self._config.start_timeout_s
         connection = await self._connections.take(origin, tls, timeout_s)
         self._in_use.add(connection)
         try:
+            # A GET that resumes a stream says nothing about whether the call was sent.
             if body is not None:
                 delivery.left()
             connection.send(data, self._config.max_message_bytes)
             await connection.arrival()
+        # Also when cancelled: `leave` closes a connection in mid-answer, since the rest would meet the next request.
         except BaseException:
             self._leave(connection)
             raise
@@ -158,6 +164,7 @@ class HttpCalls:
         try:
             response = await self._read_events(connection, events, delivery)
         except HttpFault as fault:
+            # Without an event id there is nothing to resume from; an answer that cannot be used is not asked for again.
             if not events.last_id or fault.broke is not Broke.LINE:
                 raise
             delivery.break_off(fault.broke, fault.reason)
@@ -176,6 +183,8 @@ class HttpCalls:
             for data in events.feed(answer.take()):
                 message = read_json(data)
                 if is_response(message):
+                    # The stream usually ends right after its response; what is left of it is drained so the connection
+                    # can be kept.
                     connection.leave(answered=True)
                     return message
                 await self._receive(message)
@@ -204,6 +213,7 @@ class HttpCalls:
         failed = 0
         while failed < _MOST_FAILED_RESUMPTIONS:
             await anyio.sleep(_RESUME_S if events.retry_s is None else events.retry_s)
+            # The server chooses `retry`, which may be 0: the pace bounds the attempts whatever it chooses.
             await anyio.sleep(delivery.pace.wait_s(anyio.current_time()))
             events = events.resumed()
             resuming = {**kept, "cache-control": "no-store", "last-event-id": events.last_id}
@@ -217,6 +227,7 @@ class HttpCalls:
                 if answer.status != 200 or not answer.is_event_stream or answer.encoding:
                     failed += 1
                     continue
+                # The answer is under way again, so the fault noted before does not count any more.
                 delivery.mend()
                 response = await self._read_events(connection, events, delivery)
             except HttpFault as fault:

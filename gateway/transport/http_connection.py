@@ -1,4 +1,4 @@
-"""Connections to HTTP/1.1 servers that carry one request at a time, and are kept for the next.
+"""A pool of HTTP/1.1 connections that carry one request at a time and are reused.
 
 httpx2's pool looks at all its connections for each request, and its transports take several tasks' turns for each
 answer. Here a request is one write, and its answer wakes the task that waits for it once.
@@ -53,6 +53,8 @@ class HttpConnection(asyncio.Protocol):
         """Whether a request may be written. What arrives on an idle connection is its end, or belongs to no request."""
         if self._transport is None or self._transport.is_closing() or self._fault is not None:
             return False
+        # Asked of the kernel: the end of a connection that the server has closed may not have reached the event loop
+        # yet, and a request written now would be lost with its delivery unknown.
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not poll.poll(0)
@@ -66,6 +68,7 @@ class HttpConnection(asyncio.Protocol):
     async def arrival(self) -> None:
         """Wait until a JSON answer is complete, or until there is more of any other. Raises `HttpFault`."""
         if self._fault is None:
+            # One waiter at most: an exchange has one caller. No `await` since it last looked, so no wake-up was missed.
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -88,6 +91,7 @@ class HttpConnection(asyncio.Protocol):
         elif self.answer.complete:
             self._pool.keep(self)
         elif answered and self._pool.has_room:
+            # Not kept as idle before its end has arrived: the next answer would begin with bytes of this one.
             self._draining, self._drained = True, 0
             self._pool.draining += 1
             asyncio.get_running_loop().call_later(KEEPALIVE_S, self._drain_no_longer, self.answer)
@@ -107,6 +111,7 @@ class HttpConnection(asyncio.Protocol):
         self._wake()
 
     def data_received(self, data: bytes) -> None:
+        # Bytes that no request asked for: they could not be distinguished from the next answer.
         if not self._in_exchange and not self._draining:
             self.close()
             return
@@ -118,6 +123,8 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._draining:
             self._drain(len(data))
+        # A document is of use only as a whole, so its pieces do not wake the caller; of a stream each piece may hold an
+        # event.
         elif answer.complete or (answer.status and (not answer.is_document or answer.encoding)):
             self._wake()
 
@@ -182,6 +189,7 @@ class HttpConnections:
         """
         idle = self._idle[origin]
         while idle:
+            # The latest used first: the others reach their age limit and are closed, so the pool shrinks with the load.
             connection = idle.pop()
             self._number_idle -= 1
             if connection.usable and asyncio.get_running_loop().time() - connection.idle_since < KEEPALIVE_S:

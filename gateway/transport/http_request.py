@@ -1,4 +1,4 @@
-"""Requests of one HTTP client as bytes, for connections that the client itself does not know."""
+"""Encode requests of an HTTP client as bytes, for connections outside the client's own pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two ends of an HTTP connection as mcp sees them, and the posts that no caller waits for.
+"""mcp's read and write stream over HTTP, and posts whose answers have no reader.
 
 mcp's HTTP transport sends nothing else until a notification, or an answer of ours to a server's request, has itself
 been answered: one that is lost would block every call on the connection. Here such messages are posted in the
@@ -94,6 +94,7 @@ class WriteStream(_Stream):
         if not _is_background(item):
             await self._inner.send(item)
             return
+        # mcp's transport copies the context of `send` for its post, so `CallGuard` finds the delivery there.
         outer = DELIVERY.set(Delivery(background=True))
         try:
             await self._inner.send(item)
@@ -118,6 +119,8 @@ class ReadStream(_Stream):
         super().__init__(inner)
         self._link = link
         self._taken = 0
+        # No buffer: mcp's dispatcher takes one message before the next is read from the socket, so a flood is held back
+        # there.
         self._send, self._receive = anyio.create_memory_object_stream[tuple[SessionMessage | Exception, Context]](0)
         self.last_context: Context | None = None
         """The context that the last message was sent in; mcp's dispatcher reads it."""

@@ -71,6 +71,7 @@ class LineSplitter:
         return lines
 
     def _add(self, part: bytes) -> None:
+        # Too long: keep the two ends, since the id of an answer is in one of them and its caller can be given an error.
         if self._dropped or len(self._line) + len(part) > self._limit:
             if not self._dropped:
                 self._tail = bytes(self._line[-_TAIL:])

@@ -47,7 +47,7 @@ class Link:
 
     def __init__(self) -> None:
         self.over = anyio.Event()
-        """Set when the line is down for good."""
+        """Set when the line is down; it does not come up again."""
         self.handshake_done = False
         """A transport ends a server that never finished its handshake without waiting for it."""
         self.reason = ""
@@ -80,7 +80,7 @@ class Link:
             self.start_failure = NothingListens
 
     def end(self, reason: str) -> None:
-        """Take the line down for good. Safe to call again, and from callbacks."""
+        """Take the line down, permanently. Safe to call again, and from callbacks."""
         if not self.over.is_set():
             self.reason = reason
             self.over.set()

@@ -104,6 +104,7 @@ class Authority:
         """
         if self.token is None and self._denied is not None:
             await self.renew(None, request, self._denied, transport)
+        # The first token is being fetched by another request; this one would only be rejected without it.
         elif self._renewing.locked() and self.token is None:
             async with self._renewing:
                 pass
@@ -123,6 +124,7 @@ class Authority:
         Raises:
             AuthorizationFailed: the authorization server cannot be found or reached, or gives no token.
         """
+        # Read before waiting for the lock: a renewal that ends meanwhile has served this caller too.
         seen = self._renewals
         async with self._renewing:
             if self.token not in (None, used):

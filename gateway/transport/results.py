@@ -60,7 +60,7 @@ def read_answer(raw: Mapping[str, Any], version: str) -> PlainResult | Answer:
         raw = {name: value for name, value in raw.items() if name != "resultType"}
     if isinstance(structured, dict):  # of which no version says more, and which may be large
         raw = {**raw, "structuredContent": {}}
-    with suppress(KeyError):  # a version without a form of its own for results
+    with suppress(KeyError):  # a version that defines no form for results
         methods.validate_server_result("tools/call", version, raw)
     answer = ANSWER.validate_python(raw, by_name=False)
     if isinstance(answer, mcp.CallToolResult):

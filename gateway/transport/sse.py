@@ -1,4 +1,4 @@
-"""A server behind the older SSE transport: one event stream for all its messages, one POST for each of ours.
+"""The older SSE transport: one event stream for all messages of the server, one POST for each of ours.
 
 mcp's own client stops writing after one failed POST. Here a POST that fails, fails only the call it carries.
 """
@@ -61,7 +61,9 @@ class SseTransport:
             self._stack.callback(received.close)
             self._stack.callback(self._messages.close)
             tasks = await self._stack.enter_async_context(anyio.create_task_group())
+            # On the stack above the group, so it runs first: the reader never ends by itself.
             self._stack.callback(tasks.cancel_scope.cancel)
+            # Returns once the server has named its endpoint; until then there is no address to post to.
             await tasks.start(self._read)
         except BaseException:
             await self._stack.aclose()

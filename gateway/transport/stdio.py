@@ -1,4 +1,4 @@
-"""A server as a child process: newline-delimited JSON-RPC over its pipes, as a transport for `mcp.Client`.
+"""The stdio transport: a child process with newline-delimited JSON-RPC over its pipes, for `mcp.Client`.
 
 Unlike the SDK's own transport it splits lines in linear time and limits their size, loses one message and not the
 session to bad UTF-8 and garbage, never blocks on a write, ends all calls with the reason as soon as the process dies,
@@ -114,6 +114,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         argv = [command, *self._config.args]
         if sys.platform == "linux":
             limits = rlimits(self._config.max_memory_mb, self._config.max_cpu_s)
+            # The guard replaces itself by the command: pid and pipes stay those of the child that asyncio watches.
             argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), limits, *argv]
         return argv, env
 
@@ -132,6 +133,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._reading = False
         for _ in range(min(_LINES_AT_ONCE, len(self._lines))):
             self._read_line(self._lines.popleft())
+        # A callback, not a task: lines keep their order, and other tasks run between two batches.
         if self._lines:
             self._reading = True
             self._pause(len(self._lines) > _LINES_HIGH)
@@ -142,7 +144,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 self._end()
 
     def _pause(self, pause: bool) -> None:
-        """Stop reading the pipe while too many lines wait; the inbox pauses it for reasons of its own."""
+        """Stop reading the pipe while too many lines wait; the inbox pauses it independently."""
         if pause is not self._paused and self._inbox.reader is not None and not self._inbox.reader.is_closing():
             self._paused = pause
             self._inbox.hold(pause)
@@ -154,6 +156,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._accept(line)
 
     def _accept(self, line: bytes) -> None:
+        # Answers to calls go straight to their callers; all other messages are validated and go to mcp or to the link.
         found = read_line(line)
         if found is not None and self._calls.take(found):
             return
@@ -191,6 +194,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         """End the line once all that the process left is read, or shortly: a child of its may hold the pipes."""
         if self._exited.is_set() and not self._open_pipes:
             self._end_when_read()
+        # Pipes and exit status arrive in any order, and the last pipe data may hold the answer to a call.
         elif self._last_words is None and not self._link.over.is_set():
             self._last_words = asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._end_when_read)
 
@@ -249,7 +253,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._link.exhausted = self._out_of_memory()
         half = self._config.close_timeout_s / 2
         if self._outbox.pipe is not None:
+            # `close` flushes first, which a server that no longer reads would hold up.
             self._outbox.pipe.abort() if self._outbox.pipe.get_write_buffer_size() else self._outbox.pipe.close()
+        # A program that never finished its handshake may be no MCP server: it gets no time to act on the end of stdin.
         if self._link.handshake_done:
             await self._wait_exit(half)
         ours = not self._exited.is_set()

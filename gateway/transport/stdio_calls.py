@@ -24,11 +24,13 @@ class StdioCalls:
     async def send(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
         """As `Channel.send`."""
         self._outbox.write(to_json(request) + b"\n", delivery)
+        # No `await` between the write and the registration: the answer is read by a callback, which cannot run before.
         number: int = request["id"]
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             return result_of(await future)
         finally:
+            # Also when cancelled: a late answer then goes to mcp's dispatcher, which ignores ids that it does not know.
             self._waiting.pop(number, None)
 
     def take(self, message: Json) -> bool:

@@ -31,6 +31,7 @@ class Inbox:
     def put(self, message: JSONRPCMessage) -> None:
         if self._closed:
             return
+        # Never refused, even when full: a message that was read cannot be put back. Pausing the pipe is what bounds it.
         self._items.append(SessionMessage(message))
         self._arrival.set()
         if len(self._items) > _INBOX_HIGH:
@@ -57,6 +58,8 @@ class Inbox:
         while not self._items:
             if self._closed:
                 raise anyio.EndOfStream
+            # Replaced only when there is nothing to take, with no `await` before the wait: a `put` in between is
+            # impossible.
             self._arrival = anyio.Event()
             await self._arrival.wait()
         if self._full and len(self._items) < _INBOX_LOW:
@@ -106,6 +109,7 @@ class Outbox:
             self._link.end("the server does not read its input")
             delivery.break_off(Broke.CONNECT, self._link.reason)
             raise anyio.BrokenResourceError
+        # Before the write: once asyncio has the line it may be in the pipe, whatever happens next.
         delivery.left()
         self.pipe.write(line)
 

@@ -1,4 +1,4 @@
-"""What a connection connects to, and what earlier connections learned about the server's protocol."""
+"""Choose the transport of a connection, and remember the protocol that earlier connections negotiated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # pyright: basic
 # bfcl_eval ships no types.
-"""What this server takes from `bfcl_eval`: data, API classes and checkers. No other module here imports it."""
+"""Data, API classes and checkers of `bfcl_eval`. No other module here imports the package."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CLASSES = (
 )
 """The API classes of the multi-turn tasks, in the package's order."""
 FUNCTIONS_ADDED = DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING
-"""The user's message that reveals functions; `{functions}` stands for their documents."""
+"""The user's message that reveals functions; `{functions}` is replaced by their documents."""
 
 MOST_DIGITS = 10_000
 """Digits of the largest power and of the highest precision that a call may ask for."""

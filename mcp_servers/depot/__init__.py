@@ -1,4 +1,4 @@
-"""A depot clerk who treats parcels, one after the other: a long task for small models."""
+"""A depot clerk who handles parcels one after the other: a long task for small models."""
 
 from mcp_servers.depot.server import create_server
 

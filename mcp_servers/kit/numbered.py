@@ -1,4 +1,4 @@
-"""Numbered answers: each is made once, however many requests ask for it."""
+"""Numbered answers: each is computed once, however many requests ask for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a kit server: its garbage collector and its open files."""
+"""Process settings of a kit server: garbage collector and limit of open files."""
 
 from __future__ import annotations
 

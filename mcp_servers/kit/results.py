@@ -1,4 +1,4 @@
-"""Tool results with what a training reads in their `_meta`."""
+"""Build tool results whose `_meta` carries reward, state digest and volatile fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The score: the database at the end, what the customer was told, and whether the customer agreed to the changes."""
+"""The score: the final database, what the agent told the customer, and whether the customer consented."""
 
 from __future__ import annotations
 

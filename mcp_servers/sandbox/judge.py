@@ -24,7 +24,7 @@ T = TypeVar("T")
 MAX_SHOWN = 4000
 """Characters of output that the policy reads, the first and the last half of them."""
 _MISSING = object()
-"""Stands for a value that did not come back; equal to no expected value."""
+"""Placeholder for a value that was not returned; equal to no expected value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ class Runner:
         return await self._in_place(own, run, source, self._limits)
 
     async def judge(self, source: str, tests: Sequence[Sequence[Check]], own: anyio.Lock) -> list[Verdict]:
-        """Judges each sequence of tests in a run of its own, one after the other. Arguments and errors as for `run`."""
+        """Judges each sequence of tests in its own run, one after the other. Arguments and errors as for `run`."""
         return await self._in_place(own, lambda: [judge(source, some, self._limits) for some in tests])
 
     async def _in_place(self, own: anyio.Lock, function: Callable[..., T], *arguments: Any) -> T:

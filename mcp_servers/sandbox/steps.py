@@ -1,6 +1,6 @@
 """The parts of a problem: families of steps, each step a sentence of the statement and a line of the solution.
 
-A step's line works on `it`; `{k}` stands for a parameter that is drawn when the problem is made.
+A step's line works on `it`; `{k}` is replaced by a parameter that is drawn when the problem is made.
 """
 
 from __future__ import annotations

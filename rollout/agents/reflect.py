@@ -1,4 +1,4 @@
-"""A second generation looks at the first before it is given away (Self-Refine, arXiv 2303.17651)."""
+"""Lets a second generation review the first answer before it counts (Self-Refine, arXiv 2303.17651)."""
 
 from __future__ import annotations
 

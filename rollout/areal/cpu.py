@@ -36,8 +36,11 @@ def prepare() -> None:
 
     ALL_ATTENTION_FUNCTIONS.register("sdpa", PackedAttention(ALL_ATTENTION_FUNCTIONS["sdpa"]))
     from areal.engine.sglang_remote import SGLangBackend
+    from areal.utils.saver import Saver
 
     SGLangBackend.launch_server = launch_server
+    # Only Archon's engine saves asynchronously, and the check for it imports triton, which there is for GPUs only.
+    Saver._should_use_async = lambda _self, _engine: False
 
 
 class PackedAttention:

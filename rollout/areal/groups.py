@@ -1,4 +1,4 @@
-"""Groups: the siblings of a row, which AReaL plays at once without telling any of them about the others."""
+"""Join the sibling trajectories of a row, which AReaL starts together without identifying them to each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Group(Generic[T]):
         return self._members - 1
 
     def hand_in(self, member: int, result: T) -> None:
-        """Every member hands in a result once, whatever becomes of it: the others wait for it."""
+        """Every member hands in one result, also where it failed: the others wait for it."""
         self._results[member] = result
         if len(self._results) == self._members:
             self._complete.set()

@@ -72,7 +72,7 @@ class _Replaying:
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         completion = await self._recorded.generate(ids, max_tokens=max_tokens, turn=turn)
         first, _ = completion.weights_version
-        # Traces have the versions of a turn's first and last token; the older one stands for all.
+        # Traces have the versions of a turn's first and last token; the older one is used for all.
         version = self._policy.version if first is None else first
         self._policy.versions[turn] += [version] * len(completion.ids)
         return completion

@@ -100,14 +100,14 @@ class Process:
         """The runtime of the running event loop, which is closed with the loop: AReaL closes it with the engine.
 
         Raises:
-            ConfigError: more event loops play trajectories than `MOST_LOOPS`, each with servers of its own; or the lock
+            ConfigError: more event loops play trajectories than `MOST_LOOPS`, each with its own servers; or the lock
                 cannot be read.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop not in self._runtimes:
                 if len(self._runtimes) >= MOST_LOOPS:
-                    problem = f"{MOST_LOOPS} engines of this process have servers of their own already"
+                    problem = f"{MOST_LOOPS} engines of this process have their own servers already"
                     raise ConfigError(problem, key="rollout", remedy="destroy an engine before making another")
                 self._runtimes[loop] = Runtime(settings, **arguments)
                 register_loop_cleanup(partial(self._close, loop))

@@ -1,1 +1,1 @@
-"""Measurements that `mcp-rollout bench` runs, each in a process of its own, and the servers and peers that they use."""
+"""Measurements that `mcp-rollout bench` runs, each in its own process, and the servers and peers that they use."""

@@ -1,4 +1,4 @@
-"""What a process costs: CPU time, memory, descriptors. Standard library only, for peers in other environments too."""
+"""Measure a process: CPU time, memory, descriptors. Standard library only, for peers in other environments too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenEnv's own client and server under the workload of `bench sessions`, in an environment of their own.
+"""OpenEnv's own client and server under the workload of `bench sessions`, in a separate environment.
 
     python -m rollout.bench.openenv_peer SESSIONS STEPS        prints the same figures as `rollout.bench.sessions`
     python -m rollout.bench.openenv_peer serve PORT

@@ -1,4 +1,4 @@
-"""The `mcp-rollout` program: its commands, and how it ends."""
+"""The `mcp-rollout` program: its commands, and its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench`: what a call and a lease cost on this machine.
+"""`bench`: measure calls and leases on this machine.
 
 A call through the gateway is measured beside the SDK's own client, and beside connecting for each call, in one run with
 both sides alternating, so that other load of the machine affects both alike. The ratios are what can be relied on.
@@ -43,7 +43,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure what
 @app.command("call")
 def bench_call(
     calls: Annotated[int, typer.Option(min=10, help="Calls per transport, of each side.")] = 400,
-    connects: Annotated[int, typer.Option(min=1, help="Calls with a connection of their own, per transport.")] = 16,
+    connects: Annotated[int, typer.Option(min=1, help="Calls with their own connection, per transport.")] = 16,
     as_json: AsJson = False,
 ) -> int:
     """Compare a call through the gateway with the SDK's own client, and with connecting for each call."""

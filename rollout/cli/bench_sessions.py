@@ -1,6 +1,6 @@
 """`bench sessions`: thousands of stateful sessions on this machine, beside OpenEnv's own client and server.
 
-Each cell runs in a process of its own (`rollout.bench`), and the rows alternate within a repeat, so that other load
+Each cell runs in its own process (`rollout.bench`), and the rows alternate within a repeat, so that other load
 of the machine affects all rows alike.
 """
 

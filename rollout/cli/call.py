@@ -1,4 +1,4 @@
-"""`call`: one call of one tool, without a trainer."""
+"""`call`: send one call to one tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check-env`: whether an environment keeps the harness contract."""
+"""`check-env`: validate an environment against the harness contract."""
 
 from __future__ import annotations
 

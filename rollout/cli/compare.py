@@ -1,4 +1,4 @@
-"""`compare`: two runs of the same rows, paired."""
+"""`compare`: paired comparison of two runs over the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`configs`: a copy of the included training configuration to edit."""
+"""`configs`: copy the included training configuration, to edit it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`data`: an environment's tasks as rows for verl, and the examination of rows before a run."""
+"""`data`: write an environment's tasks as rows for verl, and validate rows before a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor`: whether servers are fit to be trained against, and under which scope."""
+"""`doctor`: test whether servers can be trained against, and under which scope."""
 
 from __future__ import annotations
 

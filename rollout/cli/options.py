@@ -1,4 +1,4 @@
-"""What commands share: arguments and options, the files that they name, and forms of output."""
+"""Arguments, options and output forms that several commands share."""
 
 from __future__ import annotations
 

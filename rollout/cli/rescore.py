@@ -1,4 +1,4 @@
-"""`rescore`: stored traces under a changed reward."""
+"""`rescore`: score stored traces under a changed reward."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def run(
     """
     loaded = _loaded(environments, environments_dir, tool_format=None if engine in WITHOUT_MODEL else tool_format)
     if len({environment.name for environment in loaded}) < len(loaded):
-        raise ConfigError("two of the environments have one name", key="ENV", remedy="give each a name of its own")
+        raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
     for environment in loaded:
         if concurrency > environment.max_sessions:
             typer.echo(

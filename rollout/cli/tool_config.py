@@ -1,4 +1,4 @@
-"""`tool-config`: the lock of the tools that the model sees."""
+"""`tool-config`: write the lock of the tools that the model sees."""
 
 from __future__ import annotations
 

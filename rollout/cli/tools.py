@@ -1,4 +1,4 @@
-"""`tools`: what servers offer."""
+"""`tools`: list the tools that the policy and the harness see."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rollout.trace.stats import STEP
 _MESSAGES = 512
 """Tokens allowed for a prompt's messages, for the recommended prompt length."""
 _NAME_WIDTH = 28
-"""Columns for a tool's name; a longer name gets a line of its own."""
+"""Columns for a tool's name; a longer name gets its own line."""
 
 app = typer.Typer(add_completion=False)
 

@@ -17,9 +17,8 @@ from rollout.cli.trace_watch import watch
 from rollout.trace.entries import COLUMNS, Entry
 from rollout.trace.journal import to_json
 from rollout.trace.reader import Traces
-from rollout.trace.search import searched
 from rollout.trace.tokens import token_lines
-from rollout.trace.transcript import difference
+from rollout.trace.transcript import difference, searched
 from rollout.trace.view import render
 from rollout.viewer.pages import Pages
 

@@ -1,4 +1,4 @@
-"""`trace view` and `trace explain`: recorded trajectories as a page, and what stands out in them."""
+"""`trace view` and `trace explain`: show recorded trajectories as a page, and report unusual ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def view(
 
 
 def explain(directory: TraceDirectory, tokenizer: TokenizerPath = None, as_json: AsJson = False) -> int:
-    """Report what stands out: kinds of errors, stuck rewards, groups without spread, failing tools, drift and more.
+    """Report what is unusual: kinds of errors, stuck rewards, groups without spread, failing tools, drift and more.
 
     Each finding names three trajectories; `trace view` shows the same on its first page. Exit status 1 where something
     was found.
@@ -68,7 +68,7 @@ def explain(directory: TraceDirectory, tokenizer: TokenizerPath = None, as_json:
 def _report(found: Explanation, directory: Path) -> RenderableType:
     blocks: list[RenderableType] = [_finding(each, directory) for each in found.findings]
     if not blocks:
-        blocks.append(Text("Nothing stands out."))
+        blocks.append(Text("Nothing unusual was found."))
     if found.absent:
         blocks.append(Text("\nLooked for and not found:", style="bold"))
         blocks += [Text(f"  {check.title} (reported when {check.threshold})", style="dim") for check in found.absent]

@@ -1,4 +1,4 @@
-"""`trace watch`: what the processes that write traces to a directory are doing."""
+"""`trace watch`: follow the processes that write traces to a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an environment keeps the harness contract, clause by clause."""
+"""Validate an environment against the harness contract, clause by clause."""
 
 from rollout.contract.check import Options, check_environment
 from rollout.contract.report import Clause, ClauseResult, Outcome, Report

@@ -1,4 +1,4 @@
-"""The examination of an environment: every clause on its own, over real servers, in trajectories of its own."""
+"""The examination of an environment: each clause separately, over real servers, in separate trajectories."""
 
 from __future__ import annotations
 

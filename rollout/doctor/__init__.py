@@ -1,1 +1,1 @@
-"""Are these servers fit to be trained against, and under which scope? Probes, and a report of what they found."""
+"""Probe MCP servers: whether they can be trained against and under which scope."""

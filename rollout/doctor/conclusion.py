@@ -65,7 +65,7 @@ def conclude(
         found = [isolation_of(world, reference) for world in directories]
         kept = next((each for each in found if each.finding is not IsolationVerdict.LEAKS), found[0])
         if kept is not found[0]:
-            report.flaky.append(f"with directories of their own, once and not again: {found[0].evidence}")
+            report.flaky.append(f"with their own directories, once and not again: {found[0].evidence}")
         with_directory = kept, throwaway.own_directory(own.kept_files or own.changed)
     report.advice = advise(
         entry,

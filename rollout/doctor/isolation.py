@@ -1,4 +1,4 @@
-"""The same calls in several leases: what one lease did must not be seen in another's answers.
+"""Make the same calls in several leases, and compare: one lease must not see what another did.
 
 `play` makes the calls of a script in one lease and keeps the answers. Errors are answers, too: many servers send them
 as ordinary text, so an answer is *well* only if it does not read like an error.

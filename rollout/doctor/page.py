@@ -1,4 +1,4 @@
-"""A page on this machine, so that tools that take an address have one that is not outside."""
+"""Serve a page on the loopback interface, for tools that take an address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls the probes make, in which order, and which tools they leave alone."""
+"""Plan the probes of a server: which calls, in which order, and which tools are left out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ProbeCall:
     sort: Sort
     variant: Variant = field(default_factory=Variant)
     given: dict[str, Any] | None = None
-    """Arguments of the user's; `${lease.dir}` in a string stands for the directory of the calling lease."""
+    """Arguments of the user's; `${lease.dir}` in a string is replaced by the directory of the calling lease."""
 
     @property
     def name(self) -> str:
@@ -110,7 +110,7 @@ def plan_script(
 
     Args:
         hints: The tools' annotations, by the server's own names.
-        options: Calls that the user allows; `{word}` in their strings stands for `word`.
+        options: Calls that the user allows; `{word}` in their strings is replaced by `word`.
         as_sent: Whether arguments are sent that the tool's schema refuses (`calls.arguments`).
     """
     given: dict[str, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""Arguments that mean something to a tool: by its schema, names and descriptions, and from its server's answers."""
+"""Choose plausible arguments for a tool from its schema, names and descriptions, and its server's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small programs for tools that take a language: each looks, writes, and looks again."""
+"""Small programs for tools that take code: each reads state, writes it, and reads it again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.types import ToolDefinition
 from rollout.doctor.tool_words import Sort, sort_of, words_of
 
 STATEMENTS = 4
-"""Statements of a program, each for a call of its own."""
+"""Statements of a program, one per call."""
 
 
 def language_of(tool: ToolDefinition, name: str, schema: Mapping[str, Any]) -> str:

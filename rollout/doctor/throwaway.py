@@ -1,4 +1,4 @@
-"""A throwaway place for a stdio server: copies of its data, a home, a working directory, and nothing else to write to.
+"""A throwaway sandbox for a stdio server: copies of its data, a home and a working directory.
 
 Probes write. So the server is started on copies: paths in its arguments and variables that hold data, its home, its
 temporary and its working directory are replaced by ones below a directory that is removed afterwards, and the kernel
@@ -62,7 +62,7 @@ class Relocation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EntryChanges:
-    """What to write into an entry so that each lease has a directory of its own."""
+    """What to write into an entry so that each lease has its own directory."""
 
     args: dict[int, str] = field(default_factory=dict[int, str])
     """Arguments by position."""

@@ -1,4 +1,4 @@
-"""What a tool seems to do, from its name, description and annotations; this orders and bounds the probes only."""
+"""Guess what a tool does from its name, description and annotations; only orders and bounds the probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answers of leases show about isolation. A verdict needs evidence; where there is none, it is unknown."""
+"""Judge isolation from the answers of leases. Without evidence the verdict is unknown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class World:
     changed: tuple[str, ...] = ()
     """Files that the leases changed in the throwaway place."""
     per_lease: bool = False
-    """Whether each lease had a directory of its own."""
+    """Whether each lease had its own directory."""
 
     @property
     def complete(self) -> bool:

@@ -1,1 +1,1 @@
-"""Policies: what generates tokens for a trajectory."""
+"""Engines: generate tokens outside training, by an inference server, transformers in process or a script."""

@@ -34,7 +34,7 @@ class Reply:
     calls: Sequence[Call] = ()
     """A call's `as_text` has arguments as the policy wrote them; the loop parses and, if need be, refuses them."""
     is_cut: bool = False
-    """Whether the turn ended at a limit of its own."""
+    """Whether the turn ended at its own limit."""
 
 
 Complete = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Reply]]

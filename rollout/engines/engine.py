@@ -1,4 +1,4 @@
-"""Engines: what a run without a trainer plays with; each makes a policy and a token builder per trajectory."""
+"""The `Engine` protocol: makes a policy and a token builder for each trajectory of a run without a trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own engine: `--engine MODULE:FACTORY`."""
+"""Load an engine from a user's Python code: `--engine MODULE:FACTORY`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run samples, and what an engine's log-probabilities are log-probabilities of.
+"""A run's sampling parameters, and the meaning of an engine's log-probabilities.
 
 Everywhere in this program a logprob is that of the sampled id under the distribution it was drawn from: the logits
 divided by the temperature and, where top-p or top-k excluded tokens, renormalised over the rest. At temperature 0 there

@@ -1,4 +1,4 @@
-"""Bounds of a generation, and how one that exceeds them, or is cancelled, still returns its partial result."""
+"""Bound generations in time; one that exceeds its bound or is cancelled returns its partial result."""
 
 from __future__ import annotations
 

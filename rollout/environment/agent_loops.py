@@ -1,4 +1,4 @@
-"""The file in which agent loops are registered by name: verl's `rollout.agent.agent_loop_config_path`."""
+"""Read the file that registers agent loops by name: verl's `rollout.agent.agent_loop_config_path`."""
 
 from __future__ import annotations
 

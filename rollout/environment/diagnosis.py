@@ -1,4 +1,4 @@
-"""Diagnosis of a server that did not start: the problem, and what its user can do about it."""
+"""Diagnose a server that did not start: the problem and its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration of how much of a tool result the policy reads."""
+"""Configuration of how tool results are cut."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def read_task_rows(
             for fault in faults_of(error):
                 key = fault.key or "extra_info.mcp"
                 if key.startswith("extra_info.mcp.prompt"):
-                    key = key.removeprefix("extra_info.mcp.")  # a column of its own
+                    key = key.removeprefix("extra_info.mcp.")  # a separate column
                 remedy = fault.remedy or REMEDY
                 problems.append(RowProblem(fault.problem, path=path, row=number, key=key, remedy=remedy))
         else:

@@ -18,7 +18,7 @@ class Strategy(StrEnum):
     TREE = "tree"
     """Some trajectories branch off turns of others, with which they share their beginning."""
     SINGLE_TURN = "single_turn"
-    """Each turn is generated from a reduced history, and is a training sample of its own."""
+    """Each turn is generated from a reduced history, and is a separate training sample."""
 
 
 class BranchAt(StrEnum):

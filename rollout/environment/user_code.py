@@ -1,4 +1,4 @@
-"""Import what an environment's file or an option names as `MODULE:NAME`: code of the user's."""
+"""Import user code that an environment file or an option names as `MODULE:NAME`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""What the turns of a trajectory need of its world: a leased session, or a stand-in that records or replays it."""
+"""The `World` protocol: the part of a session that turns use, so that a recording or a replay can replace it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult
 
 
 class World(Protocol):

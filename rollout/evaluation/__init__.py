@@ -1,1 +1,1 @@
-"""Playing environments without a trainer, and what it says about a policy."""
+"""Play environments without a trainer, and estimate how good a policy is."""

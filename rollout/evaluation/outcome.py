@@ -1,4 +1,4 @@
-"""What a run keeps of a trajectory in memory; the rest is on disk."""
+"""The summary of a trajectory that a run keeps in memory; the trace is on disk."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Outcome:
     tool_calls: int
     tool_errors: int
     sampled_tokens: int
-    """Without those that a branch took over."""
+    """Not counting tokens that a branch took over."""
     shared_tokens: int
-    """Those that a branch took over."""
+    """Number of tokens that a branch took over."""
     strategy: Strategy
     is_branch: bool
 

@@ -49,7 +49,7 @@ class Rescored:
     changed: int = 0
     """Of those, with another reward than before."""
     before: float = 0.0
-    """Sum of the rewards before, of those that were done."""
+    """Sum of the earlier rewards of the rescored traces."""
     after: float = 0.0
     differing_calls: int = 0
     """Calls that servers answered otherwise than recorded."""
@@ -192,7 +192,7 @@ class LiveScore:
 
     Attributes:
         calls: number of calls that were sent again.
-        differing: number of those that were answered otherwise than recorded.
+        differing: number of calls whose answers differ from the recorded ones.
     """
 
     def __init__(self, cassette: Cassette, environment: Environment, gateway: Gateway) -> None:

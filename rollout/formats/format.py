@@ -1,4 +1,4 @@
-"""The base class of all formats, and of those that put thoughts and calls between markers: all but gpt-oss."""
+"""Base classes of formats: of all, and of those with markers around thoughts and calls (all but gpt-oss)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Format(ABC):
     @property
     @abstractmethod
     def thought(self) -> ThoughtMarkers | None:
-        """The markers around a thought; None where a thought is a message of its own."""
+        """The markers around a thought; None where a thought is a separate message."""
 
     @abstractmethod
     def opens_thought(self, prompt: str) -> bool:

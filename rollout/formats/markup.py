@@ -39,7 +39,7 @@ def _by_schema(_: re.Match[str], text: str, schema: object) -> object:
 
 
 def _by_schema_in_lines(_: re.Match[str], text: str, schema: object) -> object:
-    """The value of qwen3_coder, on lines of its own; without a schema it is text, and `null` is null."""
+    """The value of qwen3_coder, on separate lines; without a schema it is text, and `null` is null."""
     text = text.removeprefix("\n").removesuffix("\n")
     if text.lower() == "null":
         return None

@@ -1,1 +1,1 @@
-"""One trajectory: the main path, and the parts it calls."""
+"""One trajectory: `trajectory` is the main path, the other modules are its parts."""

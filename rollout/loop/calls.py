@@ -75,6 +75,7 @@ async def _send(
             await send(index)
         except GatewayError as error:
             broken.append(error)
+            # The trajectory is withdrawn with the first broken call, so waiting for the others would only delay that.
             tasks.cancel_scope.cancel()
 
     if len(sent) == 1:  # no task group, which would wrap other exceptions in an exception group

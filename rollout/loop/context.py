@@ -52,6 +52,8 @@ class Context:
         elif len(base) == len(trace.context):
             trace.add_context(edit)
         else:
+            # Not append-only: the next generation continues other ids, so it belongs to a new segment, with
+            # these ids as its prompt and without loss.
             kept = base[: len(base) - edit.removed]
             trace.take_back(edit.removed)
             trace.open([*kept, *edit.inserted, *edit.appended], images=trace.images + edit.images)
@@ -59,6 +61,8 @@ class Context:
     def _base(self, trace: Trace, messages: Sequence[Message]) -> list[int]:
         """The context to which the messages are appended: without earlier thinking where the environment drops it."""
         new_user_turn = messages[-1]["role"] == "user"
+        # Chat templates such as Qwen3's drop earlier thinking when a new user message arrives. The context then no
+        # longer only grows, so a new segment begins.
         if new_user_turn and self.environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
             return without_thinking(trace, self.tokens)
         return trace.context

@@ -21,7 +21,7 @@ _LOOP_REPEATS, _LOOP_TOKENS, _LONGEST_PERIOD = 4, 24, 64
 longer periods are not detected."""
 
 _OWN_PROCESS = {CallFault.TIMED_OUT: MarkKind.TIMED_OUT, CallFault.SERVER_GONE: MarkKind.SERVER_GONE}
-"""Marks of what a policy did to a process of its own."""
+"""Marks of what a policy did to its own process."""
 
 
 class Filters:

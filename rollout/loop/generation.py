@@ -43,6 +43,8 @@ async def sample(
         turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.began_at, turn.generate_s = began_at, generate_s
     filters.judge(trace, completion, parsed)
+    # A filter's stop reason has precedence over the two limits: it says what the policy did. Filters skip aborted
+    # completions.
     if completion.finish_reason is FinishReason.ABORT:
         trace.stop_reason = StopReason.ABORTED
     elif is_time_over():

@@ -50,6 +50,7 @@ class Group:
 
     def changed(self) -> None:
         """Let waiting branches look again."""
+        # Set and replaced in one step: all that wait look again, and the next to wait waits for the next change.
         self._change.set()
         self._change = anyio.Event()
 
@@ -66,6 +67,7 @@ class Group:
             self._usable.add(sample)
         else:
             self._without_leaf[trace.failure.kind if trace and trace.failure else "not played"] += 1
+        # Nothing can branch any more: a tape holds every completion and result of its root.
         if len(self._left) == self.size:
             self._tapes.clear()
             if self._is_tree and self._without_leaf:
@@ -97,6 +99,7 @@ class Group:
         # Chosen once, whatever the root has played when it is looked at.
         first = random.randint(1, tree.first_turns)
         while True:
+            # No `await` between this look and the wait below, so no change is missed.
             has_ended, tape = root in self._left, self._tapes.get(root)
             if has_ended and (root not in self._usable or tape is None or not tape.turns):
                 return None

@@ -1,4 +1,4 @@
-"""A trajectory's place in its group, and what it changes about the trajectory: nothing for a chain."""
+"""The position of a trajectory in its group: chain, root of a tree, or branch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Leaf:
         return session, policy
 
     def check(self) -> None:
-        """Called when the agent has played. Raises Diverged where a branch did not come to its branching point."""
+        """Called when the agent has played. Raises Diverged where a branch did not reach its branching point."""
 
 
 class Root(Leaf):

@@ -21,7 +21,7 @@ from rollout.types import Message, TokenBuilder
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReducedContext(Context):
-    """Opens a new segment for each turn, so that each turn is a training sample of its own."""
+    """Opens a new segment for each turn, so that each turn is a separate training sample."""
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and open the next turn's context unless the trajectory ends here.

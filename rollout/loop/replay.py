@@ -1,4 +1,4 @@
-"""Bringing a branch to its branching point: recorded completions again, over a world that repeats the recorded one."""
+"""Replay a root's recorded beginning up to a branching point, over a world that repeats it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
-from gateway.types import VOLATILE_META, Content, Role, ServerEvents, ToolDefinition, ToolResult, canonical_json
+from gateway.server_events import ServerEvents
+from gateway.types import VOLATILE_META, Content, Role, ToolDefinition, ToolResult, canonical_json
 from rollout.errors import Diverged
 from rollout.loop.tape import BranchingPoint, Tape, digest, made
 from rollout.trace.record import Trace
@@ -59,6 +60,7 @@ class Replay:
             await self._arrive(ids)
             return await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
         recorded = self._branch.tape.generations[self._generations]
+        # The ids themselves are compared: advantages treat the shared tokens of siblings as the same tokens.
         if (recorded.turn, recorded.context) != (turn, digest(ids)):
             raise Diverged(f"turn {turn} was generated from another context than its parent's turn {recorded.turn}")
         self._generations += 1
@@ -101,6 +103,7 @@ class Replay:
             return await self._session.call(name, arguments)
         recorded = self._next(name, arguments)
         if self._restores:
+            # Not sent: the snapshot that is restored at the branching point already contains this call's effect.
             return recorded
         return self._compared(made(name, arguments), recorded, await self._session.call(name, arguments))
 

@@ -118,6 +118,7 @@ async def judge(environment: Environment, trace: Trace, session: Session) -> Jud
     messages = judged_messages(trace, environment.thinking.reward)
     judged, _ = await call_harness(session, Role.SCORE, {"messages": messages}, Judged, server=config.server)
     named = set(config.parts)
+    # Both are errors, because verl takes the columns of a batch from its first sample: all need the same keys.
     if undeclared := judged.parts.keys() - named:
         problem = f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name"
         raise HarnessError(problem, server=config.server, tool="score")

@@ -1,4 +1,4 @@
-"""Detects changes of a trace between two of the library's own."""
+"""Detect changes that an agent made to its trace."""
 
 from __future__ import annotations
 

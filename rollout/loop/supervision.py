@@ -1,4 +1,4 @@
-"""Runs an agent within its trajectory's time, and turns whatever it does into a defined outcome."""
+"""Run an agent within its trajectory's time, and map every way it can end to a defined outcome."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ async def supervise(agent: Agent, turns: Turns, trace: Trace) -> None:
     """
     task = asyncio.current_task()
     assert task is not None
+    # `Task.cancelling` counts requests (Python 3.11), so a cancellation that the agent swallows is still noticed below.
     cancellations = task.cancelling()
     try:
         with anyio.move_on_after(turns.limits.wall_clock_s) as clock:
@@ -87,7 +88,7 @@ def _agent_error(error: BaseException) -> AgentError:
 class _Played:
     """Awaits an agent's coroutine as `await` does, and stops it where it does not end with its trajectory.
 
-    Cancelling is not enough: a coroutine can catch the cancellation, or wait within a shield of its own.
+    Cancelling is not enough: a coroutine can catch the cancellation, or wait within its own shield.
     """
 
     def __init__(
@@ -118,6 +119,8 @@ class _Played:
                 awaited = resume()
             except StopIteration:
                 return
+            # Looked at after each step of the agent: the trajectory may end in any method of `turns`, and an agent's
+            # own cancel scope may also take its cancellation back.
             if self._is_ending != (self.turns.is_over or self.is_cancelled):
                 self._is_ending = not self._is_ending
                 self._set_timer(0.0 if self._is_ending else max(0.0, self._ends_at - anyio.current_time()))
@@ -125,6 +128,7 @@ class _Played:
                 resume = partial(self._coroutine.send, (yield awaited))
             except BaseException as error:  # what the agent's await raised is raised in the agent
                 if self._is_stopped:
+                    # `_stop` cancelled the task only to get here; the task itself goes on.
                     self._task.uncancel()
                     resume = None
                     self._drop()

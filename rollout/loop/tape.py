@@ -1,4 +1,4 @@
-"""Recording a trajectory so that others can branch off its turns.
+"""Record a trajectory so that others can branch off its turns.
 
 A tape has what came from outside: the policy's completions, the results of calls, the replies of the user. All else
 follows from these and is computed again, so a branch needs no copy of the agent's, the user's or the filters' state.
@@ -15,7 +15,8 @@ from typing import Any
 
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
-from gateway.types import Role, ServerEvents, ToolDefinition, ToolResult, canonical_json
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
 from rollout.types import Completion, Policy
 
 
@@ -102,6 +103,7 @@ class RecordingPolicy:
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         context = digest(ids)
         if turn == len(self._tape.points):
+            # Before the generation: branches may leave from here while the root still samples this turn.
             await self._mark(turn, len(ids), context)
         completion = await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
         self._tape.generations.append(Generation(turn=turn, context=context, completion=completion))
@@ -139,6 +141,7 @@ class RecordingWorld:
         return self._session.tools
 
     async def call(self, name: str, arguments: Any) -> ToolResult:
+        # Entered before it is sent: the order of beginning is the order in which a branch repeats the calls.
         recorded = self._begin(name, arguments)
         recorded.result = await self._session.call(name, arguments)
         return recorded.result

@@ -77,11 +77,14 @@ async def roll_out(
     )
     try:
         await play(trace)
+        # A branch whose replay differed from its parent's record: its world is no longer the parent's. Played again as
+        # a chain, once: `strategy.diverged` is set, so `leaf_of` makes no second branch.
         if trace.failure is not None and trace.failure.kind == Diverged.code:
             trace.begin_again(uuid4().hex)
             await play(trace)
     finally:
         if group is not None:
+            # In `finally`: branches wait for this trajectory, also when it failed or was cancelled.
             group.leave(trace.origin.sample, trace)
     return trace
 
@@ -105,6 +108,7 @@ async def _play(
     spans = spans_of_this_program()
     async with recorded(trace, store, spans):
         agent = build_agent(environment) or ToolAgent()
+        # Before the lease: a branch that held slots while it waited could keep its own root from getting any.
         leaf = await leaf_of(trace, environment, group)
         async with gateway.lease(
             trajectory=trace.id,
@@ -132,14 +136,17 @@ async def _play(
                 filters = Filters(environment.filters)
                 turns = Turns(trace, world, policy, user, context, filters, sealed=environment.agent is not None)
                 await supervise(agent, turns, trace)
+                # An agent may return early, before its replay has reached the branching point.
                 leaf.check()
                 if not trace.is_withdrawn:
                     penalty = filters.settle(trace)
                     kept = store.directory / JUDGEMENTS
+                    # Within the lease: the server scores the state that this trajectory left.
                     trace.reward = await score(environment, trace, session, penalty, judgements=kept)
                     # The last call may have changed the server's tools; the notification can arrive after the result.
                     await session.wait_for_tool_changes()
             finally:
+                # What servers sent outside of turns: at the reset, while scoring, or when the agent failed.
                 trace.server_events.add(session.drain_server_events())
 
 
@@ -185,5 +192,6 @@ async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenera
         trace.fail("cancelled", "the trajectory was cancelled from outside")
         raise
     finally:
+        # Written before the exception goes on, so that verl gets no result whose trace is not on disk.
         trace.elapsed_s = time.monotonic() - began
         await store.write(trace)

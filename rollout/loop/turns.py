@@ -1,4 +1,4 @@
-"""What an agent takes its turns with: the policy, the tools, the user and the context, all recorded by the library."""
+"""The turns of a trajectory as an agent takes them: policy, tools, user and context, all recorded."""
 
 from __future__ import annotations
 
@@ -124,6 +124,8 @@ class Turns:
                 self._append_pending()
             else:
                 self._open_context()
+            # `sample` appends to the trace itself: a cancellation here leaves the trace with or without the turn, never
+            # half.
             parsed = await sample(self._trace, self._policy, self._context, self._filters, max_tokens=max_tokens)
             self._parsed, self._unanswered, self._can_generate = parsed, True, False
             if self._trace.stop_reason is not None:
@@ -137,10 +139,12 @@ class Turns:
             parsed = self._parsed
             _require(self._unanswered and self._calls, "call_tools() needs unanswered calls")
             assert parsed is not None
+            # Before the `await`: calls that a cancellation cuts may have taken effect, and must not be sent again.
             self._unanswered, self._can_generate = False, True
             try:
                 await call_tools(self._trace, self._session, parsed.calls, self._context, into=self._pending)
             finally:
+                # Drained here so that events belong to the turn that caused them.
                 self._trace.turns[-1].server_events.add(self._session.drain_server_events())
             return self._given(self._trace.turns[-1].tools)
 

@@ -1,1 +1,1 @@
-"""Everything that turns messages into token ids."""
+"""Turn messages into token ids, and ids into messages."""

@@ -101,7 +101,7 @@ def tool_turn(results: Sequence[tuple[str, str]], *, arguments: Mapping[str, Any
 def _attempt(builder: Any, *conversation: Any, narrow: bool) -> Edit | None:
     try:
         return render(builder, *conversation, narrow=narrow)
-    except Exception:  # the template's boundary: it refuses what it does not render in errors of its own
+    except Exception:  # the template's boundary: it raises errors of any class for what it does not render
         return None
 
 

@@ -44,7 +44,7 @@ class CompletionParser:
 
         A token that spells a part of a range belongs to it; one that spells a part of two belongs to the first.
         Decoding finds how a marker is spelled, with one token or several, alone or merged with its neighbours: about
-        one decode per range where the marker is a token of its own, else as many as a binary search takes.
+        one decode per range where the marker is a single token, else as many as a binary search takes.
 
         Args:
             ranges: characters, in order and disjoint. Each begins at a marker or at 0, and ends at one or at the end.

@@ -12,7 +12,7 @@ from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.types import Message
 
 COMPLETION = "Well."
-"""Stands for each of the policy's completions, whose text templates do not render."""
+"""Placeholder for each of the policy's completions, whose text templates do not render."""
 
 
 def check_template(
@@ -46,7 +46,7 @@ def check_template(
 def _refusal_as_config_error(what: str, key: str) -> Generator[None]:
     try:
         yield
-    except Exception as error:  # the template's boundary: it refuses in errors of its own
+    except Exception as error:  # the template's boundary: it raises errors of any class
         raise ConfigError(
             f"the model's chat template does not render {what}: {_first_cause(error)}",
             key=key,

@@ -1,1 +1,1 @@
-"""The record of a trajectory, on disk and for people."""
+"""The record of a trajectory: in memory, on disk, and as text."""

@@ -1,4 +1,4 @@
-"""What trajectories in flight are doing: counts, rates, errors, slow servers and rewards, as they go on."""
+"""Activity of trajectories in flight: counts, rates, errors, slow servers and rewards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WINDOW_S = 10.0
 _STEPS = 3
 """Training steps whose rewards are kept, the latest ones."""
 USER = "user"
-"""Stands for the simulated user among the servers."""
+"""Name of the simulated user among the servers."""
 
 
 class ServerTimes(BaseModel):

@@ -4,7 +4,7 @@
 
     python -m rollout.trace.archive JOURNAL
 
-archives one journal, in a process of its own so that the rollout's event loop goes on. The archive appears whole or not
+archives one journal, in a separate process so that the rollout's event loop goes on. The archive appears whole or not
 at all, and the journal is removed only after it is on disk: at every moment one of them has the records.
 """
 

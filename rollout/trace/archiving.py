@@ -1,4 +1,4 @@
-"""Archiving beside a rollout: a process of its own converts a journal, a thread waits for it."""
+"""Archive journals during a rollout: a separate process converts each, and a thread waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats: a small file beside the journal of each process, by which others see what it is doing."""
+"""Heartbeats: a small file beside each journal that reports the activity of its process."""
 
 from __future__ import annotations
 

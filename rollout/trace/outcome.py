@@ -27,7 +27,7 @@ class StopReason(StrEnum):
     ABORTED = "aborted"
     """The engine aborted a generation. The trajectory is withdrawn; the trace keeps the partial completion."""
     FAILED = "failed"
-    """The world broke. The trajectory is withdrawn, since it says nothing about the policy."""
+    """The world broke. The trajectory is withdrawn, since the policy did not cause it."""
 
     @property
     def is_truncated(self) -> bool:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
-from gateway.types import ServerEvents, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import ToolResult
 from rollout.environment.config import AgentConfig
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message

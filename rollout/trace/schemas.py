@@ -1,4 +1,4 @@
-"""The published schemas of traces and cassettes, made from the code.
+"""Generate the published schemas of traces and cassettes.
 
     python -m rollout.trace.schemas docs/schemas
 

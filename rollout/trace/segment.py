@@ -98,7 +98,7 @@ class Segment:
 def runs(
     length: int, thoughts: Sequence[tuple[int, int]], forced: tuple[int, int] | None
 ) -> Iterator[tuple[SpanKind, int, int]]:
-    """Split a completion into runs (kind, begin, end), in order and without gaps; each thought is a run of its own.
+    """Split a completion into runs (kind, begin, end), in order and without gaps; each thought is a separate run.
 
     Args:
         length: number of ids of the completion.

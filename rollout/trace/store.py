@@ -83,7 +83,7 @@ class TraceStore:
         except OSError as error:
             raise self._unwritable(error.strerror) from error
         if written != sum(map(len, line)):
-            # Remove the partial line, so that the next record begins on a line of its own.
+            # Remove the partial line, so that the next record begins on its own line.
             os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
             raise self._unwritable("the disk is full")
         if os.lseek(self._file, 0, os.SEEK_END) >= self._archive_bytes:

@@ -1,4 +1,4 @@
-"""How a trajectory was rolled out."""
+"""The record of a trajectory's strategy."""
 
 from __future__ import annotations
 

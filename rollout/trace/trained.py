@@ -1,6 +1,6 @@
 # pyright: basic
 # pyarrow ships no types.
-"""What a trainer computed on each token, in files beside the traces: one Parquet file per step, in `trained/`.
+"""Per-token values that a trainer computed, in Parquet files beside the traces: one per step, in `trained/`.
 
 A file appears whole or not at all, so a process that is killed loses the step being written, and readers never see a
 partial file. Numbers are stored only for the tokens that were trained on.
@@ -106,7 +106,7 @@ def digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> bytes:
 
 
 def write_trained(directory: str | Path, step: int, segments: Iterable[TrainedSegment]) -> Path:
-    """Write the segments of one step as a file of their own.
+    """Write the segments of one step to a new file.
 
     Args:
         directory: the directory of the traces.

@@ -1,12 +1,14 @@
-"""A trajectory as lines of text, and what two trajectories differ in."""
+"""A trajectory as lines of text: search in them, and differences between two trajectories."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator
 from itertools import takewhile
 
+from gateway.errors import ConfigError
 from rollout.trace.record import Trace
 
 Line = tuple[int, str, str]
@@ -27,6 +29,19 @@ def lines_of(trace: Trace) -> Iterator[Line]:
             yield from _lines(number, "user", turn.user.message)
     if trace.failure is not None:
         yield from _lines(len(trace.turns) - 1, "failure", f"{trace.failure.kind}: {trace.failure.message}")
+
+
+def searched(trace: Trace, pattern: str, *, ignore_case: bool = False) -> Iterator[Line]:
+    """The lines of the trajectory that match a regular expression.
+
+    Raises:
+        ConfigError: it is no regular expression.
+    """
+    try:
+        expression = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        raise ConfigError(f"is no regular expression: {error}", key="PATTERN") from error
+    return (line for line in lines_of(trace) if expression.search(line[2]))
 
 
 def difference(one: Trace, other: Trace) -> Iterator[str]:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from gateway.types import ServerEvents
+from gateway.server_events import ServerEvents
 from rollout.environment.filter_config import FilterAction
 from rollout.environment.strategy_config import Strategy
 from rollout.trace.events import Mark, ToolEvent

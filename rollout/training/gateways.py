@@ -41,6 +41,8 @@ class ContextTasks:
                     entered.set_result(value)
                     await exit_.wait()
             except BaseException as error:
+                # After entry the error is the context's own end; a cancellation must end the task. `cancel` frees a
+                # caller that still waits.
                 if entered.done() or not isinstance(error, Exception):
                     entered.cancel()
                     raise
@@ -53,13 +55,14 @@ class ContextTasks:
 
     async def close(self) -> None:
         """Leave all contexts."""
+        # Cancelled, not closed from here: the task that entered a context has to leave it.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class Gateways:
-    """The worker's gateways by name. `record` and `replay` apply to those that are opened after they were set."""
+    """The worker's gateways by name. `record` and `replay` apply to gateways that are opened after they were set."""
 
     def __init__(self) -> None:
         self.record: Recorder | None = None
@@ -75,6 +78,7 @@ class Gateways:
             GatewayError: a required server did not start; the next call tries again.
         """
         opening = self._opening.get(name)
+        # A start that failed is not kept: the next trajectory tries again.
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
             opening = self._opening[name] = asyncio.create_task(self._open(name, config), name=f"open {name}")
         # Shielded: cancelling one waiting trajectory must not cancel the start for the others.

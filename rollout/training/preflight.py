@@ -94,6 +94,7 @@ async def _check_environment(
             environment, gateway, rows, lock.entries, lock_path=lock.path, lock_key=lock.key
         )
         raise_all(problems)
+        # A replay has the answers of the recorded trajectories only, and this one was not among them.
         if replay is None:
             await check_world(environment, gateway, rows[0])
     return schemas

@@ -1,4 +1,4 @@
-"""What a training records of its worlds and sends of its spans, and what it replays in place of servers and model."""
+"""Recording, replay and span export of a training, as its settings say."""
 
 from __future__ import annotations
 

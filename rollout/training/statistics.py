@@ -1,4 +1,4 @@
-"""Statistics of trajectories: what a trainer logs as `mcp/*`, and what stops a failing run."""
+"""Statistics of trajectories: the trainer's `mcp/*` metrics, and the check that stops a failing run."""
 
 from __future__ import annotations
 

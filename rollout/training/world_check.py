@@ -1,4 +1,4 @@
-"""Play one trajectory that does nothing before Ray starts: reset, user, score and release are all called once."""
+"""Play one empty trajectory before Ray starts: reset, user, score and release are all called once."""
 
 from __future__ import annotations
 

@@ -82,9 +82,9 @@ def step_grpo(rolled_out: Sequence[RolledOut], *, weight: float, discount: float
         A_i(t) = E_i + w (G_i(t) - m(s)) / (d(s) + eps)    with s the state of turn t,
 
     and A_i(t) = E_i where no other trajectory of the row was in s, or no server says what the state is. Unlike there, a
-    trajectory has one vote in m(s), however often it came to s.
+    trajectory has one vote in m(s), however often it was in s.
 
-    Biased: E_i and the second term count the same reward twice; states that many trajectories come to have better
+    Biased: E_i and the second term count the same reward twice; states that many trajectories reach have better
     baselines than rare ones; and a digest that leaves out a part of the state compares unlike turns.
 
     Args:

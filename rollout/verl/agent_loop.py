@@ -185,7 +185,7 @@ class MCPAgentLoopWorker(_Worker):
     ) -> None:
         validate = bool(trajectory["validate"])
         rollout = self.config.actor_rollout_ref.rollout
-        # As verl does: a row may have a number of its own.
+        # As verl does: a row may have its own number.
         leaves = prompt.get("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n)
         # The tasks that verl starts below inherit the context.
         _BATCH.set(_Batch(step=int(trajectory["step"]), validate=validate, group=Group(leaves, str(prompt["uid"]))))

@@ -1,4 +1,4 @@
-"""Which agent loops verl's workers will know by name."""
+"""The agent loops that verl's workers will know by name."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def group_sizes(keys: Iterable[str]) -> Counter[str]:
 
 
 def group_metrics(keys: Iterable[str], groups: int) -> dict[str, float]:
-    """Metrics of the trained groups' sizes, 0 for those that were withdrawn whole."""
+    """Metrics of the trained groups' sizes; groups withdrawn whole count as 0."""
     sizes = list(group_sizes(keys).values())
     withdrawn = max(groups - len(sizes), 0)
     sizes += [0] * withdrawn

@@ -1,4 +1,4 @@
-"""What advantages need of a trajectory beyond its rewards: columns of verl's TransferQueue, read by the estimators.
+"""Columns of verl's TransferQueue that the advantage estimators read beside the rewards.
 
 Session and output of a sample are in its key, `{uid}_{session}_{output}`.
 """

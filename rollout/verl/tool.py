@@ -1,4 +1,4 @@
-"""The tool class that lock entries name, so that verl loads them as its own tools."""
+"""The tool class `MCPTool`, which verl loads from the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verl's trainer has computed on a batch, read from TransferQueue before verl clears it."""
+"""Read what verl's trainer computed on a batch, before verl clears it from TransferQueue."""
 
 from __future__ import annotations
 

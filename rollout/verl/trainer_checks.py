@@ -1,4 +1,4 @@
-"""Checks of what a configuration asks of verl's trainer, and of the trainer class that it names."""
+"""Validate the trainer settings of a configuration, and the trainer class that it names."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def warn_of_several_updates(environment: Environment, config: DictConfig) -> Non
 
 
 def check_groups(config: DictConfig, parts: Collection[str]) -> None:
-    """Validate what becomes of groups whose trajectories are withdrawn.
+    """Validate the settings for groups whose trajectories are withdrawn.
 
     Args:
         parts: Names of the reward parts that every trajectory reports.

@@ -1,7 +1,7 @@
 """Entry point of the group `verl.plugins`, which verl imports in every process.
 
 With `VERL_PLATFORM=cpu` in the environment the import registers this package with verl; otherwise it does nothing and
-imports nothing. A module of its own, so that processes without verl, such as those of `prefork` and `sglang_server`,
+imports nothing. A separate module, so that processes without verl, such as those of `prefork` and `sglang_server`,
 can use the package without importing verl.
 """
 

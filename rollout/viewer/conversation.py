@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.types import ServerEvents
+from gateway.server_events import ServerEvents
 from rollout.trace.events import ToolEvent
 from rollout.trace.record import Trace, Turn
 

@@ -1,4 +1,4 @@
-"""Why trajectories earn little: kinds of errors in held-out trajectories, and what training did about the same kind."""
+"""Kinds of errors in held-out trajectories, and how training treated the same kinds."""
 
 from __future__ import annotations
 

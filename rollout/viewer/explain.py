@@ -1,4 +1,4 @@
-"""What stands out in a directory of traces."""
+"""Find what is unusual in a directory of traces: the findings of `trace explain`."""
 
 from __future__ import annotations
 

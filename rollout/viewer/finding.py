@@ -100,18 +100,18 @@ class Scope:
         return self.condition({})
 
     def condition(self, filters: Mapping[str, str]) -> str:
-        """The condition of those that the list's filters leave."""
+        """Condition: trajectories that match the list's filters."""
         parts = [self.pages.where({**self.filters, **filters}) or "TRUE", *([f"({self.base}\n)"] if self.base else [])]
         return " AND ".join(parts)
 
     @cached_property
     def played(self) -> str:
-        """The condition of those that were not withdrawn."""
+        """Condition: trajectories that were not withdrawn."""
         return f"{self.where} AND NOT withdrawn"
 
     @cached_property
     def trained(self) -> str:
-        """The condition of those that were played for training."""
+        """Condition: trajectories played for training."""
         return f"{self.played} AND {condition({'split': 'train'})}"
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the page shows, as values for JSON: the same for the server and for an export."""
+"""The data of the viewer's pages as JSON values, the same for the server and for an export."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ IDLE_S = 30.0
 
 
 class Refreshing:
-    """Brings the index up to date in a thread of its own, so that a page opens before a first indexing ends.
+    """Brings the index up to date in its own thread, so that a page opens before a first indexing ends.
 
     Use as a context manager.
 

@@ -62,7 +62,7 @@ ANSWERS: dict[str, Answer] = {
 class Loopback:
     """Lets only this machine's own pages ask: GET, a loopback `Host`, and no other `Origin` than that host's.
 
-    A page of another site, in a browser on this machine, can reach the port. Under a name of its own (DNS rebinding)
+    A page of another site, in a browser on this machine, can reach the port. Under another host name (DNS rebinding)
     its requests have that name as `Host`; under this server's name they have that site's `Origin`.
     """
 

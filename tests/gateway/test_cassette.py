@@ -22,7 +22,8 @@ from gateway.config.models import GatewayConfig
 from gateway.errors import CallTimeout, ConfigError, HarnessError, ReplayMismatch
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from gateway.types import REWARD_META, ServerEvents, ToolResult
+from gateway.server_events import ServerEvents
+from gateway.types import REWARD_META, ToolResult
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
 ROLE = "mcp-rollout/role"

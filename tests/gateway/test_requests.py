@@ -19,7 +19,7 @@ from gateway import ConfigError, Gateway, GatewayConfig, Session, ToolResult
 from gateway.config.models import SamplingConfig
 from gateway.connection.answerers import result
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
-from gateway.types import NotificationKind, RequestKind, ServerEvents
+from gateway.server_events import NotificationKind, RequestKind, ServerEvents
 
 pytestmark = [
     pytest.mark.anyio,

@@ -92,7 +92,7 @@ def test_a_checkers_stack_holds_no_more_than_it_can() -> None:
         ({"patternProperties": {"^(?!a)": {}}, "additionalProperties": False}, "a pattern for names is not linear"),
         ({"properties": {"x": {"$ref": "https://example.com/a"}}}, "refers to another document"),
         ({"properties": {"x": {"$ref": "#/$defs/Nowhere"}}}, "has a reference to nothing"),
-        ({"properties": {"x": {"$id": "https://example.com/a"}}}, "an address of its own"),
+        ({"properties": {"x": {"$id": "https://example.com/a"}}}, "its own address"),
         ({"type": "objekt"}, "is not valid"),
         ({"properties": {"x": {1: "y"}}}, "a name that is not a string"),
     ],

@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from gateway.connection.in_flight import Answerer, InFlightCall, Question
+from gateway.server_events import RequestKind, ServerEvents
 from gateway.shortened import shortened
-from gateway.types import RequestKind, ServerEvents
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.types import (
-    CallFault,
-    Content,
-    ContentKind,
-    Notification,
-    NotificationKind,
-    RequestKind,
-    ServerRequest,
-    ToolResult,
-)
+from gateway.server_events import Notification, NotificationKind, RequestKind, ServerRequest
+from gateway.types import CallFault, Content, ContentKind, ToolResult
 from rollout.environment.config import AgentConfig
 from rollout.environment.filter_config import FilterAction
 from rollout.environment.strategy_config import Strategy
@@ -160,7 +152,7 @@ def shown_parts() -> st.SearchStrategy[Shown]:
 
 @st.composite
 def server_events(draw: st.DrawFn) -> Any:
-    from gateway.types import ServerEvents
+    from gateway.server_events import ServerEvents
 
     asked = ServerRequest(
         server=draw(TEXTS),

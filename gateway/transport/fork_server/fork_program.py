@@ -60,7 +60,7 @@ class Program:
                 watch.own_directory = directory
 
     def import_dependencies(self) -> None:
-        """Import what the main module imports, wherever it stands outside of functions and classes."""
+        """Import what the main module imports, wherever it occurs outside of functions and classes."""
         package = self._spec.parent if self._spec is not None else None
         for node in _imports(ast.parse(self._source)):
             if isinstance(node, ast.Import):

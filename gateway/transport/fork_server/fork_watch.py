@@ -1,4 +1,4 @@
-"""Find what a program does before it is forked that forks of one process must not share."""
+"""Detect what a program did before the fork that forks must not share: files written, threads, random state."""
 
 from __future__ import annotations
 

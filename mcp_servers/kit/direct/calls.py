@@ -85,6 +85,7 @@ class DirectCalls:
     @classmethod
     def of(cls, server: MCPServer) -> DirectCalls | None:
         """The direct path of `server`, or None if the SDK has to serve all its calls."""
+        # With authentication the SDK's application checks a token per request, which the direct path does not.
         if not installed_version("mcp").startswith(KNOWN_SDK) or server.settings.auth is not None:
             return None
         return cls(server)
@@ -148,6 +149,7 @@ class DirectCalls:
         """Whether the SDK would do nothing beyond its own: no middleware was added, and nothing records spans."""
         middleware = self._lowlevel.middleware
         return (
+            # `_observe` and the SDK's own two; anything added wants to see every call.
             len(middleware) == 3
             and type(middleware[1]) is OpenTelemetryMiddleware
             and type(middleware[2]) is RequestStateBoundary

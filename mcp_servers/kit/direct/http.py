@@ -194,6 +194,7 @@ class HttpConnection(asyncio.Protocol):
 
     def done(self) -> None:
         """The request in progress is answered."""
+        # Requests sent ahead wait in the buffer, so that answers keep their order (RFC 9112, section 9.3.2).
         self._busy, self._is_sdks, self._exchange = False, False, None
         if self._ending or self.transport.is_closing():
             self.close()
@@ -220,6 +221,7 @@ class HttpConnection(asyncio.Protocol):
         head, whole = self._head, bytes(self._buffer[:stop])
         del self._buffer[:stop]
         self._head = None
+        # From here on the sweep must not close the connection: a request is in progress.
         self._server.idle.pop(self, None)
         if self._server.may_admit(head):
             self._busy = True

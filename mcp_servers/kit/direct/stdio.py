@@ -59,6 +59,7 @@ class StdioServer:
 
     def receive(self, line: bytes) -> None:
         """Takes one line of input."""
+        # A search in the bytes first, so that other messages are parsed only once, below.
         if _CALL in line and self._begin(line):
             return
         try:
@@ -69,12 +70,14 @@ class StdioServer:
             return
         if _CANCELLED in line and isinstance(message, JSONRPCNotification):
             self._cancel(message)
+        # A cancellation goes to the SDK as well: the request it names may be one that the SDK serves.
         self.to_sdk(SessionMessage(message))
 
     async def end(self) -> None:
         """The client is gone: the calls in progress are answered, cancelled and waited for, as by the SDK."""
         for call in list(self._running.values()):
             self._fail(call.channel.request_id, ErrorData(code=CONNECTION_CLOSED, message="Connection closed"))
+            # Before the cancellation, so that `_run` does not answer a second time.
             call.answered = True
             call.scope.cancel()
         if self._tasks:
@@ -112,6 +115,7 @@ class StdioServer:
                 except Exception as failure:  # the boundary of a request: every failure has an answer
                     error = _error_data(failure, call.version)
         finally:
+            # In `finally`, before the entry is removed: what the tool still sends from its own tasks is dropped.
             channel.close()
             key = coerce_request_id(channel.request_id)
             if self._running.get(key) is call:

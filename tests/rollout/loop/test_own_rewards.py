@@ -19,6 +19,7 @@ from starlette.routing import Route
 from worlds import ROLE, play, saying, task
 
 from rollout.environment.reward_config import RewardConfig
+from rollout.loop import rubric as rubric_module
 from rollout.loop.limits import Limits
 from rollout.loop.reward_functions import WorldScore
 from rollout.trace.record import StopReason, Trace

@@ -1,0 +1,48 @@
+"""Build the error of a connection that did not start: its class, its cause and the remedy."""
+
+from __future__ import annotations
+
+import mcp_types as mcp
+from mcp import MCPError
+
+from gateway.config.models import ServerConfig
+from gateway.errors import ConnectTimeout, NotAnMCPServer, ServerUnavailable, innermost
+from gateway.transport.link import Link
+
+
+def not_in_time(server: str, config: ServerConfig, link: Link, abandoned: str | None) -> ServerUnavailable:
+    """The error of a start that was cut.
+
+    Args:
+        abandoned: Why the gateway gave the start up; None where it exceeded `start_timeout_s`.
+    """
+    if abandoned is not None:
+        return ServerUnavailable(f"given up during its handshake: {abandoned}", server=server)
+    bound = f"{config.label!r} did not finish its handshake in {config.start_timeout_s:g} s"
+    # A process without memory often hangs instead of ending: then the limit is the cause, and more time is no remedy.
+    if exhausted := link.exhausted or link.out_of_memory():
+        bound = f"{bound}: {exhausted}, the limit in its entry"
+        return ConnectTimeout(link.describe(bound), server=server)
+    remedy = "check the command by hand, or raise start_timeout_s"
+    return ConnectTimeout(link.describe(bound), server=server, remedy=remedy)
+
+
+def cannot_start(server: str, config: ServerConfig, link: Link, error: Exception) -> ServerUnavailable:
+    """The error of a start in which mcp, the transport or a factory raised `error`; not redacted."""
+    # The transport saw the cause. What mcp raises afterwards is mostly that its streams have ended.
+    problem = link.reason or link.trouble or describe(error)
+    if link.exhausted:
+        problem = f"{problem}: {link.exhausted}, the limit in its entry"
+    message = link.describe(f"{config.label!r} is not available: {problem}")
+    cause = innermost(error)
+    # Some program answers JSON-RPC there, and knows neither `initialize` nor `server/discover`.
+    not_mcp = isinstance(cause, MCPError) and cause.code == mcp.METHOD_NOT_FOUND
+    unavailable = (NotAnMCPServer if not_mcp else link.start_failure)(message, server=server)
+    unavailable.__cause__ = error
+    return unavailable
+
+
+def describe(error: BaseException) -> str:
+    """The innermost cause of an error, with its class."""
+    cause = innermost(error)
+    return f"{type(cause).__name__}: {cause}".rstrip(": ")
