@@ -176,7 +176,11 @@ def _directory_in(root: str) -> str:
         if name.is_dir():
             return str(name)
     work = Path(root, "work")
-    return str(work) if work.is_dir() else root
+    if work.is_dir():
+        return str(work)
+    # The directory of a lease whose template is one directory: an entry names that, as `${lease.dir}/files`.
+    inside = [each for each in Path(root).iterdir() if each.is_dir()] if root != "/tmp" else []
+    return str(inside[0]) if len(inside) == 1 else root
 
 
 def _with_lease_dir(arguments: dict[str, Any], root: str) -> dict[str, Any]:
