@@ -100,6 +100,17 @@ def test_a_run_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> N
     assert "run.json: --split: the run in this directory had 'test', not 'train'" in said
 
 
+def test_a_run_says_how_much_was_sampled_a_second(tmp_path: Path) -> None:
+    arguments = ("calculator", "--engine", "expert", "--out", tmp_path)
+    said = run(*arguments, "-n", "2")
+    sampled = sum(turn.sampled for trace in read_traces(tmp_path) for turn in trace.turns)
+    assert said["bytes_per_second"] == pytest.approx(sampled / said["seconds"], rel=0.01) and sampled > 0
+    done = subprocess.run(
+        [COMMAND, "run", *arguments, "-n", "2", "--resume"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "0 bytes of text sampled in " in done.stdout  # all are from before
+
+
 def test_other_settings_are_refused_before_an_engine_is_reached(tmp_path: Path) -> None:
     run("calculator", "--engine", "none", "-n", "1", "--out", tmp_path)
     unreachable = ("--engine", "http://127.0.0.1:9", "--out", tmp_path, "--resume", "--split", "train")
@@ -163,6 +174,34 @@ def test_an_interrupted_run_says_what_it_kept_and_how_to_go_on(tmp_path: Path) -
     assert process.returncode == 130 and "Traceback" not in said, said
     kept = sum(is_done(trace) for trace in read_traces(tmp_path))
     assert f"interrupted: {kept} trajector" in said and "--resume" in said, said
+
+
+def test_the_faults_of_all_environments_are_reported_together(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text("servers: {a: {command: x}}\nreward: {server: b}\n")
+    done = subprocess.run(
+        [
+            COMMAND,
+            "run",
+            tmp_path / "one.yaml",
+            tmp_path / "two.yaml",
+            "nine",
+            "--engine",
+            "none",
+            "--out",
+            tmp_path / "o",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
+        str(tmp_path / "one.yaml"),
+        str(tmp_path / "two.yaml"),
+        "configs/environments/nine.yaml",
+    ]
 
 
 @pytest.mark.parametrize(
