@@ -19,6 +19,9 @@ OPENENV_VENV ?= .venv-openenv
 # So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
 DOCTOR_SERVERS ?= .venv-doctor
 
+# Test processes side by side; trainings run one at a time in any case. `make test WORKERS=0` runs all in one process.
+WORKERS ?= 2
+
 .PHONY: install third-party doctor-servers bfcl sglang areal bench-peers demo demo-control demo-areal experiment docs test test-full lint bench clean
 
 install: $(VENV)/.installed
@@ -123,10 +126,10 @@ docs: install
 	$(BIN)/mkdocs build --strict
 
 test: lint third-party bfcl
-	$(BIN)/python -m pytest -m "not full and not gpu"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not full and not gpu"
 
 test-full: lint third-party doctor-servers bfcl sglang areal
-	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
 bench: install bench-peers

@@ -26,8 +26,13 @@ from typer.cli import get_docs_for_click
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
+from gateway.serve.config import ServeConfig, TokenLimits
+from rollout.areal.settings import Settings as ArealSettings
 from rollout.cli.app import COMMANDS
 from rollout.environment.config import Environment, LimitsConfig
+from rollout.training.settings import TrainingSettings
+from rollout.verl.settings import AdvantagesConfig
+from rollout.verl.settings import Settings as VerlSettings
 
 FIRST_TEN = {
     (Environment, "servers"),
@@ -46,8 +51,18 @@ FIRST_TEN = {
 CONFIGURATION = """# Configuration keys
 
 An environment is a YAML file with the keys of `Environment`; an `mcpServers` file has the keys of `ServerConfig` for
-each server. Keys marked ★ are those that most environments need.
+each server. The keys marked ★ are the ones that most environments need. The last sections have the keys of
+[training](../train.md) and of `mcp-rollout serve`.
 """
+SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("Training", TrainingSettings),
+    ("Training with verl: actor_rollout_ref.rollout.custom.mcp", VerlSettings),
+    ("AdvantagesConfig", AdvantagesConfig),
+    ("Training with AReaL: mcp", ArealSettings),
+    ("Serving a gateway", ServeConfig),
+    ("TokenLimits", TokenLimits),
+)
+"""Title and model of further sections. A trainer's own section leaves out the keys of `TrainingSettings`."""
 COMMAND_LINE = "# Commands\n\nEvery command of `mcp-rollout`, with its arguments and options.\n"
 
 
@@ -61,7 +76,15 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def configuration_page() -> str:
     models = list(dict.fromkeys([Environment, ServerConfig, ToolSelection, *_nested(Environment)]))
-    return CONFIGURATION + "".join(_section(model) for model in models if model is not GatewayConfig)
+    sections = [_section(model) for model in models if model is not GatewayConfig]
+    sections += [_section(model, title, shared=_shared(model)) for title, model in SECTIONS]
+    return CONFIGURATION + "".join(sections)
+
+
+def _shared(model: type[BaseModel]) -> frozenset[str]:
+    """Keys that another section has already."""
+    is_trainers = issubclass(model, TrainingSettings) and model is not TrainingSettings
+    return frozenset(TrainingSettings.model_fields) if is_trainers else frozenset()
 
 
 def _nested(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -79,19 +102,20 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def _section(model: type[BaseModel]) -> str:
+def _section(model: type[BaseModel], title: str = "", *, shared: frozenset[str] = frozenset()) -> str:
     about = inspect.getdoc(model) or ""
     docs = {name: text for base in reversed(model.__mro__) for name, text in _field_docs(base).items()}
     rows = "".join(
         f"| {'★ ' if (model, name) in FIRST_TEN else ''}`{name}` | {_type(field)} | {_default(field)} "
         f"| {_cell(docs.get(name) or _meaning(field))} |\n"
         for name, field in model.model_fields.items()
+        if name not in shared
     )
-    return f"\n## {model.__name__}\n\n{about}\n\n| key | type | default | meaning |\n|---|---|---|---|\n{rows}"
+    return f"\n## {title or model.__name__}\n\n{about}\n\n| key | type | default | meaning |\n|---|---|---|---|\n{rows}"
 
 
 def _meaning(field: FieldInfo) -> str:
-    """The meaning of a key that has no docstring of its own: that of its type."""
+    """The meaning of a key without a docstring: its type's."""
     for found in (field.annotation, *get_args(field.annotation)):
         if inspect.isclass(found) and issubclass(found, BaseModel):
             return f"See [{found.__name__}](#{found.__name__.lower()})."

@@ -227,3 +227,11 @@ class RequestRefused(GatewayError):
 
 class ReplayMismatch(GatewayError):
     """A replayed trajectory asked for something else than its recording has; the message has both."""
+
+
+class WorldLost(GatewayError):
+    """The host of a world has ended, has lost the world, or cannot be reached any more: its state is gone."""
+
+
+class HostRefused(GatewayError):
+    """A host does not admit this gateway: a wrong token, another program, or another version of the extension."""

@@ -12,12 +12,11 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
-from gateway.cassette.lines import RecordedGateway
 from gateway.cassette.reading import Identity
-from gateway.cassette.recording import RecordedLeases, Recorder, recorded_gateway
+from gateway.cassette.recording import RecordedLeases, Recorder
 from gateway.cassette.replaying import Missing, Replay, ReplayedLeases
-from gateway.cassette.secrets import CassetteSecrets
-from gateway.catalogue.hidden_text import Budget, HiddenText, find_hidden, plain, texts_of
+from gateway.cassette.starting import cassette_leases, replay_only
+from gateway.catalogue.hidden_text import HiddenText, hidden_in, plain
 from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.overrides import select_tools
 from gateway.catalogue.resource_tools import made_tool, resource_tools
@@ -28,14 +27,13 @@ from gateway.connection.identity import ServerIdentity
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
+from gateway.leases.remote_pool import RemotePool
 from gateway.leases.session import Session
+from gateway.remote.hosts import Hosts
 from gateway.transport.target import Connect
 from gateway.types import ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
-
-_TEXTS_AT_ONCE = 2000
-"""Texts of tool definitions that are looked through before other tasks get their turn."""
 
 
 class Gateway:
@@ -48,6 +46,8 @@ class Gateway:
         name: Part of every log line of this gateway, and its name in cassettes.
         record: Takes every lease, for a later replay.
         replay: Answers calls instead of the servers, which are not started unless what is missing is to be live.
+        hosts: Gateways that serve these servers elsewhere (`mcp-rollout serve`); nothing is started here. What the
+            entries say of commands, pools, tools and roles is then decided there.
 
     Raises, on entry:
         ServerUnavailable: a `required` server did not start (`ConnectTimeout`: not in time).
@@ -63,6 +63,7 @@ class Gateway:
         name: str = "gateway",
         record: Recorder | None = None,
         replay: Replay | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self.config = config
         self.name = name
@@ -78,7 +79,8 @@ class Gateway:
         self.hidden_text: Mapping[str, tuple[HiddenText, ...]] = MappingProxyType({})
         """By server, invisible characters in its tools and instructions."""
         self._log = log.bind(gateway=name)
-        self._openings = Openings(config, connect)
+        self._hosts, self._remote = hosts, None
+        self._openings = Openings(config if hosts is None else config.model_copy(update={"servers": {}}), connect)
         self._leases: Leases | None = None
         self._record, self._replay = record, replay
         self._cassette: RecordedLeases | ReplayedLeases | None = None
@@ -91,7 +93,7 @@ class Gateway:
             return self
         await self._openings.__aenter__()
         try:
-            await self._start_all()
+            await (self._start_all() if self._hosts is None else self._start_on_hosts(self._hosts))
             self._start_cassette()
         except BaseException as error:
             await self._openings.__aexit__(type(error), error, error.__traceback__)
@@ -104,6 +106,9 @@ class Gateway:
         if self._leases is None:  # a replay, which has opened nothing
             return
         self._leases.close()
+        if self._remote is not None:
+            with anyio.CancelScope(shield=True):  # each world bounds it
+                await self._remote.aclose()
         await self._openings.__aexit__(exc_type, exc, traceback)
 
     async def _start_all(self) -> None:
@@ -134,42 +139,32 @@ class Gateway:
         await self._publish(opened, failures)
         self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=self._log)
 
+    async def _start_on_hosts(self, hosts: Hosts) -> None:
+        self._remote = RemotePool(self.config, hosts, self._openings.http, self._openings.tasks, name="hosts")
+        offered = (await self._remote.start()).servers
+        found = {server: offered[server] for server in self.config.servers}
+        self.instructions = MappingProxyType({server: each.instructions for server, each in found.items()})
+        self.identities = MappingProxyType({server: each.identity for server, each in found.items()})
+        self.malformed = MappingProxyType({server: each.malformed for server, each in found.items()})
+        hidden = {server: await hidden_in(each.tools, each.instructions) for server, each in found.items()}
+        self.hidden_text = MappingProxyType(hidden)
+        self.catalogue = MappingProxyType({server: each.tools for server, each in found.items()})
+        self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
+        self._leases = Leases(self.config, self.catalogue, self._openings, {}, None, log=self._log, remote=self._remote)
+
     def _start_cassette(self) -> None:
         """Put the recording, or the replay with live servers behind it, in front of the leases."""
         assert self._leases is not None
-        if self._record is None and self._replay is None:
-            return
-        live: Leases | RecordedLeases = self._leases
-        own = recorded_gateway(self.name, self.catalogue, self.instructions, CassetteSecrets(self.config))
-        if self._record is not None:
-            live = self._cassette = RecordedLeases(live, self._record, own, self.config)
-        if self._replay is not None:
-            recorded = self._recorded(self._replay)
-            if recorded != own:
-                problem = f"was recorded with other tools or instructions than those of {self.name}'s servers now"
-                raise ConfigError(problem, file=self._replay.cassette.path, remedy="record again")
-            self._cassette = ReplayedLeases(self._replay.cassette, self.config, self.name, self.catalogue, live)
+        self._cassette = cassette_leases(
+            self.name, self.config, self._leases, self.catalogue, self.instructions, self._record, self._replay
+        )
 
     def _start_replay(self, replay: Replay) -> None:
-        if self._record is not None:
-            remedy = "record live, or replay with what is missing live"
-            raise ConfigError("a replay without servers has nothing to record", key="record", remedy=remedy)
-        servers = self._recorded(replay).servers
-        if unknown := servers.keys() ^ self.config.servers.keys():
-            problem = f"has other servers than {self.name}: {', '.join(sorted(unknown))}"
-            raise ConfigError(problem, file=replay.cassette.path, key="servers", remedy="record again")
+        servers = replay_only(self.name, self.config, replay, self._record).servers
         self.instructions = MappingProxyType({server: each.instructions for server, each in servers.items()})
         self.catalogue = MappingProxyType({server: each.tools for server, each in servers.items()})
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         self._cassette = ReplayedLeases(replay.cassette, self.config, self.name, self.catalogue, None)
-
-    def _recorded(self, replay: Replay) -> RecordedGateway:
-        """Raises ConfigError where the cassette was recorded with another environment."""
-        cassette = replay.cassette
-        if self.name not in cassette.gateways:
-            remedy = f"it has: {', '.join(cassette.gateways) or 'none'}"
-            raise ConfigError(f"has no environment {self.name!r}", file=cassette.path, key="gateway", remedy=remedy)
-        return cassette.gateways[self.name]
 
     async def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
@@ -183,7 +178,9 @@ class Gateway:
                 self._log.warning(
                     "server.secret_in_tools", server=server, tools=[*map(plain, connection.tools_with_secrets)]
                 )
-        self.hidden_text = MappingProxyType({server: await _hidden_text(found) for server, found in opened.items()})
+        self.hidden_text = MappingProxyType(
+            {server: await hidden_in(found.tools, found.instructions) for server, found in opened.items()}
+        )
         for server, findings in self.hidden_text.items():
             if findings:
                 self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
@@ -233,6 +230,7 @@ class Gateway:
         tools: Collection[str] | None = None,
         later_tools: Collection[str] = (),
         identity: Identity = MappingProxyType({}),
+        resets: bool = False,
     ) -> AbstractAsyncContextManager[Session]:
         """A session for one trajectory: slots, connections, every server reset; released when the block is left.
 
@@ -243,6 +241,7 @@ class Gateway:
             tools: Exposed names of the tools the policy may use in this trajectory; None means all.
             later_tools: Exposed names of tools that it may use once `Session.reveal` names them.
             identity: What distinguishes the trajectories of a task in a cassette, such as `sample` and `attempt`.
+            resets: Without a task: whether the caller resets every server by `Session.reset`.
 
         Raises:
             ConfigError: `tools` or `later_tools` names an unknown tool.
@@ -251,7 +250,7 @@ class Gateway:
             GatewayError: a server could not be reached, or refused the reset.
         """
         chosen = self._select(tools) | self._select(later_tools)
-        return self._lease(trajectory, task, seed, chosen, later_tools, identity)
+        return self._lease(trajectory, task, seed, chosen, later_tools, identity, resets=resets)
 
     def _lease(
         self,
@@ -261,11 +260,13 @@ class Gateway:
         tools: Mapping[str, ToolDefinition],
         later_tools: Collection[str],
         identity: Identity,
+        *,
+        resets: bool = False,
     ) -> AbstractAsyncContextManager[Session]:
         if self._cassette is not None:
             return self._cassette.lease(trajectory, task, seed, tools, later_tools, identity)
         assert self._leases is not None, "the gateway was not entered"
-        return self._leases.lease(trajectory, task, seed, tools, later_tools)
+        return self._leases.lease(trajectory, task, seed, tools, later_tools, resets=resets)
 
     def _select(self, names: Collection[str] | None) -> dict[str, ToolDefinition]:
         if names is None:
@@ -277,15 +278,3 @@ class Gateway:
                     remedy += f"; servers that did not start: {', '.join(self.failures)}"
                 raise ConfigError(f"unknown tool {name!r}", key="tools", remedy=remedy)
         return {name: tool for name, tool in self._policy_tools.items() if name in names}
-
-
-async def _hidden_text(connection: Connection) -> tuple[HiddenText, ...]:
-    budget, examined = Budget(), 0
-    findings = list[HiddenText]()
-    for tool in connection.tools:
-        for where, text in texts_of(tool):
-            findings += find_hidden(text, where, budget, of=tool.name)
-            examined += 1
-            if examined % _TEXTS_AT_ONCE == 0:
-                await checkpoint()
-    return (*findings, *find_hidden(connection.instructions, "instructions", budget))

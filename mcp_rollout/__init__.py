@@ -5,13 +5,11 @@ traces); this package re-exports them. It imports neither torch nor verl.
 """
 
 from gateway import (
-    Audience,
     ConfigError,
     DeliveryUnknown,
     Gateway,
     GatewayConfig,
     GatewayError,
-    LeaseTimeout,
     Role,
     Scope,
     ServerConfig,
@@ -24,8 +22,7 @@ from gateway import (
 from gateway.cassette.reading import Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Missing, Replay
-from gateway.errors import ReplayMismatch
-from rollout.engines.engine import Engine, EngineOptions
+from rollout.engines.engine import EngineOptions
 from rollout.engines.opening import opened_engine
 from rollout.engines.recorded import RecordedTraces
 from rollout.engines.sampling import SamplingParameters
@@ -33,70 +30,60 @@ from rollout.environment.config import Environment, load_environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task
-from rollout.errors import AgentError, EngineError, RolloutError
-from rollout.evaluation.play import Job, Lengths, jobs_of, play_all
+from rollout.errors import RolloutError
+from rollout.evaluation.play import Lengths, jobs_of, play_all
 from rollout.loop.agent import Agent
 from rollout.loop.limits import Limits
+from rollout.loop.reward_functions import WorldScore
 from rollout.loop.trajectory import roll_out
 from rollout.loop.turns import TrajectoryOver, Turns
 from rollout.tokens.chatml import ByteTokens
 from rollout.trace.reader import Traces
-from rollout.trace.record import Reward, Segment, StopReason, Trace, Turn
+from rollout.trace.record import Reward, StopReason, Trace
 from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Policy, TokenBuilder
+from rollout.types import Call, Completion, FinishReason, Message, Policy
 
 __all__ = [
     "Agent",
-    "AgentError",
-    "Audience",
     "ByteTokens",
     "Call",
     "Cassette",
     "Completion",
     "ConfigError",
     "DeliveryUnknown",
-    "Edit",
-    "Engine",
-    "EngineError",
     "EngineOptions",
     "Environment",
     "FinishReason",
     "Gateway",
     "GatewayConfig",
     "GatewayError",
-    "Job",
-    "LeaseTimeout",
     "Lengths",
     "Limits",
     "Message",
     "Missing",
     "Origin",
-    "Parsed",
     "Policy",
     "RecordedTraces",
     "Recorder",
     "Replay",
-    "ReplayMismatch",
     "Reward",
     "Role",
     "RolloutError",
     "SamplingParameters",
     "Scope",
-    "Segment",
     "ServerConfig",
     "ServerUnavailable",
     "Session",
     "StopReason",
     "Task",
-    "TokenBuilder",
     "ToolDefinition",
     "ToolResult",
     "Trace",
     "TraceStore",
     "Traces",
     "TrajectoryOver",
-    "Turn",
     "Turns",
+    "WorldScore",
     "environment_tasks",
     "jobs_of",
     "load_environment",

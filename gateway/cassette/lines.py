@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gateway.errors import CodedError, ConfigError, GatewayError, rebuild
+from gateway.errors import ConfigError
+from gateway.failure import Failure
 from gateway.server_events import ServerEvents
 from gateway.types import Content, ContentKind, Role, ToolDefinition, ToolResult
 
@@ -52,29 +53,6 @@ class RecordedGateway(Line):
     gateway: str
     """The environment's name."""
     servers: dict[str, RecordedServer]
-
-
-class Failure(Line):
-    """A `GatewayError`."""
-
-    code: str
-    """The error's class, as in traces: `call_timeout`, `server_unavailable`, ..."""
-    message: str
-    state: dict[str, str | bool | None] = {}
-    """The error's fields, such as `server` and `tool`."""
-
-    @classmethod
-    def of(cls, error: GatewayError) -> Failure:
-        state = {name: value for name, value in vars(error).items() if isinstance(value, str | bool | None)}
-        return cls(code=error.code, message=str(error), state=state)
-
-    def error(self) -> GatewayError:
-        """The error, to raise."""
-        kind = _ERRORS.get(self.code, GatewayError)
-        fields = {"server": None, "tool": None, "may_resend": False, "fault": None, **self.state}
-        rebuilt = rebuild(kind, (self.message,), fields)
-        assert isinstance(rebuilt, GatewayError)
-        return rebuilt
 
 
 class RecordedLease(Line):
@@ -222,13 +200,3 @@ def _block(content: Content) -> Block:
 def _content(block: Block) -> Content:
     data = base64.b64decode(block.data)
     return Content(kind=block.kind, text=block.text, data=data, mime_type=block.mime_type, uri=block.uri)
-
-
-def _subclasses(kind: type[GatewayError]) -> Mapping[str, type[GatewayError]]:
-    found: dict[str, type[GatewayError]] = {kind.code: kind}
-    for each in kind.__subclasses__():
-        found |= _subclasses(each)
-    return found
-
-
-_ERRORS: Mapping[str, type[CodedError]] = _subclasses(GatewayError)

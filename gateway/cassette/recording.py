@@ -16,7 +16,6 @@ from gateway.cassette.lines import (
     VERSION,
     Answer,
     CassetteLine,
-    Failure,
     Header,
     RecordedCall,
     RecordedGateway,
@@ -29,6 +28,7 @@ from gateway.cassette.reading import SUFFIX, Identity
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, ToolsChanged
+from gateway.failure import Failure
 from gateway.leases.sending import Sending
 from gateway.server_events import ServerEvents
 from gateway.types import Role, ToolDefinition, ToolResult

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
 
+from anyio.lowlevel import checkpoint
+
 from gateway.types import ToolDefinition
+
+_TEXTS_AT_ONCE = 2000
+"""Texts of tool definitions that are looked through before other tasks get their turn."""
 
 
 class HiddenKind(StrEnum):
@@ -223,3 +228,16 @@ def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, inner in enumerate(cast("list[Any]", value)):
             yield from _strings(inner, f"{path}[{index}]")
+
+
+async def hidden_in(tools: Iterable[ToolDefinition], instructions: str) -> tuple[HiddenText, ...]:
+    """The hidden text of a server's tools and instructions; other tasks get their turn meanwhile."""
+    budget, examined = Budget(), 0
+    findings = list[HiddenText]()
+    for tool in tools:
+        for where, text in texts_of(tool):
+            findings += find_hidden(text, where, budget, of=tool.name)
+            examined += 1
+            if examined % _TEXTS_AT_ONCE == 0:
+                await checkpoint()
+    return (*findings, *find_hidden(instructions, "instructions", budget))

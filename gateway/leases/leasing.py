@@ -14,16 +14,20 @@ import structlog
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
+from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
+from gateway.leases.remote_pool import RemotePool
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
 from gateway.leases.slots import Slots
+from gateway.leases.taking import Wanted, take_all
+from gateway.remote.world import RemoteConnection
 from gateway.types import SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition
 
 if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
+    from gateway.connection.any_connection import AnyConnection
 
 _SESSIONS = ""
 """The key of the gateway's own slots; the others are names of pools."""
@@ -35,6 +39,7 @@ class Leases:
     Args:
         opened: By server.
         directory: The one that the bundled servers among them share.
+        remote: Has the worlds of all servers that are on hosts.
         log: Bound to the gateway's name.
 
     Raises:
@@ -50,12 +55,14 @@ class Leases:
         directory: Path | None,
         *,
         log: structlog.stdlib.BoundLogger,
+        remote: RemotePool | None = None,
     ) -> None:
         self._config, self._catalogue, self._log = config, catalogue, log
         self._openings, self._watch = openings, openings.watch
         self._shared: dict[str, SharedConnection] = {}
-        self._pools: dict[str, BundlePool] = {}
-        """By server; servers that share a directory share a pool."""
+        self._remote = remote
+        self._pools: dict[str, BundlePool | RemotePool] = {}
+        """By server; servers that share a directory, or a host, share a pool."""
         self._warned: set[str] = set()
         self._named: set[str] = set()
         """Slots that a session had to wait for."""
@@ -80,6 +87,8 @@ class Leases:
             self._pools |= dict.fromkeys(together, self._bundle_pool(together, first))
         elif directory is not None:  # none of its servers has started
             self._openings.tasks.start_soon(self._openings.discard, Bundle(directory=directory))
+        if self._remote is not None:
+            self._pools |= dict.fromkeys(self._remote.servers, self._remote)
         limits = {pool.name: pool.most for pool in self._pools.values() if pool.most is not None}
         self._slots = Slots({_SESSIONS: self._config.max_sessions, **limits}, common=_SESSIONS)
 
@@ -113,8 +122,13 @@ class Leases:
         later_tools: Collection[str] = (),
         *,
         sending: Callable[..., Sending] = Sending,
+        resets: bool = False,
     ) -> AsyncGenerator[Session]:
-        """As `Gateway.lease`; `tools` by exposed name, with those of `later_tools`; `sending` makes the session's."""
+        """As `Gateway.lease`; `tools` by exposed name, with those of `later_tools`; `sending` makes the session's.
+
+        Args:
+            resets: Whether the caller itself resets every server.
+        """
         # No cancel scope stays open across the yield: another task than the one that entered may leave the block.
         asked, needed = anyio.current_time(), self._needed(tools)
         deadline = asked + self._config.lease_timeout_s
@@ -122,14 +136,18 @@ class Leases:
         slots = frozenset({_SESSIONS, *pools})
         self._name_limits(slots)
         with anyio.CancelScope(deadline=deadline) as waiting:
+            # A wait that is cut here has taken no slot, so there is nothing to give back.
             await self._slots.acquire(slots)
         if waiting.cancelled_caught:
             raise LeaseTimeout(self._in_use(slots))
+        # From here on slots are held: all that can raise is inside the `try`.
         bundles: dict[str, Bundle] = {}
         session: Session | None = None
         try:
             self._refuse_changed(needed)
-            taken = await self._take(needed, pools, bundles, deadline, reset=task is not None)
+            reset = task is not None or resets
+            world = Wanted(trajectory, seed, reset, deadline, self._config.lease_timeout_s)
+            taken = await take_all(needed, self._shared, pools, bundles, world)
             self._refuse_changed(needed)  # a connection opened just now may have revealed it
             sender = self._sender(sending, trajectory, seed, taken, bundles)
             session = self._session(trajectory, seed, tools, later_tools, sender, bundles, asked)
@@ -139,10 +157,13 @@ class Leases:
                 yield session
             finally:
                 try:
+                    # A release sends calls, so it comes before `end`; `end` comes before the bundle is given back, so
+                    # that a task that outlives the block cannot call into the next trajectory's world.
                     await self._release(session)
                 finally:
                     session.end()
         finally:
+            # No `await` from here on: cancellation cannot leave a bundle or a slot behind.
             for name, bundle in bundles.items():
                 pools[name].give_back(bundle, healthy=session is not None and session.healthy(bundle.connections))
             self._slots.release(slots)
@@ -169,20 +190,23 @@ class Leases:
         sending: Callable[..., Sending],
         trajectory: str,
         seed: int,
-        taken: Mapping[str, Connection],
+        taken: Mapping[str, AnyConnection],
         bundles: Mapping[str, Bundle],
     ) -> Sending:
         reopen: dict[str, Callable[[], Any]] = {
             server: self._shared[server].take
             for server in taken
-            if not _keeps_state(self._config.servers[server], self._catalogue[server])
+            if server in self._shared and not _keeps_state(self._config.servers[server], self._catalogue[server])
         }
-        # These processes served no other trajectory: what is done to them, this one does.
+        # These processes served no other trajectory: what is done to them, this one does. Of a remote world its host
+        # knows, and its errors say so.
         exclusive = frozenset(
             server
             for bundle in bundles.values()
             for server in bundle.connections
-            if bundle.leases == 1 and self._config.servers[server].has_processes_of_its_own
+            if bundle.leases == 1
+            and self._config.servers[server].has_processes_of_its_own
+            and not isinstance(self._pools[server], RemotePool)
         )
         return sending(
             trajectory=trajectory,
@@ -217,7 +241,7 @@ class Leases:
             _config=self._config,
             _harness=harness,
             _sending=sending,
-            _wait_for_changes=self._watch.wait,
+            _wait_for_changes=self._wait_for_changes,
             _warned=self._warned,
             _sampling=self._sampling,
         )
@@ -236,48 +260,14 @@ class Leases:
             if server in self._watch.changed:
                 raise self._watch.changed[server].again()
 
-    async def _take(
-        self,
-        needed: Collection[str],
-        pools: Mapping[str, BundlePool],
-        bundles: dict[str, Bundle],
-        deadline: float,
-        *,
-        reset: bool,
-    ) -> dict[str, Connection]:
-        """A connection to each server of `needed`. What is taken from `pools` is in `bundles` even if this raises."""
-        taken: dict[str, Connection] = {}
-        errors: list[GatewayError] = []
-
-        async def take(server: str) -> None:
-            try:
-                taken[server] = await self._shared[server].take()
-            except GatewayError as error:
-                errors.append(error)
-
-        async def take_bundle(name: str) -> None:
-            try:
-                bundles[name] = await pools[name].take(reset=reset)
-            except GatewayError as error:
-                errors.append(error)
-
-        with anyio.CancelScope(deadline=deadline) as waiting:
-            async with anyio.create_task_group() as tasks:
-                for server in needed:
-                    if server in self._shared:
-                        tasks.start_soon(take, server)
-                for name in pools:
-                    tasks.start_soon(take_bundle, name)
-        if errors:
-            raise errors[0]
-        for bundle in bundles.values():
-            taken |= {server: bundle.connections[server] for server in needed if server in bundle.connections}
-        if waiting.cancelled_caught:
-            missing = ", ".join(server for server in needed if server not in taken)
-            raise LeaseTimeout(f"no connection to {missing} within {self._config.lease_timeout_s:g} s")
-        return taken
+    async def _wait_for_changes(self, connections: Collection[AnyConnection]) -> None:
+        await self._watch.wait([each for each in connections if isinstance(each, Connection)])
+        for world in {each.world for each in connections if isinstance(each, RemoteConnection)}:
+            await world.check()
 
     async def _release(self, session: Session) -> None:
+        # Shielded: a cancelled trajectory still frees its state on shared servers. Bounded: a hung server frees its
+        # slots.
         with anyio.move_on_after(self._config.release_timeout_s, shield=True) as bound:
             try:
                 await session.release()

@@ -47,6 +47,8 @@ class Openings:
         }
         self.connections: set[Connection] = set()
         """All that have not ended."""
+        self.http: HttpConnections
+        """Carries calls over HTTP; there from entry on."""
         self.forks: dict[str, Forks] = {}
         """By server, where its processes are forked."""
         self._janitor: Janitor | None = None
@@ -59,8 +61,8 @@ class Openings:
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
-        self._connections = HttpConnections(_posts_at_once(_raise_descriptor_limit()))
-        self._exits.callback(self._connections.close)
+        self.http = HttpConnections(_posts_at_once(_raise_descriptor_limit()))
+        self._exits.callback(self.http.close)
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
             directories = self._config.lease_dir if self.bundled else None
             self._janitor = await self._exits.enter_async_context(Janitor(directories))
@@ -154,7 +156,7 @@ class Openings:
             protocol=protocol,
             connect=self._connect,
             patience_s=patience_s,
-            connections=self._connections,
+            connections=self.http,
             forks=self.forks.get(server),
         )
         connection = Connection(server, config, target, protocol, on_tools_changed=self.watch.notice, answered=answered)

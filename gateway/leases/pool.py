@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from gateway.errors import GatewayError, ServerUnavailable
 
 if TYPE_CHECKING:
+    from gateway.connection.any_connection import AnyConnection
     from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
@@ -98,7 +99,7 @@ class SharedConnection:
 class Bundle:
     """Connections that one session has exclusively, with the directory they share if they name one."""
 
-    connections: dict[str, Connection] = field(default_factory=lambda: dict[str, "Connection"]())
+    connections: dict[str, AnyConnection] = field(default_factory=lambda: dict[str, "AnyConnection"]())
     """Includes those that are still starting."""
     directory: Path | None = None
     leases: int = 0
@@ -150,11 +151,12 @@ class BundlePool:
     def name(self) -> str:
         return " and ".join(self.servers)
 
-    async def take(self, *, reset: bool) -> Bundle:
+    async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
         """A bundle for one session.
 
         Args:
             reset: Whether its servers will be reset, so that one that was used before will do.
+            trajectory: Whose session it is, and its `seed`: for pools that hand them on.
 
         Raises:
             GatewayError: a server of it could not be started.

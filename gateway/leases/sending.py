@@ -15,7 +15,7 @@ from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUna
 from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
+    from gateway.connection.any_connection import AnyConnection
 
 log = structlog.get_logger(__name__)
 
@@ -37,8 +37,8 @@ class Sending:
         self,
         *,
         trajectory: str,
-        connections: dict[str, Connection],
-        reopen: Mapping[str, Callable[[], Awaitable[Connection]]],
+        connections: dict[str, AnyConnection],
+        reopen: Mapping[str, Callable[[], Awaitable[AnyConnection]]],
         changed: Mapping[str, ToolsChanged],
         meta: Mapping[str, Any],
         exclusive: frozenset[str] = frozenset(),
@@ -139,7 +139,7 @@ class Sending:
         if tool.role is not Role.RELEASE:  # changed tools do not matter to a release
             self.check_tools()
 
-    async def _usable(self, connection: Connection, broken: GatewayError) -> Connection:
+    async def _usable(self, connection: AnyConnection, broken: GatewayError) -> AnyConnection:
         """The connection for a second attempt; raises where the trajectory's state ended with the first."""
         server = connection.server
         # One request can break on a connection that stays up (HTTP). It may also go down a moment later: so pause, and

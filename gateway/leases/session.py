@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import structlog
@@ -24,6 +24,7 @@ from gateway.server_events import RequestKind, ServerEvents
 from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
+    from gateway.connection.any_connection import AnyConnection
     from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ class Session:
     _config: GatewayConfig
     _harness: Mapping[tuple[Role, str], ToolDefinition]
     _sending: Sending
-    _wait_for_changes: Callable[[Collection[Connection]], Awaitable[None]]
+    _wait_for_changes: Callable[[Collection[AnyConnection]], Awaitable[None]]
     _warned: set[str]
     """Servers that a warning was logged for; shared by the gateway's sessions."""
     _sampling: Answerer | None = None
@@ -86,8 +87,8 @@ class Session:
         return self._sending.healthy(servers)
 
     def connection(self, server: str) -> Connection:
-        """The session's connection to `server`, for programs that examine servers themselves."""
-        return self._sending.connections[server]
+        """The session's connection to `server`, for programs that examine servers of this gateway themselves."""
+        return cast("Connection", self._sending.connections[server])
 
     @property
     def sending(self) -> Sending:
@@ -178,12 +179,26 @@ class Session:
             KeyError: this session has no such tool.
             GatewayError: the world broke.
         """
+        return await self.send(self.all_tools[server, name], arguments)
+
+    @property
+    def all_tools(self) -> Mapping[tuple[str, str], ToolDefinition]:
+        """By server and the server's own name: what the policy may call, now or later, and the harness's tools."""
         known = (*self.tools.values(), *self.later_tools.values(), *self._harness.values())
-        tool = next((tool for tool in known if (tool.server, tool.name) == (server, name)), None)
-        if tool is None:
-            raise KeyError(f"{server}/{name}")
-        timeout_s = self._timeout_s(tool.role, server)
-        return await self._send(tool, arguments, timeout_s=timeout_s)
+        return {(tool.server, tool.name): tool for tool in known}
+
+    async def send(
+        self, tool: ToolDefinition, arguments: Mapping[str, Any], events: ServerEvents | None = None
+    ) -> ToolResult:
+        """Send a call with exactly these arguments.
+
+        Args:
+            events: Takes what the server asks and reports within it; by default `drain_server_events` has it.
+
+        Raises:
+            GatewayError: the world broke.
+        """
+        return await self._send(tool, arguments, timeout_s=self._timeout_s(tool.role, tool.server), events=events)
 
     async def reset(self, task: str) -> None:
         """Reset every server that can be reset, concurrently. Raises `GatewayError`."""
@@ -256,11 +271,18 @@ class Session:
     async def _ask_user(self, server: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
 
-    async def _send(self, tool: ToolDefinition, arguments: Mapping[str, Any], *, timeout_s: float) -> ToolResult:
-        in_flight = partial(self._in_flight, tool)
+    async def _send(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        events: ServerEvents | None = None,
+    ) -> ToolResult:
+        in_flight = partial(self._in_flight, tool, events)
         return await self._sending.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
 
-    def _in_flight(self, tool: ToolDefinition) -> InFlightCall:
+    def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None) -> InFlightCall:
         # The tool that answers for the user cannot ask the user itself.
         withheld = RequestKind.ELICITATION if tool.role is Role.ELICIT else None
         return InFlightCall(
@@ -269,7 +291,7 @@ class Session:
             trajectory=self.trajectory,
             answerers={kind: answerer for kind, answerer in self._answerers.items() if kind is not withheld},
             most_requests=self._config.max_requests_per_call,
-            events=self._events,
+            events=self._events if events is None else events,
             log_level=self._config.servers[tool.server].log_level,
             nested=withheld is not None,
         )

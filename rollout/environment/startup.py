@@ -11,6 +11,7 @@ from gateway.cassette.replaying import Replay
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, faults_of, one_error, raise_all
 from gateway.gateway import Gateway
+from gateway.remote.hosts import Hosts
 from rollout.environment.config import Environment
 from rollout.environment.diagnosis import diagnose
 
@@ -24,6 +25,7 @@ async def opened(
     key: str = "servers",
     record: Recorder | None = None,
     replay: Replay | None = None,
+    hosts: Hosts | None = None,
 ) -> AsyncGenerator[Gateway]:
     """Open a gateway with every server running, whether required or not.
 
@@ -34,21 +36,29 @@ async def opened(
         key: the key under which `source` has the servers.
         record: takes every lease.
         replay: answers in place of the servers.
+        hosts: where the servers run, if not here.
 
     Raises:
         ConfigError: servers did not start; the message has a line for each, with `source` and the server's key.
     """
-    opening = opened_where_possible(config, name=name, source=source, key=key, record=record, replay=replay)
+    opening = opened_where_possible(
+        config, name=name, source=source, key=key, record=record, replay=replay, hosts=hosts
+    )
     async with opening as (gateway, faults):
         raise_all(faults)
         yield gateway
 
 
 def opened_environment(
-    environment: Environment, *, record: Recorder | None = None, replay: Replay | None = None
+    environment: Environment,
+    *,
+    record: Recorder | None = None,
+    replay: Replay | None = None,
+    hosts: Hosts | None = None,
 ) -> AbstractAsyncContextManager[Gateway]:
     """The gateway of an environment with all its servers running, or replayed. Raises as `opened` does."""
-    return opened(environment, name=environment.name, source=environment.file, record=record, replay=replay)
+    name, source = environment.name, environment.file
+    return opened(environment, name=name, source=source, record=record, replay=replay, hosts=hosts)
 
 
 @asynccontextmanager
@@ -60,6 +70,7 @@ async def opened_where_possible(
     key: str = "servers",
     record: Recorder | None = None,
     replay: Replay | None = None,
+    hosts: Hosts | None = None,
 ) -> AsyncGenerator[tuple[Gateway, list[ConfigError]]]:
     """Open a gateway with the servers that start, whether required or not, and the error of each other server.
 
@@ -71,7 +82,7 @@ async def opened_where_possible(
     faults: list[ConfigError] = []
     while True:
         started = config.model_copy(update={"servers": servers})
-        gateway = Gateway(started, name=name, record=record, replay=replay)
+        gateway = Gateway(started, name=name, record=record, replay=replay, hosts=hosts)
         try:
             await gateway.__aenter__()
             break

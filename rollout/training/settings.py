@@ -77,7 +77,9 @@ class TrainingSettings(BaseModel):
     """Where it has the number of processes that play trajectories."""
 
     environments_dir: Path
+    """Directory with the environments' YAML files."""
     trace_dir: Path
+    """Directory for traces, run records and heartbeats."""
     max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
     """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
     record: Path | None = None
@@ -95,14 +97,21 @@ class TrainingSettings(BaseModel):
     max_sessions: int | None = Field(default=None, ge=1)
     """Concurrent sessions on one node, divided among its worker processes."""
     lease_timeout_s: float | None = Field(default=None, gt=0)
+    """Replaces the environment's `lease_timeout_s`."""
     wall_clock_s: float | None = Field(default=None, gt=0)
+    """Replaces the environment's `limits.wall_clock_s`."""
     tokens_per_turn: int | None = Field(default=None, ge=1)
+    """Replaces the environment's `limits.tokens_per_turn`."""
     tell_budget: bool | None = None
+    """Replaces the environment's `limits.tell_budget`."""
     reward_weights: dict[str, float] | None = None
     """Replaces the environment's `reward.weights`, for example to train on a part of a score that is all or nothing."""
     thinking: ThinkingOverride = ThinkingOverride()
+    """Replaces single keys of the environment's `thinking`."""
     filters: FiltersOverride = FiltersOverride()
+    """Replaces single keys of the environment's `filters`."""
     strategy: StrategyOverride = StrategyOverride()
+    """Replaces single keys of the environment's `strategy`."""
 
     def opened_replay(self) -> Replay | None:
         """The cassette to replay, read; None without one. Raises ConfigError where it cannot be read."""

@@ -27,7 +27,8 @@ def derive(
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
-    for _ in range(sum(turn.get("generations", 1) for turn in record["turns"])):
+    left = sum(turn.get("generations", 1) for turn in record["turns"])
+    while left:
         if ids and ids[-1] in stands_in:
             del ids[-1], mask[-1], logprobs[-1], context[-1]
         found = pick(record, claimed, context, generations, stands_in)
@@ -37,7 +38,14 @@ def derive(
         mask += [0] * len(between) + [1] * len(found["token_ids"])
         logprobs += [0.0] * len(between) + found["log_probs"]
         context = found["prompt_ids"] + found["token_ids"]
+        left -= not was_aborted(found)
     return ids, mask, logprobs
+
+
+def was_aborted(generation: dict[str, Any]) -> bool:
+    """Whether the engine ended it for new weights; its client asks for the rest in a further request."""
+    reason = generation.get("finish_reason")
+    return isinstance(reason, dict) and reason.get("type") == "abort"
 
 
 def samples_of(record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -238,7 +238,18 @@ def test_versions_name_the_weights_behind_each_token(off_policy: Run) -> None:
 
 
 def test_trajectories_of_several_segments_are_trained(off_policy: Run) -> None:
-    assert all(len(samples_of(record)) > 1 for record in off_policy.records if record["stop_reason"] != "failed")
+    """Each segment of a trajectory is a row of its own; one that ends before its second thought has one."""
+    trained = {tuple(row["input_ids"]) for step in range(len(off_policy.trained)) for row in off_policy.rows(step)}
+    segments = [[ids_in_loss(sample) for sample in samples_of(record)] for record in off_policy.records]
+    several = [each for each in segments if len(each) > 1]
+    assert len(several) >= len(segments) / 4
+    assert sum(trained.issuperset(each) for each in several) >= len(several) / 2
+
+
+def ids_in_loss(segment: dict[str, Any]) -> tuple[int, ...]:
+    """A segment's ids up to its last token in the loss."""
+    mask = segment["loss_mask"]
+    return (*segment["prompt_ids"], *segment["response_ids"][: len(mask) - mask[::-1].index(1)])
 
 
 def test_a_single_controller_trains_the_same_way(shop: dict[str, Any], tmp_path: Path) -> None:

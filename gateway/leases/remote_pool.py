@@ -1,0 +1,162 @@
+"""Worlds on hosts as a pool: each bundle is a lease of one host, with all of this pool's servers in it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from gateway.config.hosts import HostConfig
+from gateway.config.models import GatewayConfig
+from gateway.errors import ConfigError, HostRefused, WorldLost
+from gateway.leases.pool import Bundle
+from gateway.remote.host import Offer, RemoteHost
+from gateway.remote.hosts import Hosts
+from gateway.remote.outcome import HostError
+from gateway.remote.world import RemoteWorld
+from gateway.transport.http_connection import HttpConnections
+from gateway.types import ToolDefinition
+
+log = structlog.get_logger(__name__)
+
+
+class RemotePool:
+    """Leases worlds of the hosts that `hosts` names.
+
+    Args:
+        config: Its servers are those that the hosts serve, by the same names.
+        tasks: Outlives every lease.
+    """
+
+    most = None
+    """The hosts bound what they hold."""
+
+    def __init__(
+        self, config: GatewayConfig, hosts: Hosts, connections: HttpConnections, tasks: TaskGroup, *, name: str
+    ) -> None:
+        self.name, self.servers = name, tuple(config.servers)
+        self._config, self._hosts = config, hosts
+        self._connections, self._tasks = connections, tasks
+        self._known: dict[str, RemoteHost] = {}
+        """By address."""
+        self._connecting = defaultdict[str, anyio.Lock](anyio.Lock)
+        self._catalogue: Mapping[str, tuple[ToolDefinition, ...]] = {}
+        self._held: dict[RemoteWorld, HostConfig] = {}
+        self._closing = False
+
+    async def start(self) -> Offer:
+        """What the hosts offer, as the first of them says.
+
+        Raises:
+            WorldLost: it cannot be reached.
+            HostRefused: it does not admit us, or does not serve worlds.
+            ConfigError: a server of the configuration is not among those that it serves.
+        """
+        config: HostConfig | None = None
+        with anyio.move_on_after(self._config.lease_timeout_s):
+            config = await self._hosts.take()
+        if config is None:
+            raise WorldLost(f"no host within {self._config.lease_timeout_s:g} s")
+        lost = True
+        try:
+            host = await self._host(config)
+            lost = False
+        finally:
+            self._hosts.give_back(config, lost=lost)
+        for server in self._config.servers:
+            if server not in host.offer.servers:
+                remedy = f"it serves: {', '.join(host.offer.servers) or 'none'}"
+                raise ConfigError(f"{config.url} has no server {server!r}", key=f"servers.{server}", remedy=remedy)
+        return host.offer
+
+    async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
+        """A world of its own for one session, on the host that `hosts` chooses; waits until there is one.
+
+        Args:
+            reset: Whether its servers will be reset, so that processes that were used before will do.
+
+        Raises:
+            GatewayError: the host's gateway could not lease it.
+        """
+        while True:
+            config = await self._hosts.take()
+            try:
+                return await self._opened(config, reset=reset, trajectory=trajectory, seed=seed)
+            except WorldLost as error:  # nothing was executed yet: the next host may have a place
+                log.warning("host.lost", host=config.url, problem=str(error))
+                self._forget(config)
+                self._hosts.give_back(config, lost=True)
+            except BaseException:
+                self._hosts.give_back(config, lost=False)
+                raise
+
+    async def _opened(self, config: HostConfig, *, reset: bool, trajectory: str, seed: int) -> Bundle:
+        host = await self._host(config)
+        servers = {server: server for server in self._config.servers}
+        try:
+            found = await host.open(trajectory=trajectory, seed=seed, servers=list(servers), reset=reset)
+        except HostError as error:
+            raise error.decoded() from error
+        world = RemoteWorld(host, str(found["lease"]), servers, self._config)
+        self._held[world] = config
+        self._tasks.start_soon(self._own, world)
+        directory = found.get("directory")
+        return Bundle(
+            connections=dict(world.connections),
+            directory=Path(str(directory)) if directory else None,
+            leases=1,
+        )
+
+    async def _own(self, world: RemoteWorld) -> None:
+        """Close a world when its session is over; until then the host's renewals keep it."""
+        await world.over.wait()
+        await world.close()
+        config = self._held.pop(world)
+        if world.lost:
+            self._forget(config)
+        self._hosts.give_back(config, lost=bool(world.lost))
+
+    def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
+        """Give a world back to its host; return at once."""
+        for connection in bundle.connections.values():
+            connection.end("its session is over")
+
+    def close(self) -> None:
+        """The gateway is closing: start nothing more."""
+        self._closing = True
+
+    async def aclose(self) -> None:
+        """Close every world, and return when the hosts know. Bounded by each world's `close`."""
+        for world in list(self._held):
+            world.over.set()
+        for world in list(self._held):
+            await world.done.wait()
+
+    async def _host(self, config: HostConfig) -> RemoteHost:
+        """A host that offers what the first one offered. Raises as `RemoteHost.connect`."""
+        async with self._connecting[config.url]:
+            host = self._known.get(config.url)
+            if host is not None and host.config == config:
+                return host
+            host = RemoteHost(config, self._connections)
+            try:
+                await host.connect()
+            except HostError as error:
+                raise error.decoded() from error
+            offered = {server: found.tools for server, found in host.offer.servers.items()}
+            if self._catalogue and offered != self._catalogue:
+                raise HostRefused(f"{config.url} serves other tools than the first host: start all with the same file")
+            self._catalogue = offered
+            self._known[config.url] = host
+            self._tasks.start_soon(host.renew_leases)
+            return host
+
+    def _forget(self, config: HostConfig) -> None:
+        """Connect again before the next lease: another process may be at the address by then."""
+        host = self._known.pop(config.url, None)
+        if host is not None:
+            host.retired = True

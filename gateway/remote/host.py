@@ -1,0 +1,217 @@
+"""One host, as a gateway uses it: what it offers, the leases that it holds for us, and how long it may be silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import anyio
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.connection.identity import ServerIdentity
+from gateway.errors import GatewayError, HostRefused, LeaseTimeout, ProtocolError, WorldLost
+from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, LEASE_META, OPEN, PROTOCOL, RENEW, VERSION
+from gateway.remote.outcome import HostError
+from gateway.remote.posts import Json, Posts
+from gateway.transport.delivery import Broke
+from gateway.transport.http_answer import HttpAnswer, HttpFault
+from gateway.transport.http_connection import HttpConnections
+from gateway.types import ToolDefinition
+
+if TYPE_CHECKING:
+    from gateway.config.hosts import HostConfig
+    from gateway.remote.world import RemoteWorld
+
+log = structlog.get_logger(__name__)
+
+_PAUSES_S = (0.05, 0.2, 0.5, 1.0)
+"""Before the next attempts at a request; the last one repeats."""
+_WAIT_S = 20.0
+"""How long one request may wait for a lease; the next one goes on waiting."""
+_SPARE_S = 10.0
+"""How much longer than the host's own bound a request may take, so that the host's is what ends it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfferedServer:
+    """One server of a host's gateway."""
+
+    tools: tuple[ToolDefinition, ...] = ()
+    """Harness tools included."""
+    instructions: str = ""
+    identity: ServerIdentity = field(default_factory=ServerIdentity)
+    malformed: tuple[str, ...] = ()
+    trusted: bool = False
+    call_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """What a host's gateway serves."""
+
+    servers: Mapping[str, OfferedServer]
+    idle_s: float
+    """After so many seconds without a request for it, the host frees a lease."""
+    patience_s: float
+    """How much longer than its server's `call_timeout_s` a call may take, while a request of the server is answered."""
+
+
+_OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
+
+
+class RemoteHost:
+    """Used from any task of the gateway's loop; `connect` first.
+
+    Every request may be sent again until it is answered: the host knows a repeated call or lease by its key.
+    """
+
+    def __init__(self, config: HostConfig, connections: HttpConnections) -> None:
+        self.config = config
+        self.offer = Offer(servers={}, idle_s=60.0, patience_s=0.0)
+        self.worlds: dict[str, RemoteWorld] = {}
+        """Those that are leased, by handle."""
+        self.retired = False
+        """Whether it gets no more leases."""
+        self._posts = Posts(config, connections)
+
+    @property
+    def url(self) -> str:
+        return self.config.url
+
+    async def connect(self) -> None:
+        """Learn what the host offers.
+
+        Raises:
+            WorldLost: it cannot be reached within `lost_after_s`.
+            HostRefused: it does not admit us, or does not serve worlds.
+        """
+        try:
+            found = await self.ask("server/discover", {}, wait_s=_WAIT_S)
+        except HostError as error:
+            raise HostRefused(f"{self.url} is no MCP server of {PROTOCOL}: {error}") from error
+        capabilities = cast("Json", found.get("capabilities") or {})
+        extension: Any = cast("Json", capabilities.get("extensions") or {}).get(EXTENSION)
+        if not isinstance(extension, dict):
+            raise HostRefused(f"{self.url} is no gateway that serves worlds: start one with mcp-rollout serve")
+        if cast("Json", extension).get("version") != VERSION:
+            raise HostRefused(
+                f"{self.url} speaks another version of {EXTENSION}: install the same release on both sides"
+            )
+        try:
+            self.offer = _OFFER.validate_python(await self.ask(CATALOGUE, {}, wait_s=_WAIT_S))
+        except ValidationError as error:
+            raise ProtocolError(f"{self.url} sent a malformed catalogue: {error.errors()[0]['msg']}") from error
+
+    async def open(self, *, trajectory: str, seed: int, servers: list[str], reset: bool) -> Json:
+        """Wait for a lease; returns it as the host granted it. Cancelling gives up waiting.
+
+        Raises:
+            LeaseTimeout: the host waited for as long as it may.
+            GatewayError: what its own gateway raised, or what `ask` raises.
+        """
+        params: Json = {"key": uuid4().hex, "trajectory": trajectory, "seed": seed, "servers": servers, "reset": reset}
+        params["wait_s"] = min(_WAIT_S, self.offer.idle_s / 2)
+        handle = ""
+        try:
+            while True:
+                found = await self.ask(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
+                handle = str(found.get("lease", ""))
+                if found.get("granted"):
+                    return found
+        except BaseException:
+            if handle:
+                with anyio.move_on_after(self.config.connect_timeout_s, shield=True):  # the place is free at once
+                    await self._post_quietly(CLOSE, {}, {LEASE_META: handle})
+            raise
+
+    async def ask(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        meta: Mapping[str, Any] | None = None,
+        *,
+        wait_s: float,
+        busy: type[GatewayError] = WorldLost,
+    ) -> Json:
+        """The result of a request, which is sent again until there is an answer.
+
+        Args:
+            wait_s: How long one attempt may take.
+            busy: What to raise where the host refuses it for its limits for longer than `lost_after_s`.
+
+        Raises:
+            HostError: the host's answer is an error.
+            WorldLost: the host was out of reach for `lost_after_s`, or has not answered within `wait_s`.
+            HostRefused: the token is wrong.
+        """
+        failing_since, attempt = 0.0, 0
+        while True:
+            problem, kind = "", WorldLost
+            began = anyio.current_time()
+            with anyio.move_on_after(wait_s) as bound:
+                try:
+                    answer, message = await self._posts.post(method, params, meta or {})
+                    problem, kind = _refusal(answer, message, busy)
+                    if not problem:
+                        return _result(message)
+                except HttpFault as fault:
+                    if fault.broke is Broke.CONTENT:
+                        raise ProtocolError(f"{self.url}: {fault.reason}") from fault
+                    problem = fault.reason
+            if bound.cancelled_caught:
+                raise WorldLost(f"{self.url} has not answered within {wait_s:g} s")
+            failing_since = failing_since or began
+            pause_s = _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
+            if anyio.current_time() + pause_s - failing_since > self.config.lost_after_s:
+                raise kind(f"{self.url}: {problem}")
+            attempt += 1
+            await anyio.sleep(pause_s)
+
+    async def renew_leases(self) -> None:
+        """Renew the leases that made no request lately, for as long as there are any or may be."""
+        while self.worlds or not self.retired:
+            await anyio.sleep(self.offer.idle_s / 4)
+            before = anyio.current_time() - self.offer.idle_s / 4
+            quiet = [handle for handle, world in self.worlds.items() if world.asked_at <= before]
+            if not quiet:
+                continue
+            found = await self._post_quietly(RENEW, {"leases": quiet}, {})
+            for handle in cast("list[str]", (found or {}).get("lost", [])):
+                if (world := self.worlds.get(handle)) is not None:
+                    world.lose(f"{self.url} has freed it")
+
+    async def _post_quietly(self, method: str, params: Json, meta: Json) -> Json | None:
+        """The result of a request whose failure the next one will show; None where it failed."""
+        try:
+            with anyio.move_on_after(_SPARE_S):
+                _, message = await self._posts.post(method, params, meta)
+                return cast("Json | None", message.get("result"))
+        except HttpFault as fault:
+            log.info("host.unreachable", host=self.url, method=method, problem=fault.reason)
+        return None
+
+
+def _refusal(answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:
+    """Why an answer is none, and what it becomes if it stays so; empty where it is one. Raises `HostRefused`."""
+    said: Any = message.get("error")
+    text = str(cast("Json", said).get("message")) if isinstance(said, dict) else answer.status_line
+    if answer.status in (401, 403):
+        raise HostRefused(f"the host refused the request: {text[:300]}")
+    if answer.status == 429:
+        return text, busy
+    if answer.status >= 500 or not message:
+        return text, WorldLost
+    return "", WorldLost
+
+
+def _result(message: Json) -> Json:
+    error: Any = message.get("error")
+    if error is not None:
+        raise HostError(cast("Json", error) if isinstance(error, dict) else {"message": str(error)})
+    result: Any = message.get("result")
+    if not isinstance(result, dict):
+        raise ProtocolError("the host's answer has no result")
+    return cast("Json", result)

@@ -1,0 +1,138 @@
+"""The outcome of a call on its way between two gateways: a `tools/call` result, or an error with what broke."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.errors import GatewayError, ProtocolError
+from gateway.failure import Failure
+from gateway.remote.names import FAILURE, OUTCOME_META, PROTOCOL
+from gateway.server_events import ServerEvents
+from gateway.transport.results import read_answer, read_result
+from gateway.types import Content, ContentKind, ToolResult
+
+Json = dict[str, Any]
+
+_EVENTS: TypeAdapter[ServerEvents] = TypeAdapter(ServerEvents)
+FAILED = -32000
+"""The JSON-RPC code of an error whose data has a `Failure`."""
+
+
+def encoded_result(result: ToolResult, events: ServerEvents) -> Json:
+    """A result in the protocol's form. What the form has no place for is under `OUTCOME_META`.
+
+    Args:
+        events: What the tool's server asked and reported within the call.
+    """
+    outcome: Json = {"elapsed_s": round(result.elapsed_s, 6)}
+    if result.resends:
+        outcome["resends"] = result.resends
+    if recorded := _encoded_events(events):
+        outcome["events"] = recorded
+    encoded: Json = {
+        "content": [_block(block) for block in result.content],
+        "isError": result.is_error,
+        "resultType": "complete",
+        "_meta": {**result.meta, OUTCOME_META: outcome},
+    }
+    if result.structured is not None:
+        encoded["structuredContent"] = result.structured
+    return encoded
+
+
+def decoded_result(raw: Json, *, trusted: bool, elapsed_s: float, events: ServerEvents) -> ToolResult:
+    """The result that was encoded, with this side's time; what its server asked and reported is added to `events`.
+
+    Raises:
+        ValueError: it is no result, or its outcome is malformed.
+    """
+    meta = raw.get("_meta")
+    given: Any = cast("Json", meta).pop(OUTCOME_META, {}) if isinstance(meta, dict) else {}
+    answer = read_answer(raw, PROTOCOL)
+    if not hasattr(answer, "content"):
+        raise ValueError("the host answered with a request for input")
+    result = read_result(cast(Any, answer), trusted=trusted, elapsed_s=elapsed_s)
+    outcome = cast("Mapping[str, Any]", given)
+    if (found := outcome.get("events")) is not None:
+        events.add(_decoded_events(found))
+    resends = outcome.get("resends", 0)
+    if not resends:
+        return result
+    return ToolResult(
+        content=result.content,
+        structured=result.structured,
+        is_error=result.is_error,
+        reward=result.reward,
+        elapsed_s=elapsed_s,
+        meta=result.meta,
+        resends=int(resends),
+    )
+
+
+def encoded_failure(error: GatewayError, *, events: ServerEvents | None = None) -> Json:
+    """A JSON-RPC error with the class, the message and the fields of a `GatewayError`."""
+    data: Json = {FAILURE: Failure.of(error).model_dump(mode="json", exclude_defaults=True)}
+    if events is not None and (recorded := _encoded_events(events)):
+        data[OUTCOME_META] = {"events": recorded}
+    return {"code": FAILED, "message": str(error), "data": data}
+
+
+def decoded_failure(error: Json, events: ServerEvents | None = None) -> GatewayError:
+    """The error that was encoded, which must not be sent again."""
+    data: Any = error.get("data")
+    try:
+        found = cast("Json", data)[FAILURE]
+        failure = Failure.model_validate(found)
+        if events is not None and (outcome := cast("Json", data).get(OUTCOME_META)):
+            events.add(_decoded_events(cast("Json", outcome)["events"]))
+    except (KeyError, TypeError, ValueError):
+        return ProtocolError(f"the host answered with an error: {str(error.get('message'))[:500]}")
+    broken = failure.error()
+    broken.may_resend = False  # the host has decided, and one hop resends
+    return broken
+
+
+class HostError(Exception):
+    """A host answered with a JSON-RPC error."""
+
+    def __init__(self, error: Json) -> None:
+        super().__init__(str(error.get("message")))
+        self.error = error
+
+    def decoded(self) -> GatewayError:
+        return decoded_failure(self.error)
+
+
+def _encoded_events(events: ServerEvents) -> Json | None:
+    if not (events.requests or events.notifications or events.more_requests or events.more_notifications):
+        return None
+    return cast("Json", _EVENTS.dump_python(events, mode="json", exclude_defaults=True))
+
+
+def _decoded_events(raw: Any) -> ServerEvents:
+    try:
+        return _EVENTS.validate_python(raw)
+    except ValidationError as error:
+        raise ValueError(f"malformed server events: {error.errors(include_url=False)[0]['msg']}") from error
+
+
+def _block(content: Content) -> Json:
+    match content.kind:
+        case ContentKind.TEXT:
+            return {"type": "text", "text": content.text}
+        case ContentKind.IMAGE | ContentKind.AUDIO:
+            data = base64.b64encode(content.data).decode()
+            return {"type": str(content.kind), "data": data, "mimeType": content.mime_type or ""}
+        case ContentKind.RESOURCE:
+            resource: Json = {"uri": content.uri or ""}
+            if content.mime_type is not None:
+                resource["mimeType"] = content.mime_type
+            if content.data:
+                resource["blob"] = base64.b64encode(content.data).decode()
+            else:
+                resource["text"] = content.text
+            return {"type": "resource", "resource": resource}

@@ -1,0 +1,162 @@
+"""A world that a host holds for one trajectory, and its servers as connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import structlog
+
+from gateway.config.models import GatewayConfig
+from gateway.connection.in_flight import InFlightCall
+from gateway.errors import GatewayError, ProtocolError, WorldLost
+from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
+from gateway.remote.outcome import HostError, decoded_failure, decoded_result
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult
+
+if TYPE_CHECKING:
+    from gateway.remote.host import RemoteHost
+
+log = structlog.get_logger(__name__)
+
+_SPARE_S = 10.0
+_CLOSE_S = 5.0
+"""For telling the host that a call is cancelled."""
+
+
+class RemoteWorld:
+    """One lease of a host. Calls may run in parallel."""
+
+    def __init__(self, host: RemoteHost, handle: str, servers: Mapping[str, str], config: GatewayConfig) -> None:
+        self.host, self.handle, self.config = host, handle, config
+        self.asked_at = anyio.current_time()
+        """When the last request for it began."""
+        self.lost = ""
+        """Why its state is gone; empty while it is not."""
+        self.over, self.done = anyio.Event(), anyio.Event()
+        self.connections = {entry: RemoteConnection(self, entry, name) for entry, name in servers.items()}
+        """By the names of this gateway."""
+        self._keys = count(1)
+        host.worlds[handle] = self
+
+    def lose(self, problem: str) -> None:
+        """Note that the world is gone; the first reason is kept."""
+        self.lost = self.lost or problem
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        events: ServerEvents,
+        *,
+        trusted: bool,
+        wait_s: float,
+    ) -> ToolResult:
+        """One call, executed at most once. Raises as `RemoteHost.ask`."""
+        began = time.perf_counter()
+        meta = {CALL_META: str(next(self._keys)), SERVER_META: server, LEASE_META: self.handle}
+        try:
+            raw = await self.ask("tools/call", {"name": tool, "arguments": arguments}, meta, wait_s=wait_s)
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(_CLOSE_S, shield=True):  # this task is being cancelled, and the host has to know
+                await self._quietly(CANCEL, meta)
+            raise
+        try:
+            return decoded_result(raw, trusted=trusted, elapsed_s=time.perf_counter() - began, events=events)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+
+    async def ask(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any], *, wait_s: float) -> Any:
+        """As `RemoteHost.ask`, for this lease."""
+        if self.lost:
+            raise WorldLost(self.lost)
+        self.asked_at = anyio.current_time()
+        try:
+            return await self.host.ask(method, params, meta, wait_s=wait_s)
+        except WorldLost as error:
+            self.lose(str(error))
+            raise
+
+    async def check(self) -> None:
+        """Raise `ToolsChanged` where a server of the world has announced that its tools have changed."""
+        bound_s = self.host.offer.patience_s + _SPARE_S
+        try:
+            await self.ask(CHECK, {}, {LEASE_META: self.handle}, wait_s=bound_s + self.config.reset_timeout_s)
+        except HostError as error:
+            raise self.broken(error) from error
+
+    def broken(self, error: HostError, events: ServerEvents | None = None) -> GatewayError:
+        """What the host's gateway raised; see `decoded_failure`."""
+        found = decoded_failure(error.error, events)
+        if isinstance(found, WorldLost):
+            self.lose(str(found))
+        return found
+
+    async def close(self) -> None:
+        """Give the lease back; the host releases its servers. Bounded, and it raises only cancellation."""
+        if not self.lost:
+            with anyio.move_on_after(self.config.release_timeout_s + _CLOSE_S):
+                await self._quietly(CLOSE, {LEASE_META: self.handle})
+        self.host.worlds.pop(self.handle, None)
+        self.done.set()
+
+    async def _quietly(self, method: str, meta: Mapping[str, Any]) -> None:
+        try:
+            await self.host.ask(method, {}, meta, wait_s=self.config.release_timeout_s + _CLOSE_S)
+        except (HostError, GatewayError) as error:
+            log.info("world.not_told", host=self.host.url, method=method, problem=str(error))
+
+
+class RemoteConnection:
+    """One server of a world, as `AnyConnection`."""
+
+    def __init__(self, world: RemoteWorld, server: str, name: str) -> None:
+        self.server = server
+        self.exhausted = ""  # the host says so in its errors
+        self.world, self._name = world, name
+        self._config = world.config.servers[server]
+
+    @property
+    def alive(self) -> bool:
+        return not self.world.lost and not self.world.over.is_set()
+
+    @property
+    def done(self) -> anyio.Event:
+        return self.world.done
+
+    def end(self, reason: str = "") -> None:
+        self.world.over.set()
+
+    async def call(
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        *,
+        meta: Mapping[str, Any],
+        timeout_s: float,
+        in_flight: InFlightCall | None = None,
+    ) -> ToolResult:
+        """As `Connection.call`. `meta` is the host's to send: it has the trajectory and the seed from the lease.
+
+        Raises:
+            WorldLost: the world's state is gone, and whether this call was executed is unknown.
+        """
+        if tool.role is Role.RELEASE:
+            return ToolResult()  # the host releases what it leases, also where its client has vanished
+        events = in_flight.events if in_flight is not None else ServerEvents()
+        where = {"server": self.server, "tool": tool.name}
+        offer = self.world.host.offer
+        wait_s = max(timeout_s, offer.servers[self._name].call_timeout_s) + offer.patience_s + _SPARE_S
+        try:
+            return await self.world.call(
+                self._name, tool.name, arguments, events, trusted=self._config.trusted, wait_s=wait_s
+            )
+        except HostError as error:
+            raise self.world.broken(error, events) from error
+        except WorldLost as error:
+            raise WorldLost(error.problem, **where) from error

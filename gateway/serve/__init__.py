@@ -1,0 +1,1 @@
+"""The gateway behind streamable HTTP: worlds for other gateways, and a policy's tools for any MCP client."""

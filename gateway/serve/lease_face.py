@@ -1,0 +1,131 @@
+"""The face to another gateway: the methods of the lease extension, and `tools/call` within a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from gateway.connection.answerers import requests_answered
+from gateway.errors import GatewayError
+from gateway.remote.host import Offer, OfferedServer
+from gateway.remote.names import CALL_META, CANCEL, CATALOGUE, CHECK, CLOSE, LEASE_META, OPEN, RENEW, SERVER_META
+from gateway.remote.outcome import encoded_failure, encoded_result
+from gateway.serve.bearers import Bearer
+from gateway.serve.config import ServeConfig
+from gateway.serve.leases import ServedLease, ServedLeases
+from gateway.serve.metrics import Counts
+from gateway.serve.params import InvalidParams, Params
+from gateway.server_events import ServerEvents
+from gateway.types import ToolDefinition
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
+
+Json = dict[str, Any]
+Method = Callable[[Params, Bearer], Awaitable[bytes]]
+
+_OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
+
+
+class LeaseFace:
+    """Answers as the members `"result": …` or `"error": …` of a JSON-RPC response, in bytes."""
+
+    def __init__(self, gateway: Gateway, config: ServeConfig, leases: ServedLeases, counts: Counts) -> None:
+        self._gateway, self._config, self._leases, self._counts = gateway, config, leases, counts
+        self.methods: Mapping[str, Method] = {
+            CATALOGUE: self._catalogue,
+            OPEN: self._open,
+            RENEW: self._renew,
+            CHECK: self._check,
+            CANCEL: self._cancel,
+            CLOSE: self._close,
+        }
+
+    async def call(self, params: Params, bearer: Bearer) -> bytes:
+        """`tools/call` with the handle of a lease: any tool, the harness's too, by its server's own name for it."""
+        meta = Params(params.object("_meta"))
+        lease = self._leases.find(meta.text(LEASE_META), bearer)
+        place = self._server(meta, lease), params.text("name")
+        tool = lease.tools.get(place)
+        if tool is None:
+            raise InvalidParams(f"no tool {'/'.join(place)}")
+        arguments = params.object("arguments")
+        lease.requests += 1
+        try:
+            return await lease.calls.once(meta.text(CALL_META), place, lambda: self._execute(lease, tool, arguments))
+        finally:
+            lease.requests -= 1
+            lease.used()
+
+    def _server(self, meta: Params, lease: ServedLease) -> str:
+        servers = {server for server, _ in lease.tools}
+        return meta.text(SERVER_META) if len(servers) != 1 or meta.has(SERVER_META) else servers.pop()
+
+    async def _execute(self, lease: ServedLease, tool: ToolDefinition, arguments: Json) -> bytes:
+        assert lease.session is not None
+        events = ServerEvents()
+        try:
+            result = await lease.session.send(tool, arguments, events)
+        except GatewayError as error:
+            self._counts.calls[error.code] += 1
+            return failed(error, events=events)
+        self._counts.calls["error_result" if result.is_error else "result"] += 1
+        return succeeded(encoded_result(result, events))
+
+    async def _catalogue(self, params: Params, bearer: Bearer) -> bytes:
+        return self._offer
+
+    @cached_property
+    def _offer(self) -> bytes:
+        gateway = self._gateway
+        servers = {
+            server: OfferedServer(
+                tools=tools,
+                instructions=gateway.instructions.get(server, ""),
+                identity=gateway.identities[server],
+                malformed=gateway.malformed.get(server, ()),
+                trusted=gateway.config.servers[server].trusted,
+                call_timeout_s=gateway.config.servers[server].call_timeout_s,
+            )
+            for server, tools in gateway.catalogue.items()
+        }
+        _, patience_s = requests_answered(gateway.config)
+        offer = Offer(servers=servers, idle_s=self._config.idle_s, patience_s=patience_s)
+        return succeeded({**_OFFER.dump_python(offer, mode="json"), "resultType": "complete"})
+
+    async def _open(self, params: Params, bearer: Bearer) -> bytes:
+        return succeeded({**await self._leases.open(params, bearer), "resultType": "complete"})
+
+    async def _renew(self, params: Params, bearer: Bearer) -> bytes:
+        lost = self._leases.renew(params.texts("leases") or [], bearer)
+        return succeeded({"lost": lost, "resultType": "complete"})
+
+    async def _check(self, params: Params, bearer: Bearer) -> bytes:
+        lease = self._leases.find(Params(params.object("_meta")).text(LEASE_META), bearer)
+        if lease.session is not None:
+            await lease.session.wait_for_tool_changes()
+        return _DONE
+
+    async def _cancel(self, params: Params, bearer: Bearer) -> bytes:
+        meta = Params(params.object("_meta"))
+        self._leases.find(meta.text(LEASE_META), bearer).calls.cancel(meta.text(CALL_META))
+        return _DONE
+
+    async def _close(self, params: Params, bearer: Bearer) -> bytes:
+        await self._leases.close(Params(params.object("_meta")).text(LEASE_META), bearer)
+        return _DONE
+
+
+def succeeded(result: Json) -> bytes:
+    return b'"result":' + to_json(result)
+
+
+def failed(error: GatewayError, *, events: ServerEvents | None = None) -> bytes:
+    return b'"error":' + to_json(encoded_failure(error, events=events))
+
+
+_DONE = succeeded({"resultType": "complete"})

@@ -1,0 +1,216 @@
+"""The leases of a served gateway: opened, renewed by use, freed when their client closes them or vanishes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from gateway.catalogue.names import policy_tools
+from gateway.errors import ConfigError, GatewayError, ServerUnavailable, WorldLost
+from gateway.leases.session import Session
+from gateway.serve.bearers import Bearer, Refused
+from gateway.serve.calls import LeasedCalls
+from gateway.serve.config import ServeConfig
+from gateway.serve.params import Params
+from gateway.types import ToolDefinition
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
+
+log = structlog.get_logger(__name__)
+
+_SWEEPS = 4
+"""Looks for idle leases within an idle bound."""
+
+
+class ServedLease:
+    """One lease: a task of its own holds the gateway's session until it is over."""
+
+    def __init__(self, handle: str, key: str, bearer: Bearer, trajectory: str) -> None:
+        self.handle, self.key, self.bearer, self.trajectory = handle, key, bearer, trajectory
+        self.used_at = anyio.current_time()
+        """When the last request for it began or ended."""
+        self.requests = 0
+        """Under way."""
+        self.settled, self.over, self.done = anyio.Event(), anyio.Event(), anyio.Event()
+        """It was granted or refused; it is to end; its world is released."""
+        self.scope = anyio.CancelScope()
+        self.session: Session | None = None
+        self.error: GatewayError | None = None
+        """Why it was not granted."""
+        self.calls = LeasedCalls(bearer)
+        self.tools: Mapping[tuple[str, str], ToolDefinition] = {}
+
+    def used(self) -> None:
+        """Renew it."""
+        self.used_at = anyio.current_time()
+
+    def end(self) -> None:
+        """Cancel its calls and let its task release the world; return at once."""
+        self.over.set()
+        self.calls.close()
+        if self.session is None:
+            self.scope.cancel()
+
+
+class ServedLeases:
+    """All leases of one server, by handle; the gateway's own lease is what each of them holds."""
+
+    def __init__(self, gateway: Gateway, config: ServeConfig, tasks: TaskGroup) -> None:
+        self._gateway, self._config, self._tasks = gateway, config, tasks
+        self._leases: dict[str, ServedLease] = {}
+        self._opened: dict[tuple[Bearer, str], ServedLease] = {}
+        """By the key of the request that opened it, which its client may repeat."""
+        self._trajectories: set[str] = set()
+        self.draining = False
+        self.freed = 0
+        """Leases whose client has vanished, since the start."""
+        self.granted = 0
+        """Since the start."""
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def find(self, handle: object, bearer: Bearer) -> ServedLease:
+        """A lease of this bearer, which this request renews.
+
+        Raises:
+            WorldLost: there is none by this handle, or it is another bearer's; the two cannot be told apart.
+        """
+        lease = self._leases.get(handle) if isinstance(handle, str) else None
+        if lease is None or lease.bearer is not bearer or lease.over.is_set():
+            raise WorldLost("no such lease here: it was freed, or this server was started again since")
+        lease.used_at = anyio.current_time()
+        return lease
+
+    async def open(self, params: Params, bearer: Bearer) -> dict[str, Any]:
+        """Lease a world, or wait on for one that the same key asked for before.
+
+        Raises:
+            GatewayError: what the gateway's lease raised.
+            Refused: there are too many already, or the server is draining.
+        """
+        key = params.text("key")
+        lease = self._opened.get((bearer, key))
+        if lease is None:
+            lease = self._begin(params, key, bearer)
+        lease.used_at = anyio.current_time()
+        lease.requests += 1
+        try:
+            with anyio.move_on_after(params.number("wait_s", least=0.0, most=self._config.idle_s)):
+                await lease.settled.wait()
+        finally:
+            lease.requests -= 1
+            lease.used_at = anyio.current_time()
+        if lease.error is not None:
+            raise lease.error
+        session = lease.session
+        directory = str(session.lease_dir) if session is not None and session.lease_dir is not None else None
+        return {"lease": lease.handle, "granted": session is not None, "directory": directory}
+
+    def _begin(self, params: Params, key: str, bearer: Bearer) -> ServedLease:
+        if self.draining:
+            raise Refused(503, "this server is draining: it leases nothing more")
+        if bearer.waiting >= bearer.limits.waiting:
+            raise Refused(429, f"{bearer.waiting} leases wait already (limits.waiting)")
+        trajectory, seed, reset = params.text("trajectory"), params.integer("seed"), params.flag("reset")
+        if trajectory in self._trajectories:  # servers keep worlds apart by it
+            raise ServerUnavailable("the trajectory has a lease here already")
+        tools = self._tools(params.texts("servers"))
+        lease = ServedLease(secrets.token_urlsafe(24), key, bearer, trajectory)
+        self._leases[lease.handle] = self._opened[bearer, key] = lease
+        self._trajectories.add(trajectory)
+        self._tasks.start_soon(self._hold, lease, seed, tools, reset)
+        return lease
+
+    def _tools(self, servers: list[str] | None) -> list[str]:
+        """Exposed names of the policy's tools of these servers; all of them for None."""
+        if servers is not None and (unknown := [name for name in servers if name not in self._gateway.catalogue]):
+            raise ServerUnavailable(f"no server {unknown[0]!r} here")
+        tools = policy_tools(self._gateway.catalogue)
+        return [tool.exposed_name for tool in tools if servers is None or tool.server in servers]
+
+    async def _hold(self, lease: ServedLease, seed: int, tools: list[str], reset: bool) -> None:
+        bearer = lease.bearer
+        bearer.waiting += 1
+        waits = True
+        try:
+            with lease.scope:
+                async with bearer.leases:
+                    leasing = self._gateway.lease(
+                        trajectory=lease.trajectory, task=None, seed=seed, tools=tools, resets=reset
+                    )
+                    async with leasing as session:
+                        lease.session, lease.tools = session, session.all_tools
+                        bearer.waiting -= 1
+                        waits = False
+                        self.granted += 1
+                        lease.settled.set()
+                        await lease.over.wait()
+                        await lease.calls.closed()
+        except GatewayError as error:
+            lease.error = error
+        except ConfigError as error:  # a row's, not this server's
+            lease.error = ServerUnavailable(str(error))
+        finally:
+            bearer.waiting -= waits
+            lease.over.set()
+            self._forget(lease)
+            lease.settled.set()
+            lease.done.set()
+
+    def _forget(self, lease: ServedLease) -> None:
+        del self._leases[lease.handle], self._opened[lease.bearer, lease.key]
+        self._trajectories.discard(lease.trajectory)
+        lease.calls.forget()
+
+    async def close(self, handle: object, bearer: Bearer) -> None:
+        """End a lease; returns when its world is released. One that is gone is closed already."""
+        try:
+            lease = self.find(handle, bearer)
+        except WorldLost:
+            return
+        lease.end()
+        await lease.done.wait()
+
+    def renew(self, handles: list[str], bearer: Bearer) -> list[str]:
+        """Renew leases; returns those that are gone."""
+        lost: list[str] = []
+        for handle in handles:
+            try:
+                self.find(handle, bearer)
+            except WorldLost:
+                lost.append(handle)
+        return lost
+
+    async def sweep(self) -> None:
+        """Free the leases whose clients have vanished, until cancelled."""
+        while True:
+            await anyio.sleep(self._config.idle_s / _SWEEPS)
+            before = anyio.current_time() - self._config.idle_s
+            for lease in list(self._leases.values()):
+                if lease.used_at < before and not lease.requests and not lease.over.is_set():
+                    log.warning("lease.freed", trajectory=lease.trajectory, idle_s=self._config.idle_s)
+                    self.freed += 1
+                    lease.end()
+
+    async def drained(self) -> None:
+        """Lease nothing more, and wait until no lease is left, for at most `drain_s`; then end them."""
+        self.draining = True
+        with anyio.move_on_after(self._config.drain_s):
+            while self._leases:
+                await next(iter(self._leases.values())).done.wait()
+        await self.end_all()
+
+    async def end_all(self) -> None:
+        """End every lease; returns when all worlds are released."""
+        self.draining = True
+        for lease in list(self._leases.values()):
+            lease.end()
+        for lease in list(self._leases.values()):
+            await lease.done.wait()

@@ -1,0 +1,112 @@
+"""Listen, and serve a gateway until it is told to stop."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+import uvicorn
+
+from gateway.errors import ConfigError
+from gateway.serve.app import PATH, ServeApp
+from gateway.serve.config import ServeConfig
+from gateway.serve.leases import ServedLeases
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
+
+_KEEP_ALIVE_S = 75
+"""Longer than clients keep an idle connection, so that they do not send into a closing one."""
+_BACKLOG = 4096
+_STOP_S = 5.0
+"""For uvicorn to close its connections."""
+
+
+@dataclass(eq=False)
+class Serving:
+    """A gateway that is served."""
+
+    url: str
+    _leases: ServedLeases
+
+    @property
+    def leases(self) -> int:
+        """Leases at the moment, waiting ones included."""
+        return len(self._leases)
+
+    async def drain(self) -> None:
+        """Lease nothing more, and return when no lease is left, after `drain_s` at the latest."""
+        await self._leases.drained()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without handlers of its own for signals: the program decides."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Serving]:
+    """Serve an entered gateway for the length of the block; leaving it ends every lease.
+
+    Raises:
+        ConfigError: the address cannot be listened at.
+    """
+    listener = _listen(config)
+    port = listener.getsockname()[1]
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    async with anyio.create_task_group() as tasks:
+        leases = ServedLeases(gateway, config, tasks)
+        app = ServeApp(gateway, config, leases)
+        server = _Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=int(_STOP_S),
+            )
+        )
+        stopped = anyio.Event()
+
+        async def listen() -> None:
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                stopped.set()
+
+        tasks.start_soon(listen)
+        tasks.start_soon(leases.sweep)
+        try:
+            yield Serving(f"http://{host}:{port}{PATH}", leases)
+        finally:
+            with anyio.CancelScope(shield=True):  # worlds are released whatever ends the block; each wait is bounded
+                await leases.end_all()
+                server.should_exit = True
+                with anyio.move_on_after(2 * _STOP_S):
+                    await stopped.wait()
+            tasks.cancel_scope.cancel()
+
+
+def _listen(config: ServeConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        problem = f"cannot listen at {config.host} port {config.port}: {error.strerror or error}"
+        raise ConfigError(problem, key="--port", remedy="name another one; 0 takes a free one") from error
+    listener.setblocking(False)
+    return listener

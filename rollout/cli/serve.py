@@ -1,0 +1,62 @@
+"""`serve`: the gateway of an environment or a servers file behind streamable HTTP."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+
+from gateway.config.pydantic_errors import validate
+from gateway.serve.config import ServeConfig, read_tokens
+from gateway.serve.server import serving
+from rollout.cli.options import EnvironmentsDir, File, Target, load_target
+from rollout.environment.startup import opened
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def serve(
+    file: File,
+    host: Annotated[str, typer.Option(help="Address to listen at; any but this machine's own needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port to listen at; 0 takes a free one.")] = 0,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Bearer tokens, one a line; each has its own leases and limits.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A further name by which clients may address it.")
+    ] = None,
+    idle_s: Annotated[float, typer.Option(help="Seconds without a request after which a lease is freed.")] = 60,
+    drain_s: Annotated[float, typer.Option(help="Seconds that leases may go on after SIGTERM.")] = 30,
+    environments_dir: EnvironmentsDir = None,
+) -> None:
+    """Serve worlds to gateways on other machines, until SIGTERM or SIGINT.
+
+    The first line of standard output is the address.
+    """
+    tokens = read_tokens(token_file) if token_file is not None else ()
+    given = {"host": host, "port": port, "tokens": tokens, "allowed_hosts": allow_host or (), "idle_s": idle_s}
+    config = validate(ServeConfig, {**given, "drain_s": drain_s}, file="mcp-rollout serve")
+    anyio.run(_serve, load_target(file, environments_dir), config)
+
+
+async def _serve(target: Target, config: ServeConfig) -> None:
+    async with (
+        opened(target.config, name=_name(target), source=target.source, key=target.key) as gateway,
+        serving(gateway, config) as served,
+    ):
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            typer.echo(served.url)
+            async for received in signals:
+                if received == signal.SIGTERM:
+                    await served.drain()
+                break
+
+
+def _name(target: Target) -> str:
+    return target.environment.name if target.environment is not None else Path(target.source).stem

@@ -1,0 +1,178 @@
+"""Over the wire: what a policy, a wrong token and another's handle reach; and what limits and bad requests are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from served import OTHER_TOKEN, TOKEN, RawClient, at, remote, served
+
+from gateway import Gateway, GatewayConfig
+from gateway.errors import ConfigError, HarnessError, HostRefused
+from gateway.serve.config import ServeConfig, read_tokens
+from gateway.types import CallFault, Role
+
+Entries = Callable[..., dict[str, Any]]
+Config = Callable[..., GatewayConfig]
+pytestmark = pytest.mark.anyio
+TOKENS = (TOKEN, OTHER_TOKEN)
+
+
+def code(answer: dict[str, Any]) -> str:
+    return answer["error"]["data"]["mcp-rollout/failure"]["code"]
+
+
+async def test_a_wrong_token_reaches_nothing(mini: Entries, config: Config) -> None:
+    made = config(store=mini("put", "get", "reset"))
+    async with served(made, tokens=TOKENS) as running:
+        own = RawClient(running.url, TOKEN)
+        handle = await own.open("a")
+        for wrong in (
+            RawClient(running.url),
+            RawClient(running.url, TOKEN + "x"),
+            RawClient(running.url, OTHER_TOKEN[:-1]),
+        ):
+            for method in ("server/discover", "mcp-rollout/leases/catalogue", "tools/list", "tools/call"):
+                meta = {"mcp-rollout/lease": handle, "mcp-rollout/call": "1"}
+                params = {"name": "get", "arguments": {}, "_meta": meta}
+                answer = await wrong.post({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+                assert answer.status_code == 401 and "result" not in answer.json()
+            assert (await wrong.post({}, **{"authorization": f"Basic {TOKEN}"})).status_code == 401
+        with pytest.raises(HostRefused):
+            async with Gateway(made, hosts=at(running.url, "another token altogether")):
+                pass
+
+
+async def test_anothers_handle_reaches_neither_the_world_nor_a_harness_tool(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("put", "get", "reset", scope="session")), tokens=TOKENS) as running:
+        own, other = RawClient(running.url, TOKEN), RawClient(running.url, OTHER_TOKEN)
+        handle = await own.open("a")
+        await own.ask("tools/call", {"name": "put", "arguments": {"text": "plum"}}, lease=handle, call="1")
+        for name in ("get", "put", "reset"):
+            answer = await other.ask("tools/call", {"name": name, "arguments": {}}, lease=handle, call="x")
+            assert code(answer) == "world_lost"
+        for method in ("check", "cancel"):
+            assert code(await other.ask(f"mcp-rollout/leases/{method}", lease=handle, call="1")) == "world_lost"
+        assert (await other.ask("mcp-rollout/leases/renew", {"leases": [handle]}))["result"]["lost"] == [handle]
+        await other.ask("mcp-rollout/leases/close", lease=handle)
+        guessed = await own.ask("tools/call", {"name": "get", "arguments": {}}, lease=handle[:-1] + "_", call="2")
+        assert code(guessed) == "world_lost"
+        found = await own.ask("tools/call", {"name": "get", "arguments": {}}, lease=handle, call="3")
+        assert found["result"]["content"][0]["text"] == "plum"
+
+
+async def test_a_trajectorys_id_is_leased_once_at_a_time(mini: Entries, config: Config) -> None:
+    """Shared servers keep worlds apart by it: another bearer that names it would share the world."""
+    async with served(config(store=mini("get")), tokens=TOKENS) as running:
+        await RawClient(running.url, TOKEN).open("a")
+        params = {"key": "k", "trajectory": "a", "seed": 1}
+        answer = await RawClient(running.url, OTHER_TOKEN).ask("mcp-rollout/leases/open", params)
+        assert code(answer) == "server_unavailable"
+
+
+async def test_a_policy_reaches_no_harness_tool(mini: Entries, config: Config) -> None:
+    async with remote(config(store=mini("get", "reset", "score")), tokens=TOKENS) as (gateway, running):
+        async with gateway.lease(trajectory="a", task="t", seed=1) as session:
+            assert session.has(Role.RESET, "store")
+            for guess in ("reset", "score", "mcp-rollout/leases/open", "store/reset"):
+                assert (await session.call(guess, {})).fault is CallFault.UNKNOWN_TOOL
+            with pytest.raises(HarnessError):
+                await session.invoke(Role.REPLY, {}, server="store")
+        # Without a lease there is no way to them either, whoever asks.
+        client = RawClient(running.url, TOKEN)
+        assert "result" not in await client.ask("tools/call", {"name": "reset", "arguments": {"task": "t", "seed": 1}})
+
+
+async def test_the_same_key_opens_one_lease_and_executes_one_call(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("put", "resets", "reset", scope="session"))) as running:
+        client = RawClient(running.url)
+        assert await client.open("a") == await client.open("a")
+        assert running.leases == 1
+        handle = await client.open("a")
+        first = await client.ask("tools/call", {"name": "put", "arguments": {"text": "x"}}, lease=handle, call="k")
+        again = await client.ask("tools/call", {"name": "put", "arguments": {"text": "y"}}, lease=handle, call="k")
+        assert first == again
+        other = await client.post(
+            {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {"name": "reset", "_meta": {"mcp-rollout/lease": handle, "mcp-rollout/call": "k"}},
+            }
+        )
+        assert other.status_code == 400
+
+
+@pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "https://evil.example"}])
+async def test_pages_of_other_sites_are_refused(mini: Entries, config: Config, headers: dict[str, str]) -> None:
+    async with served(config(store=mini("get"))) as running:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "server/discover"}
+        assert (await RawClient(running.url).post(message, **headers)).status_code == 403
+        assert (await RawClient(running.url).post(message, origin="http://localhost:3000")).status_code == 200
+
+
+async def test_limits_refuse_and_name_themselves(mini: Entries, config: Config) -> None:
+    limits = {"leases": 1, "waiting": 1}
+    async with served(config(store=mini("get")), limits=limits, max_request_bytes=1024) as running:
+        client = RawClient(running.url)
+        handle = await client.open("a")
+        waiting = await client.ask("mcp-rollout/leases/open", {"key": "b", "trajectory": "b", "seed": 1, "wait_s": 0})
+        assert waiting["result"]["granted"] is False
+        params = {"key": "c", "trajectory": "c", "seed": 1}
+        refused = await client.post({"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/open", "params": params})
+        assert refused.status_code == 429 and "limits.waiting" in refused.text
+        assert (await client.post(b" " * 2000)).status_code == 413
+        await client.ask("mcp-rollout/leases/close", lease=handle)
+        granted = await client.ask("mcp-rollout/leases/open", {"key": "b", "trajectory": "b", "seed": 1, "wait_s": 9})
+        assert granted["result"]["granted"] is True
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"{}", b'{"jsonrpc":"2.0","id":1}', b'{"id":1,"method":"tools/call","params":[]}', b"[" * 5000],
+)
+async def test_what_is_no_request_is_answered_with_an_error(mini: Entries, config: Config, body: bytes) -> None:
+    async with served(config(store=mini("get"))) as running:
+        answer = await RawClient(running.url).post(body)
+        assert answer.status_code == 400 and "error" in answer.json()
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"key": "k"}, {"key": 1}, {"key": "k", "trajectory": "t", "seed": "1"}, {"key": "k" * 300}]
+)
+async def test_missing_parameters_are_named(mini: Entries, config: Config, params: dict[str, Any]) -> None:
+    async with served(config(store=mini("get"))) as running:
+        answer = await RawClient(running.url).ask("mcp-rollout/leases/open", params)
+        assert answer["error"]["code"] == -32602 and running.leases == 0
+
+
+async def test_health_and_metrics(mini: Entries, config: Config) -> None:
+    async with remote(config(store=mini("get", "refuse")), tokens=TOKENS) as (gateway, running):
+        async with gateway.lease(trajectory="a", task=None, seed=1) as session:
+            await session.call("get", {})
+            await session.call("refuse", {})
+            import httpx2
+
+            async with httpx2.AsyncClient() as client:
+                health = await client.get(running.url.replace("/mcp", "/health"))
+                assert health.json() == {"status": "ok"}
+                where = running.url.replace("/mcp", "/metrics")
+                assert (await client.get(where)).status_code == 401
+                text = (await client.get(where, headers={"authorization": f"Bearer {TOKEN}"})).text
+    assert "mcp_rollout_leases 1\n" in text and 'mcp_rollout_calls_total{outcome="error_result"} 1\n' in text
+    assert TOKEN not in text
+
+
+def test_other_machines_need_a_token(tmp_path: Any) -> None:
+    with pytest.raises(ValidationError, match="there is no token"):
+        ServeConfig(host="0.0.0.0")
+    with pytest.raises(ValidationError, match="shorter"):
+        ServeConfig.model_validate({"tokens": ["short"]})
+    file = tmp_path / "tokens"
+    file.write_text("# ours\n\n")
+    with pytest.raises(ConfigError, match="has no token"):
+        read_tokens(file)
+    file.write_text(f"# ours\n{TOKEN}\n")
+    assert [token.get_secret_value() for token in read_tokens(file)] == [TOKEN]

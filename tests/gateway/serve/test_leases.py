@@ -1,0 +1,174 @@
+"""Worlds of a served gateway: what a session sees of them, and when their places are free again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import TaskStatus
+from served import RawClient, at, remote, served, until_free
+
+from gateway import Gateway, GatewayConfig, GatewayError
+from gateway.errors import CallTimeout, ConfigError, HostRefused, LeaseTimeout, ToolsChanged, WorldLost
+from gateway.types import CallFault, ToolResult
+
+Entries = Callable[..., dict[str, Any]]
+Config = Callable[..., GatewayConfig]
+pytestmark = pytest.mark.anyio
+
+
+async def test_each_lease_has_a_world_of_its_own_under_each_scope(mini: Entries, config: Config) -> None:
+    for scope in ("session", "process"):
+        async with remote(config(store=mini("put", "get", "pid", scope=scope))) as (gateway, running):
+            async with (
+                gateway.lease(trajectory="one", task=None, seed=1) as one,
+                gateway.lease(trajectory="two", task=None, seed=1) as two,
+            ):
+                assert not (await one.call("put", {"text": "plum"})).is_error
+                assert (await one.call("get", {})).text == "plum"
+                assert (await two.call("get", {})).text != "plum"
+                assert (await one.call("pid", {})).text != (await two.call("pid", {})).text
+            await until_free(running)
+
+
+async def test_catalogue_faults_and_coercions_are_those_of_a_local_gateway(mini: Entries, config: Config) -> None:
+    made = config(store=mini("echo", "refuse", "reward", trusted=True))
+    async with Gateway(made) as local, remote(made) as (gateway, _):
+        assert gateway.catalogue == local.catalogue
+        assert gateway.instructions == local.instructions and gateway.identities == local.identities
+        outcomes: list[list[ToolResult]] = []
+        for each in (local, gateway):
+            async with each.lease(trajectory="t", task=None, seed=7) as session:
+                calls = [("echo", {"text": "x"}), ("echo", {"txt": 1}), ("nothing", {}), ("refuse", {}), ("reward", {})]
+                outcomes.append([await session.call(name, arguments) for name, arguments in calls])
+        for here, there in zip(*outcomes, strict=True):
+            assert (here.content, here.structured, here.is_error, here.fault, here.coerced, here.reward, here.meta) == (
+                there.content, there.structured, there.is_error, there.fault, there.coerced, there.reward, there.meta
+            )  # fmt: skip
+        assert outcomes[1][1].fault is CallFault.INVALID_ARGUMENTS
+        assert outcomes[1][4].reward is not None
+
+
+async def test_requests_carry_the_trajectory_and_the_seed(mini: Entries, config: Config) -> None:
+    async with remote(config(store=mini("meta"))) as (gateway, _):
+        async with gateway.lease(trajectory="the one", task=None, seed=41) as session:
+            said = (await session.call("meta", {})).text
+    assert "the one" in said and "41" in said
+
+
+async def test_errors_cross_as_themselves(mini: Entries, config: Config) -> None:
+    made = config(store=mini("die", "hang", "echo", scope="process", call_timeout_s=0.3))
+    async with remote(made) as (gateway, _):
+        async with gateway.lease(trajectory="a", task=None, seed=1) as session:
+            with pytest.raises(GatewayError) as caught:
+                await session.call("die", {})
+            assert caught.value.code == "delivery_unknown"
+            assert (caught.value.server, caught.value.tool) == ("store", "die")
+        async with gateway.lease(trajectory="b", task=None, seed=1) as session:
+            result = await session.call("hang", {})  # in its own process: the host says that the policy caused it
+            assert result.fault is CallFault.TIMED_OUT and "hang timed out: no answer within 0.3 s" in result.text
+    async with remote(config(store=mini("hang", call_timeout_s=0.3))) as (gateway, _):
+        async with gateway.lease(trajectory="c", task=None, seed=1) as session:
+            with pytest.raises(CallTimeout):
+                await session.call("hang", {})
+
+
+async def test_places_are_the_hosts_and_leases_wait_for_them(mini: Entries, config: Config) -> None:
+    made = config(store=mini("pid", scope="process", max_processes=1), lease_timeout_s=0.5)
+    async with remote(made) as (gateway, running):
+        async with gateway.lease(trajectory="a", task=None, seed=1):
+            with pytest.raises(LeaseTimeout):
+                async with gateway.lease(trajectory="b", task=None, seed=1):
+                    pass
+        async with gateway.lease(trajectory="c", task=None, seed=1) as session:
+            assert (await session.call("pid", {})).text
+        await until_free(running)
+
+
+async def test_a_vanished_clients_lease_is_freed(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("pid", scope="process", max_processes=1)), idle_s=0.2) as running:
+        client = RawClient(running.url)
+        gone = await client.open("gone")
+        with anyio.fail_after(20):
+            await client.open("next")  # the only process is free again
+        answer = await client.ask("tools/call", {"name": "pid", "arguments": {}}, lease=gone, call="1", server="store")
+        assert answer["error"]["data"]["mcp-rollout/failure"]["code"] == "world_lost"
+
+
+async def test_a_gateway_renews_the_leases_of_trajectories_that_think_for_long(mini: Entries, config: Config) -> None:
+    made = config(store=mini("put", "get", scope="process"))
+    async with remote(made, idle_s=0.2) as (gateway, running):
+        async with gateway.lease(trajectory="a", task=None, seed=1) as session:
+            await session.call("put", {"text": "plum"})
+            client = RawClient(running.url)
+            for number in range(3):  # each of them vanishes, after which at least an idle bound has passed
+                await client.open(f"short {number}")
+                with anyio.fail_after(20):
+                    while running.leases > 1:
+                        await anyio.lowlevel.checkpoint()
+            assert (await session.call("get", {})).text == "plum"
+
+
+async def test_a_host_that_ends_loses_its_worlds_and_says_so(mini: Entries, config: Config) -> None:
+    made = config(store=mini("echo", scope="process"))
+    ended, gone = anyio.Event(), anyio.Event()
+
+    async def host(*, task_status: TaskStatus[str]) -> None:
+        async with served(made) as running:
+            task_status.started(running.url)
+            await ended.wait()
+        gone.set()
+
+    async with anyio.create_task_group() as tasks:
+        url = await tasks.start(host)
+        async with Gateway(made, hosts=at(url, lost_after_s=0.5)) as gateway:
+            async with gateway.lease(trajectory="a", task=None, seed=1) as session:
+                assert (await session.call("echo", {"text": "x"})).text == "x"
+                ended.set()
+                await gone.wait()
+                with pytest.raises(WorldLost):
+                    await session.call("echo", {"text": "x"})
+                with pytest.raises(WorldLost):
+                    await session.wait_for_tool_changes()
+
+
+async def test_changed_tools_are_reported_to_the_client(mini: Entries, config: Config) -> None:
+    async with remote(config(store=mini("echo", "turn_coat"))) as (gateway, _):
+        async with gateway.lease(trajectory="a", task=None, seed=1) as session:
+            await session.call("turn_coat", {"text": "change"})
+            with pytest.raises(ToolsChanged):
+                await session.wait_for_tool_changes()
+
+
+async def test_a_cancelled_call_is_cancelled_on_the_host(mini: Entries, config: Config) -> None:
+    async with remote(config(store=mini("hang", scope="process", max_processes=1))) as (gateway, running):
+        async with gateway.lease(trajectory="a", task=None, seed=1) as session:
+            with anyio.move_on_after(0.2):
+                await session.call("hang", {})
+        with anyio.fail_after(20):
+            async with gateway.lease(trajectory="b", task=None, seed=1):
+                pass
+        await until_free(running)
+
+
+async def test_a_lease_has_its_directory_on_the_host(mini: Entries, config: Config) -> None:
+    entry = mini("write_file", "list_files", scope="process", cwd="${lease.dir}")
+    async with remote(config(store=entry)) as (gateway, _):
+        async with (
+            gateway.lease(trajectory="a", task=None, seed=1) as one,
+            gateway.lease(trajectory="b", task=None, seed=1) as two,
+        ):
+            await one.call("write_file", {"text": "mine"})
+            assert (await one.call("list_files", {})).text != (await two.call("list_files", {})).text
+
+
+async def test_another_program_or_another_set_of_servers_is_one_clear_error(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("echo"))) as running:
+        with pytest.raises(ConfigError, match="has no server 'shop'"):
+            async with Gateway(config(shop=mini("echo")), hosts=at(running.url)):
+                pass
+        with pytest.raises(HostRefused):
+            async with Gateway(config(store=mini("echo")), hosts=at(running.url.removesuffix("/mcp"))):
+                pass
