@@ -35,3 +35,7 @@ class AgentTimeout(AgentError):
 
 class Diverged(GatewayError):
     """A world that was to repeat a recorded one did not. The leaf of a tree is rolled out again, as a chain."""
+
+
+class WorkerDied(RolloutError):
+    """The trainer's process that played the trajectory died, and so did its replacement."""

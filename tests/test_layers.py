@@ -30,7 +30,7 @@ GATEWAY = (
 ROLLOUT = (
     {"errors", "types", "decoding", "collector", "telemetry"},
     {"environment", "formats"},
-    {"trace"},
+    {"trace", "shards"},
     {"loop", "tokens"},
     {"agents", "bench", "engines", "verl_cpu", "viewer"},
     {"training"},
@@ -39,7 +39,8 @@ ROLLOUT = (
     {"__init__"},
 )
 ADAPTERS = tuple(
-    ROOT / "rollout" / room for room in ("areal", "verl", "verl_cpu", "tokens", "decoding", "engines/in_process.py")
+    ROOT / "rollout" / room
+    for room in ("areal", "verl", "verl_cpu", "tokens", "decoding", "shards", "engines/in_process.py")
 )
 HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf", "areal"}
 

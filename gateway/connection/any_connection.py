@@ -30,6 +30,11 @@ class AnyConnection(Protocol):
         ...
 
     @property
+    def killed(self) -> str:
+        """Which signal ended the server, as half a sentence; empty where it ended by itself or was to end."""
+        ...
+
+    @property
     def done(self) -> anyio.Event:
         """Set when nothing of the connection is left."""
         ...

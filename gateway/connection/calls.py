@@ -99,6 +99,9 @@ class Calls:
             except MCP_FAILURES as error:
                 if call.broken is not None:
                     raise call.broken from error
+                if call.raw is not None and isinstance(error, MCPError):
+                    said = error.error.model_dump(exclude_none=True)
+                    call.raw.error = call.redact(said)
                 return self._failed(error, call, repeatable=tool.safe_to_resend, **where)
             finally:
                 # Also when cancelled: a late message with this token must not reach a call that has ended.
@@ -163,6 +166,8 @@ class Calls:
 
         callback = None if self.notes_delivery else on_progress
         raw = await send_call(session, self._link.channel, params, call, callback)
+        if call.raw is not None:
+            call.raw.result = call.redact(raw)
         return read_answer(raw, session.protocol_version or LATEST_HANDSHAKE_VERSION)
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:

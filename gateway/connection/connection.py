@@ -96,6 +96,11 @@ class Connection:
         return self._link.exhausted
 
     @property
+    def killed(self) -> str:
+        """Which signal ended the server, as half a sentence; empty where it ended by itself or was to end."""
+        return self._link.killed
+
+    @property
     def pid(self) -> int | None:
         """The server's process, where the gateway started it."""
         return self._link.pid

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import anyio
@@ -48,6 +48,15 @@ class Refused(Exception):
     """A server's request is answered with an error; the message is for the server."""
 
 
+@dataclass(slots=True)
+class RawAnswer:
+    """A server's answer to a call in the protocol's form, without secrets; empty where there was none."""
+
+    result: dict[str, Any] = field(default_factory=dict[str, Any])
+    error: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Of JSON-RPC: code, message and perhaps data."""
+
+
 class InFlightCall(Delivery):
     """Made by the session for one attempt at a call, used by the connection that carries it.
 
@@ -57,6 +66,7 @@ class InFlightCall(Delivery):
         events: Where requests and notifications are recorded.
         log_level: The least severe log message that is recorded.
         nested: Whether a call that is itself in flight waits for this one.
+        raw: Gets the server's own answer.
     """
 
     is_call = True
@@ -72,8 +82,10 @@ class InFlightCall(Delivery):
         events: ServerEvents | None = None,
         log_level: str = "info",
         nested: bool = False,
+        raw: RawAnswer | None = None,
     ) -> None:
         super().__init__(nested=nested)
+        self.raw = raw
         self.server, self.tool, self.trajectory = server, tool, trajectory
         self.broken: GatewayError | None = None
         """Why an answerer failed; the policy did not cause the outcome of the call."""

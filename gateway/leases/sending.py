@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from gateway.connection.in_flight import InFlightCall
-from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged
+from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
 from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Sending:
         Raises:
             GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended. Its `fault` is set where
                 the trajectory caused it, in its own process.
+            WorldLost: the server's process was killed, and the trajectory's state was in it.
         """
         self._running[tool.server] += 1
         try:
@@ -90,9 +91,15 @@ class Sending:
             self._failed.add(tool.server)  # also when cancelled: the server may still be running the call
             if isinstance(error, GatewayError) and tool.server in self._exclusive and not self.ended:
                 self._note_fault(tool.server, error)
+            caused = isinstance(error, GatewayError) and error.fault is not None
+            if not caused and isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(tool.server):
+                raise WorldLost(error.problem, server=tool.server, tool=tool.name) from error
             raise
         finally:
             self._running[tool.server] -= 1
+
+    def _is_lost(self, server: str) -> bool:
+        return not self.ended and server not in self._reopen and bool(self.connections[server].killed)
 
     async def _send(
         self,
@@ -155,3 +162,11 @@ class Sending:
         # Calls that broke together meet in `SharedConnection.take`, which reconnects once for all of them.
         self.connections[server] = again = await reopen()
         return again
+
+
+def caused_by_policy(name: str, error: GatewayError, *, timeout_s: float) -> ToolResult:
+    """What the policy reads of an error with a `fault`, which it caused in its own process; then it goes on."""
+    if error.fault == CallFault.TIMED_OUT:
+        message = f"{name} timed out: {error.problem}. It may have taken effect, and may still be running."
+        return replace(ToolResult.error(message, fault=CallFault.TIMED_OUT), elapsed_s=timeout_s)
+    return ToolResult.error(f"{name} is gone: {error.problem}. Its state is lost.", fault=CallFault.SERVER_GONE)

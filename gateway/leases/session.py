@@ -15,10 +15,10 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
-from gateway.connection.in_flight import Answerer, InFlightCall
+from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
 from gateway.errors import GatewayError, HarnessError
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
-from gateway.leases.sending import Sending
+from gateway.leases.sending import Sending, caused_by_policy
 from gateway.schemas.arguments import encodable, prepare
 from gateway.server_events import RequestKind, ServerEvents
 from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
@@ -110,8 +110,11 @@ class Session:
         self.tools = {**self.tools, **found}
         self.later_tools = {name: tool for name, tool in self.later_tools.items() if name not in found}
 
-    async def call(self, name: str, arguments: Any) -> ToolResult:
+    async def call(self, name: str, arguments: Any, *, raw: RawAnswer | None = None) -> ToolResult:
         """Call one of `tools` for the policy. A mistake of the policy is an error result for it to read.
+
+        Args:
+            raw: Gets the server's own answer, where the call reached it.
 
         Raises:
             GatewayError: the world broke; the policy did not cause it.
@@ -129,19 +132,11 @@ class Session:
         config = self._config.servers[tool.server]
         try:
             async with self._one_call:
-                result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s)
+                result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s, raw=raw)
         except GatewayError as error:
-            # What the policy caused in its own process it reads, and it goes on.
-            match error.fault:
-                case None:
-                    raise
-                case CallFault.TIMED_OUT:
-                    message = f"{name} timed out: {error.problem}. It may have taken effect, and may still be running."
-                    timed_out = ToolResult.error(message, fault=CallFault.TIMED_OUT)
-                    return replace(timed_out, elapsed_s=config.call_timeout_s)
-                case _:
-                    message = f"{name} is gone: {error.problem}. Its state is lost."
-                    return ToolResult.error(message, fault=CallFault.SERVER_GONE)
+            if error.fault is None:
+                raise
+            return caused_by_policy(name, error, timeout_s=config.call_timeout_s)
         if REWARD_META in result.meta and not config.trusted and tool.server not in self._warned:
             self._warned.add(tool.server)
             remedy = "set trusted: true to accept its rewards"
@@ -278,11 +273,12 @@ class Session:
         *,
         timeout_s: float,
         events: ServerEvents | None = None,
+        raw: RawAnswer | None = None,
     ) -> ToolResult:
-        in_flight = partial(self._in_flight, tool, events)
+        in_flight = partial(self._in_flight, tool, events, raw)
         return await self._sending.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
 
-    def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None) -> InFlightCall:
+    def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None, raw: RawAnswer | None) -> InFlightCall:
         # The tool that answers for the user cannot ask the user itself.
         withheld = RequestKind.ELICITATION if tool.role is Role.ELICIT else None
         return InFlightCall(
@@ -294,4 +290,5 @@ class Session:
             events=self._events if events is None else events,
             log_level=self._config.servers[tool.server].log_level,
             nested=withheld is not None,
+            raw=raw,
         )

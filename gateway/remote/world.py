@@ -117,7 +117,7 @@ class RemoteConnection:
 
     def __init__(self, world: RemoteWorld, server: str, name: str) -> None:
         self.server = server
-        self.exhausted = ""  # the host says so in its errors
+        self.exhausted = self.killed = ""  # the host says so in its errors
         self.world, self._name = world, name
         self._config = world.config.servers[server]
 

@@ -1,4 +1,4 @@
-"""The calls of one lease: each key is executed at most once, and its outcome kept for whoever repeats it."""
+"""The calls of one lease: each key is executed at most once, and its outcome is kept for repeated requests."""
 
 from __future__ import annotations
 

@@ -46,6 +46,10 @@ class ServeConfig(BaseModel):
     allowed_origins: tuple[str, ...] = ()
     """Values that a request's Origin header may have, besides pages of this machine; other pages are refused."""
     limits: TokenLimits = TokenLimits()
+    task: str | None = None
+    """The task that the worlds of MCP clients are reset to; None resets nothing. Gateways name their own."""
+    seed: int = 0
+    """The seed of such a reset."""
     max_request_bytes: int = Field(default=8 << 20, ge=1024)
     """Longest request."""
     idle_s: Seconds = 60

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
-from pydantic_core import to_json
 
 from gateway.connection.answerers import requests_answered
 from gateway.errors import GatewayError
 from gateway.remote.host import Offer, OfferedServer
 from gateway.remote.names import CALL_META, CANCEL, CATALOGUE, CHECK, CLOSE, LEASE_META, OPEN, RENEW, SERVER_META
-from gateway.remote.outcome import encoded_failure, encoded_result
+from gateway.remote.outcome import encoded_result
+from gateway.serve.answers import failed, succeeded
 from gateway.serve.bearers import Bearer
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import ServedLease, ServedLeases
@@ -118,14 +118,6 @@ class LeaseFace:
     async def _close(self, params: Params, bearer: Bearer) -> bytes:
         await self._leases.close(Params(params.object("_meta")).text(LEASE_META), bearer)
         return _DONE
-
-
-def succeeded(result: Json) -> bytes:
-    return b'"result":' + to_json(result)
-
-
-def failed(error: GatewayError, *, events: ServerEvents | None = None) -> bytes:
-    return b'"error":' + to_json(encoded_failure(error, events=events))
 
 
 _DONE = succeeded({"resultType": "complete"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import anyio
 import structlog
@@ -12,7 +13,6 @@ from anyio.abc import TaskGroup
 
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, WorldLost
-from gateway.leases.session import Session
 from gateway.serve.bearers import Bearer, Refused
 from gateway.serve.calls import LeasedCalls
 from gateway.serve.config import ServeConfig
@@ -21,6 +21,7 @@ from gateway.types import ToolDefinition
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
+    from gateway.leases.session import Session
 
 log = structlog.get_logger(__name__)
 
@@ -31,8 +32,10 @@ _SWEEPS = 4
 class ServedLease:
     """One lease: a task of its own holds the gateway's session until it is over."""
 
-    def __init__(self, handle: str, key: str, bearer: Bearer, trajectory: str) -> None:
+    def __init__(self, handle: str, key: str, bearer: Bearer, trajectory: str, *, is_clients: bool = False) -> None:
         self.handle, self.key, self.bearer, self.trajectory = handle, key, bearer, trajectory
+        self.is_clients = is_clients
+        """Whether it is an MCP client's world: then the policy's tools are all that it gives access to."""
         self.used_at = anyio.current_time()
         """When the last request for it began or ended."""
         self.requests = 0
@@ -76,14 +79,18 @@ class ServedLeases:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def find(self, handle: object, bearer: Bearer) -> ServedLease:
+    def find(self, handle: object, bearer: Bearer, *, is_clients: bool = False) -> ServedLease:
         """A lease of this bearer, which this request renews.
+
+        Args:
+            is_clients: Which face asks: each knows its own leases only.
 
         Raises:
             WorldLost: there is none by this handle, or it is another bearer's; the two cannot be told apart.
         """
         lease = self._leases.get(handle) if isinstance(handle, str) else None
-        if lease is None or lease.bearer is not bearer or lease.over.is_set():
+        known = lease is not None and lease.bearer is bearer and lease.is_clients is is_clients
+        if lease is None or not known or lease.over.is_set():
             raise WorldLost("no such lease here: it was freed, or this server was started again since")
         lease.used_at = anyio.current_time()
         return lease
@@ -114,19 +121,47 @@ class ServedLeases:
         return {"lease": lease.handle, "granted": session is not None, "directory": directory}
 
     def _begin(self, params: Params, key: str, bearer: Bearer) -> ServedLease:
-        if self.draining:
-            raise Refused(503, "this server is draining: it leases nothing more")
-        if bearer.waiting >= bearer.limits.waiting:
-            raise Refused(429, f"{bearer.waiting} leases wait already (limits.waiting)")
+        self._check_room(bearer)
         trajectory, seed, reset = params.text("trajectory"), params.integer("seed"), params.flag("reset")
         if trajectory in self._trajectories:  # servers keep worlds apart by it
             raise ServerUnavailable("the trajectory has a lease here already")
         tools = self._tools(params.texts("servers"))
         lease = ServedLease(secrets.token_urlsafe(24), key, bearer, trajectory)
-        self._leases[lease.handle] = self._opened[bearer, key] = lease
-        self._trajectories.add(trajectory)
-        self._tasks.start_soon(self._hold, lease, seed, tools, reset)
+        self._add(lease)
+        self._tasks.start_soon(self._hold, lease, None, seed, tools, reset)
         return lease
+
+    def begin_for_client(self, bearer: Bearer) -> ServedLease:
+        """A world for one session of an MCP client, or for one handle; it begins to wait for its place.
+
+        Raises:
+            Refused: as `open`.
+        """
+        self._check_room(bearer)
+        handle = secrets.token_urlsafe(24)
+        lease = ServedLease(handle, handle, bearer, f"client-{uuid4().hex}", is_clients=True)
+        self._add(lease)
+        self._tasks.start_soon(self._hold, lease, self._config.task, self._config.seed, self._tools(None), False)
+        return lease
+
+    async def session_of(self, lease: ServedLease) -> Session:
+        """The session of a lease, once it is granted. Raises `GatewayError`."""
+        await lease.settled.wait()
+        if lease.error is not None:
+            raise lease.error
+        if lease.session is None:
+            raise ServerUnavailable("the lease has ended")
+        return lease.session
+
+    def _check_room(self, bearer: Bearer) -> None:
+        if self.draining:
+            raise Refused(503, "this server is draining: it leases nothing more")
+        if bearer.waiting >= bearer.limits.waiting:
+            raise Refused(429, f"{bearer.waiting} leases wait already (limits.waiting)")
+
+    def _add(self, lease: ServedLease) -> None:
+        self._leases[lease.handle] = self._opened[lease.bearer, lease.key] = lease
+        self._trajectories.add(lease.trajectory)
 
     def _tools(self, servers: list[str] | None) -> list[str]:
         """Exposed names of the policy's tools of these servers; all of them for None."""
@@ -135,7 +170,7 @@ class ServedLeases:
         tools = policy_tools(self._gateway.catalogue)
         return [tool.exposed_name for tool in tools if servers is None or tool.server in servers]
 
-    async def _hold(self, lease: ServedLease, seed: int, tools: list[str], reset: bool) -> None:
+    async def _hold(self, lease: ServedLease, task: str | None, seed: int, tools: list[str], reset: bool) -> None:
         bearer = lease.bearer
         bearer.waiting += 1
         waits = True
@@ -143,7 +178,7 @@ class ServedLeases:
             with lease.scope:
                 async with bearer.leases:
                     leasing = self._gateway.lease(
-                        trajectory=lease.trajectory, task=None, seed=seed, tools=tools, resets=reset
+                        trajectory=lease.trajectory, task=task, seed=seed, tools=tools, resets=reset
                     )
                     async with leasing as session:
                         lease.session, lease.tools = session, session.all_tools
@@ -169,10 +204,10 @@ class ServedLeases:
         self._trajectories.discard(lease.trajectory)
         lease.calls.forget()
 
-    async def close(self, handle: object, bearer: Bearer) -> None:
+    async def close(self, handle: object, bearer: Bearer, *, is_clients: bool = False) -> None:
         """End a lease; returns when its world is released. One that is gone is closed already."""
         try:
-            lease = self.find(handle, bearer)
+            lease = self.find(handle, bearer, is_clients=is_clients)
         except WorldLost:
             return
         lease.end()

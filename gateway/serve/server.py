@@ -1,26 +1,27 @@
-"""Listen, and serve a gateway until it is told to stop."""
+"""Serve a gateway over HTTP for the length of an `async with` block."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
+from uvicorn.server import ServerState
 
 from gateway.errors import ConfigError
 from gateway.serve.app import PATH, ServeApp
 from gateway.serve.config import ServeConfig
+from gateway.serve.direct_http import KEEP_ALIVE_S, DirectConnection
 from gateway.serve.leases import ServedLeases
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
 
-_KEEP_ALIVE_S = 75
-"""Longer than clients keep an idle connection, so that they do not send into a closing one."""
 _BACKLOG = 4096
 _STOP_S = 5.0
 """For uvicorn to close its connections."""
@@ -67,12 +68,13 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
         server = _Server(
             uvicorn.Config(
                 app,
+                http=_connections(app, config),
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(_STOP_S),
             )
         )
@@ -95,6 +97,17 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
                 with anyio.move_on_after(2 * _STOP_S):
                     await stopped.wait()
             tasks.cancel_scope.cancel()
+
+
+def _connections(app: ServeApp, config: ServeConfig) -> type[asyncio.Protocol]:
+    """uvicorn's class of connections."""
+
+    class Connection(DirectConnection):
+        def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: Any, **_: Any) -> None:
+            super().__init__(app, limit, config, server_state, app_state)
+
+    limit = config.max_request_bytes
+    return Connection
 
 
 def _listen(config: ServeConfig) -> socket.socket:

@@ -54,6 +54,8 @@ class Link:
         """Why the line is down."""
         self.exhausted = ""
         """Which limit of its entry ended the server, as half a sentence; empty where none did."""
+        self.killed = ""
+        """Which signal ended the server, as half a sentence; empty where it ended by itself or was to end."""
         self.pid: int | None = None
         """The server's process, where the gateway started it."""
         self.trouble = ""

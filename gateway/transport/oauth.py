@@ -165,6 +165,8 @@ class Authority:
             while True:
                 if outgoing is not request:
                     response = await self._ask(outgoing, transport)
+                # The SDK's flow begins by sending the request, whose rejection is known already. When it wants to send
+                # the request again, it has a token.
                 elif not asked:
                     asked, response = True, denied
                 else:

@@ -206,17 +206,20 @@ class StdioTransport(asyncio.SubprocessProtocol):
     def _end(self) -> None:
         if self._last_words is not None:
             self._last_words.cancel()
-        self._note_exhaustion()
+        self._note_cause()
         self._link.end(self._how_it_ended())
         self._inbox.close()
         self._calls.close()
 
-    def _note_exhaustion(self) -> None:
+    def _note_cause(self) -> None:
         status = self._process.get_returncode() if self._process is not None else None
         if status is not None and not self._link.over.is_set():
             self._link.exhausted = exhausted(
                 self._config.max_memory_mb, self._config.max_cpu_s, status, bytes(self._stderr)
             )
+            # A shell, or a container's client, reports the signal of the server that it ran.
+            if not self._link.exhausted and (status < 0 or status == 128 + signal.SIGKILL):
+                self._link.killed = self._how_it_ended()
 
     def _how_it_ended(self) -> str:
         status = self._process.get_returncode() if self._process is not None else None

@@ -37,6 +37,10 @@ class ArealPolicy:
         """The version of the engine's weights."""
         return self._engine.get_version()
 
+    def begin(self) -> None:
+        """Forget the versions of an attempt before."""
+        self.versions.clear()
+
     def replaying(self, recorded: Policy) -> Policy:
         """A policy that generates what `recorded` does, and notes versions here."""
         return _Replaying(self, recorded)

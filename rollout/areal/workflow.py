@@ -117,6 +117,7 @@ class MCPWorkflow(RolloutWorkflow):
             return
 
         async def policy_for(_: Session) -> Policy:
+            policy.begin()
             return policy.replaying(runtime.recorded.policy(task, trace.origin)) if runtime.recorded else policy
 
         await roll_out(

@@ -20,6 +20,7 @@ from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.cli.cassettes import Cassettes, Record, ReplayFrom, ReplayMissing
+from rollout.cli.hosts import HostsOption, opened_hosts, with_hosts
 from rollout.cli.live import ProgressEvery, shown_live
 from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
@@ -87,6 +88,7 @@ def run(
     dtype: Annotated[
         str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved by default.")
     ] = None,
+    hosts: HostsOption = None,
     record: Record = None,
     replay: ReplayFrom = None,
     replay_missing: ReplayMissing = Missing.FAIL,
@@ -99,9 +101,8 @@ def run(
 
     Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
     """
-    loaded = load_environments(
-        environments, environments_dir, tool_format=None if engine in WITHOUT_MODEL else tool_format
-    )
+    written_as = None if engine in WITHOUT_MODEL else tool_format
+    loaded = with_hosts(load_environments(environments, environments_dir, tool_format=written_as), hosts)
     if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
     for environment in loaded:
@@ -209,11 +210,14 @@ async def _play(
         engine = await stack.enter_async_context(opened_engine(options))
         _check(engine, environments, out, recorded)
         store.check()
+        hosts = await stack.enter_async_context(opened_hosts(environments))
         gateways: dict[str, Gateway] = {}
         runs: dict[str, RunRecord] = {}
         jobs: list[Job] = []
         for environment in environments:
-            gateway = await stack.enter_async_context(opened_environment(environment, record=recorder, replay=replay))
+            gateway = await stack.enter_async_context(
+                opened_environment(environment, record=recorder, replay=replay, hosts=hosts[environment.name])
+            )
             gateways[environment.name] = gateway
             tasks = await environment_tasks(environment, gateway, split, rows)
             if isinstance(engine, ModelEngine) and tasks:

@@ -110,6 +110,7 @@ def _cells(summary: Summary) -> dict[tuple[int, str], str]:
         {
             "trajectories": f"{summary.trajectories}{resumed}",
             "failed": str(summary.failed),
+            **({"worlds lost": str(summary.worlds_lost)} if summary.worlds_lost else {}),
             "reward": _number(summary.reward_mean),
         },
         {f"  {part}": _number(value) for part, value in summary.reward_parts.items()},

@@ -31,17 +31,22 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A further name by which clients may address it.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task of the worlds that MCP clients get; gateways name theirs.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of that task.")] = 0,
     idle_s: Annotated[float, typer.Option(help="Seconds without a request after which a lease is freed.")] = 60,
     drain_s: Annotated[float, typer.Option(help="Seconds that leases may go on after SIGTERM.")] = 30,
     environments_dir: EnvironmentsDir = None,
 ) -> None:
-    """Serve worlds to gateways on other machines, until SIGTERM or SIGINT.
+    """Serve worlds to gateways on other machines and tools to MCP clients, until SIGTERM or SIGINT.
 
     The first line of standard output is the address.
     """
     tokens = read_tokens(token_file) if token_file is not None else ()
     given = {"host": host, "port": port, "tokens": tokens, "allowed_hosts": allow_host or (), "idle_s": idle_s}
-    config = validate(ServeConfig, {**given, "drain_s": drain_s}, file="mcp-rollout serve")
+    given |= {"task": task, "seed": seed, "drain_s": drain_s}
+    config = validate(ServeConfig, given, file="mcp-rollout serve")
     anyio.run(_serve, load_target(file, environments_dir), config)
 
 

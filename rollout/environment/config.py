@@ -15,6 +15,7 @@ from gateway.config.pydantic_errors import near
 from gateway.config.servers_file import no_servers, read_entries, validate_around
 from gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
 from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.results_config import ResultsConfig
 from rollout.environment.reward_config import RewardConfig, Section
 from rollout.environment.strategy_config import Strategy, StrategyConfig
@@ -101,6 +102,8 @@ class LimitsConfig(Section):
     """Sampled tokens of one turn."""
     wall_clock_s: float = Field(default=1800.0, gt=0)
     """Counted from the moment the lease is granted."""
+    attempts: int = Field(default=1, ge=1)
+    """How often a trajectory is rolled out at most, from its row, where its world is lost."""
     agent_close_timeout_s: float = Field(default=10.0, gt=0)
     """How long an agent may go on once its trajectory has ended; then it is stopped, and the trajectory withdrawn."""
     tell_budget: bool = False
@@ -158,6 +161,8 @@ class Environment(GatewayConfig):
 
     name: str
     """The file's name by default."""
+    hosts: HostsConfig | None = None
+    """Where its worlds are, if not here."""
     file: str = ""
     """The file it was read from, for messages."""
     description: str = ""

@@ -8,7 +8,7 @@ from rollout.environment.config import AgentConfig
 from rollout.environment.strategy_config import Strategy
 from rollout.evaluation.resume import RunKey, is_done
 from rollout.trace.outcome import Reward, StopReason
-from rollout.trace.record import Trace
+from rollout.trace.record import Trace, worlds_lost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +34,8 @@ class Outcome:
     """Number of tokens that a branch took over."""
     strategy: Strategy
     is_branch: bool
+    worlds_lost: int
+    """Attempts that ended because the world was lost, the last one included."""
 
     @classmethod
     def of(cls, trace: Trace) -> Outcome:
@@ -52,5 +54,6 @@ class Outcome:
             sampled_tokens=sum(turn.sampled for turn in trace.turns) - trace.strategy.shared_tokens,
             shared_tokens=trace.strategy.shared_tokens,
             strategy=trace.strategy.use,
+            worlds_lost=worlds_lost(trace),
             is_branch=trace.origin.parent is not None,
         )

@@ -45,6 +45,8 @@ class Summary:
     """Tokens that branches took over instead of sampling them."""
     stop_reasons: dict[str, int]
     failures: dict[str, int]
+    worlds_lost: int
+    """Attempts that ended because the world was lost, also where a later attempt succeeded."""
 
 
 def summarise(
@@ -76,6 +78,7 @@ def summarise(
         branches=sum(outcome.is_branch for outcome in played),
         shared_tokens=sum(outcome.shared_tokens for outcome in played),
         stop_reasons=dict(Counter(str(outcome.stop_reason) for outcome in outcomes)),
+        worlds_lost=sum(outcome.worlds_lost for outcome in outcomes),
         failures=dict(Counter(each.failure or str(each.stop_reason) for each in outcomes if not each.is_done)),
     )
 

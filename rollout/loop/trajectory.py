@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, GatewayError, WorldLost
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
@@ -30,7 +30,7 @@ from rollout.loop.spans import Spans, spans_of_this_program
 from rollout.loop.supervision import supervise
 from rollout.loop.turns import Turns
 from rollout.loop.user import User
-from rollout.trace.record import Trace
+from rollout.trace.record import Failure, Trace
 from rollout.trace.store import TraceStore
 from rollout.types import Policy, TokenBuilder
 
@@ -55,8 +55,9 @@ async def roll_out(
     """Lease a session, let the agent play the trajectory, score it. The trace is on disk when this returns or raises.
 
     A world that breaks ends in `StopReason.FAILED`, without an exception, and the trace keeps what was recorded until
-    then; so does an agent that fails. A trajectory that runs out of time keeps its complete turns and is scored like
-    any other.
+    then; so does an agent that fails. Where the world was lost, the trajectory begins again, up to `limits.attempts`
+    times in all: `trace` becomes the last attempt, and each one is on disk under its own id. A trajectory that runs out
+    of time keeps its complete turns and is scored like any other.
 
     Args:
         trace: a new trace; it is filled and returned.
@@ -77,9 +78,7 @@ async def roll_out(
     )
     try:
         await play(trace)
-        # A branch whose replay differed from its parent's record: its world is no longer the parent's. Played again as
-        # a chain, once: `strategy.diverged` is set, so `leaf_of` makes no second branch.
-        if trace.failure is not None and trace.failure.kind == Diverged.code:
+        while _begins_again(trace, environment.limits.attempts):
             trace.begin_again(uuid4().hex)
             await play(trace)
     finally:
@@ -87,6 +86,21 @@ async def roll_out(
             # In `finally`: branches wait for this trajectory, also when it failed or was cancelled.
             group.leave(trace.origin.sample, trace)
     return trace
+
+
+def _begins_again(trace: Trace, attempts: int) -> bool:
+    """Whether an attempt that failed is followed by another one.
+
+    A branch diverges where its replay differs from its parent's record: its world is no longer the parent's. It is
+    rolled out again as a chain, once: `strategy.diverged` is set, so `leaf_of` makes no second branch.
+    """
+    match trace.failure:
+        case Failure(kind=Diverged.code):
+            return True
+        case Failure(kind=WorldLost.code):
+            return trace.worlds_lost + 1 < attempts
+        case _:
+            return False
 
 
 async def _play(

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
+from gateway.errors import WorldLost
 from gateway.server_events import ServerEvents
 from gateway.types import ToolResult
 from rollout.environment.config import AgentConfig
@@ -96,6 +97,8 @@ class Trace(Segment):
     strategy: StrategyRecord = field(default_factory=StrategyRecord)
     run: str = ""
     """Name of the run record, which has what all trajectories of an environment in a run share."""
+    worlds_lost: Annotated[int, Field(exclude=True)] = field(default=0, repr=False)
+    """Attempts before this one whose world was lost. Not serialised: each has a trace of its own."""
     began_at: float = 0.0
     """Seconds since 1970."""
     lease_wait_s: float = 0.0
@@ -122,8 +125,11 @@ class Trace(Segment):
         self.task, self.messages = task, [dict(message) for message in task.prompt]
 
     def begin_again(self, trajectory: str) -> None:
-        """Become the next attempt under another id, after this one, which diverged, was stored."""
-        diverged, lost_s = self.failure.message if self.failure else "", self.elapsed_s
+        """Become the next attempt under another id, after this one, which failed, was stored."""
+        assert self.failure is not None
+        is_lost = self.failure.kind == WorldLost.code
+        diverged = self.strategy.diverged if is_lost else self.failure.message
+        lost_s = self.strategy.lost_s + self.elapsed_s
         # In place: the trajectory's policy reads images from this list.
         self.messages[:] = [dict(message) for message in self.task.prompt]
         origin = self.origin.model_copy(
@@ -137,6 +143,7 @@ class Trace(Segment):
             origin=origin,
             messages=self.messages,
             strategy=strategy,
+            worlds_lost=self.worlds_lost + is_lost,
             run=self.run,
         )
 
@@ -264,3 +271,8 @@ class Trace(Segment):
 def assistant_message(parsed: Parsed) -> Message:
     """The completion as a chat message, without thinking."""
     return {"role": "assistant", "content": parsed.content} | call_message(parsed.calls)
+
+
+def worlds_lost(trace: Trace) -> int:
+    """Attempts at a trajectory that ended because their world was lost, the last one included."""
+    return trace.worlds_lost + (trace.failure is not None and trace.failure.kind == WorldLost.code)

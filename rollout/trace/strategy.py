@@ -25,6 +25,6 @@ class StrategyRecord:
     diverged: str = ""
     """How a replayed call differed from the recorded one; the leaf was then rolled out as a chain."""
     lost_s: float = 0.0
-    """Seconds of the attempt that diverged."""
+    """Seconds of the attempts before this one."""
     note: str = ""
     """Why a leaf that was to branch is a chain."""

@@ -14,6 +14,7 @@ from rollout.collector import tune_collector
 from rollout.environment.config import Environment
 from rollout.environment.validation import LOCK_KEY, locked_tools
 from rollout.loop.limits import Limits
+from rollout.shards.hosts import hosts_of
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore
 from rollout.training.gateways import Gateways
@@ -79,7 +80,9 @@ class Environments:
             environment = self._load(name)
             # If a server of the lock did not start, the policy would be shown tools that it cannot call.
             locked = {entry.definition.server for entry in self._lock.entries if entry.environment == name}
-            gateway = await self._gateways.get(name, lambda: environment.requiring(locked))
+            gateway = await self._gateways.get(
+                name, lambda: environment.requiring(locked), hosts=lambda: hosts_of(environment)
+            )
             tools = locked_tools(name, self._lock.entries, gateway, path=self._lock.path, key=self._lock.key)
             record = await anyio.to_thread.run_sync(self._record, environment, gateway, tools)
             self._open[name] = OpenEnvironment(

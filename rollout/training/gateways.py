@@ -11,6 +11,7 @@ from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Replay
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
+from gateway.remote.hosts import Hosts
 
 T = TypeVar("T")
 
@@ -70,8 +71,14 @@ class Gateways:
         self._opening: dict[str, asyncio.Task[Gateway]] = {}
         self._owners = ContextTasks()
 
-    async def get(self, name: str, config: Callable[[], GatewayConfig]) -> Gateway:
+    async def get(
+        self, name: str, config: Callable[[], GatewayConfig], *, hosts: Callable[[], Hosts | None] = lambda: None
+    ) -> Gateway:
         """Return the open gateway `name`, and open it first if there is none; concurrent callers share one start.
+
+        Args:
+            config: Its servers.
+            hosts: Where they are; None for here.
 
         Raises:
             ConfigError: from `config`.
@@ -80,7 +87,7 @@ class Gateways:
         opening = self._opening.get(name)
         # A start that failed is not kept: the next trajectory tries again.
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
-            opening = self._opening[name] = asyncio.create_task(self._open(name, config), name=f"open {name}")
+            opening = self._opening[name] = asyncio.create_task(self._open(name, config, hosts), name=f"open {name}")
         # Shielded: cancelling one waiting trajectory must not cancel the start for the others.
         return await asyncio.shield(opening)
 
@@ -92,6 +99,6 @@ class Gateways:
             self.record.close()
             self.record = None
 
-    async def _open(self, name: str, config: Callable[[], GatewayConfig]) -> Gateway:
-        gateway = Gateway(config(), name=name, record=self.record, replay=self.replay)
+    async def _open(self, name: str, config: Callable[[], GatewayConfig], hosts: Callable[[], Hosts | None]) -> Gateway:
+        gateway = Gateway(config(), name=name, record=self.record, replay=self.replay, hosts=hosts())
         return await self._owners.enter(gateway, name=f"gateway {name}", exit_=asyncio.Event())

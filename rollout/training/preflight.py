@@ -16,6 +16,7 @@ from rollout.environment.startup import opened_environment
 from rollout.environment.validation import selected
 from rollout.loop.agent import build_agent
 from rollout.loop.reward import check_reward
+from rollout.shards.hosts import hosts_of
 from rollout.training.environments import Lock
 from rollout.training.settings import TrainingSettings
 from rollout.training.world_check import check_world
@@ -89,7 +90,9 @@ async def _check_environment(
     environment: Environment, rows: Sequence[Row], replay: Replay | None, lock: Lock
 ) -> list[dict[str, Any]]:
     """Validate a running environment with its rows, and play the first; returns the schemas that prompts show."""
-    async with opened_environment(environment, replay=replay) as gateway:
+    # Ray has not started yet, so worlds that shards will hold are tried here.
+    hosts = None if environment.hosts is None or environment.hosts.ray else hosts_of(environment)
+    async with opened_environment(environment, replay=replay, hosts=hosts) as gateway:
         problems, schemas = await environment_problems(
             environment, gateway, rows, lock.entries, lock_path=lock.path, lock_key=lock.key
         )

@@ -14,6 +14,7 @@ from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment, ThinkingConfig, environment_names, load_environment
 from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.reward_config import RewardConfig, Section
 from rollout.environment.strategy_config import StrategyConfig
 
@@ -94,12 +95,16 @@ class TrainingSettings(BaseModel):
     """Whether workers send spans of trajectories, turns and calls, as OTEL_EXPORTER_OTLP_ENDPOINT says."""
     min_group_size: int = Field(default=2, ge=1)
     """A group with fewer trajectories left is withdrawn whole; at most the size of a group, so 1 where that is 1."""
+    hosts: HostsConfig | None = None
+    """Replaces the environment's `hosts`: where worlds are, if not beside the workers; see docs/scale.md."""
     max_sessions: int | None = Field(default=None, ge=1)
     """Concurrent sessions on one node, divided among its worker processes."""
     lease_timeout_s: float | None = Field(default=None, gt=0)
     """Replaces the environment's `lease_timeout_s`."""
     wall_clock_s: float | None = Field(default=None, gt=0)
     """Replaces the environment's `limits.wall_clock_s`."""
+    attempts: int | None = Field(default=None, ge=1)
+    """Replaces the environment's `limits.attempts`: how often a trajectory begins at most where its world is lost."""
     tokens_per_turn: int | None = Field(default=None, ge=1)
     """Replaces the environment's `limits.tokens_per_turn`."""
     tell_budget: bool | None = None
@@ -123,7 +128,9 @@ class TrainingSettings(BaseModel):
 
     def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""
-        limits = self.model_dump(include={"wall_clock_s", "tokens_per_turn", "tell_budget"}, exclude_none=True)
+        limits = self.model_dump(
+            include={"wall_clock_s", "attempts", "tokens_per_turn", "tell_budget"}, exclude_none=True
+        )
         reward = environment.reward
         if self.reward_weights is not None:
             given = {**reward.model_dump(), "weights": self.reward_weights}
@@ -136,9 +143,11 @@ class TrainingSettings(BaseModel):
             "reward": reward,
         }
         bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
+        hosts = self.hosts or environment.hosts
         return share(
-            environment.model_copy(update=sections | bounds),
-            workers_per_node,
+            environment.model_copy(update=sections | bounds | {"hosts": hosts}),
+            # Elsewhere each host bounds its own sessions and processes, for all workers together.
+            1 if hosts else workers_per_node,
             file=environment.file or None,
             workers_key=self.workers_key,
         )

@@ -12,7 +12,7 @@ from gateway.errors import LockMismatch
 from rollout.environment.strategy_config import Strategy
 from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
 from rollout.trace.events import MarkKind
-from rollout.trace.record import Trace
+from rollout.trace.record import Trace, worlds_lost
 from rollout.trace.strategy import StrategyRecord
 
 _STRATEGIES = tuple(f"mcp/strategy/{strategy}" for strategy in Strategy)
@@ -47,6 +47,8 @@ class TrajectoryStatistics:
     strategy: StrategyRecord
     has_branched: bool
     """Whether it shares its beginning with a sibling."""
+    worlds_lost: int
+    """Attempts that ended because the world was lost, the last one included."""
     path_s: float
     """Seconds from when the trajectory could begin to its end, with its waiting for a branching point and a lease."""
 
@@ -82,6 +84,7 @@ class TrajectoryStatistics:
             calls=calls_seen(trace),
             strategy=trace.strategy,
             has_branched=trace.origin.parent is not None,
+            worlds_lost=worlds_lost(trace),
             path_s=trace.strategy.lost_s + trace.elapsed_s,
         )
 
@@ -91,6 +94,8 @@ class BatchStatistics:
     """The statistics of a batch's trajectories."""
 
     trajectories: Sequence[TrajectoryStatistics]
+    workers_replaced: int = 0
+    """Worker processes that died, and were replaced, since the batch before."""
 
     @property
     def failures(self) -> Counter[str]:
@@ -153,6 +158,8 @@ class BatchStatistics:
             **self._of_trees,
             "mcp/tool_error_rate": sum(one.tool_errors for one in self.trajectories) / max(calls, 1),
             "mcp/drifted_calls": float(len(self.drifts)),
+            "mcp/worlds_lost": float(sum(one.worlds_lost for one in self.trajectories)),
+            "mcp/workers_replaced": float(self.workers_replaced),
         }
 
 

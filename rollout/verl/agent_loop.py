@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
 from hashlib import sha256
-from numbers import Integral
 from typing import Any
 from uuid import uuid4
 
 import ray
 import structlog
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
 from gateway.types import canonical_json
-from rollout.environment.task import UNREADABLE, Origin, Task
+from rollout.environment.task import UNREADABLE, Task
 from rollout.environment.validation import selected_tools
 from rollout.errors import RolloutError
 from rollout.loop.group import Group
@@ -26,26 +26,22 @@ from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Trace
 from rollout.training.statistics import TrajectoryStatistics
 from rollout.types import Policy
+from rollout.verl.agent_workers import AgentWorkers
 from rollout.verl.batch_statistics import statistics_collector
+from rollout.verl.held_prompts import ATTEMPT, HoldsPrompts
+from rollout.verl.lost_prompts import LostPrompts
+from rollout.verl.origin import Batch, origin_of
 from rollout.verl.output import to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
 from rollout.verl.runtime import WORKER, Runtime
+from rollout.verl.settings import Settings
+from rollout.verl.shard_checks import held_director
 from rollout.verl.tool import MCPTool
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """The batch that a trajectory belongs to; the step is -1 if unknown."""
-
-    step: int = -1
-    validate: bool = False
-    group: Group | None = None
-    """The siblings of the row; None where this worker does not play them together."""
-
-
-_BATCH: ContextVar[_Batch] = ContextVar("mcp_rollout_batch", default=_Batch())  # noqa: B039 - frozen
+_BATCH: ContextVar[Batch] = ContextVar("mcp_rollout_batch", default=Batch())  # noqa: B039 - frozen
 
 
 class MCPAgentLoop(AgentLoopBase):
@@ -71,7 +67,7 @@ class MCPAgentLoop(AgentLoopBase):
             One sample, or under v1 one for each segment of the context (`drop_previous`, `single_turn`). For a
             withdrawn trajectory, what keeps it out of training: an empty list (v1) or a masked token (v0).
         """
-        trace = Trace.begin(uuid4().hex, UNREADABLE, _origin(row))
+        trace = Trace.begin(uuid4().hex, UNREADABLE, origin_of(row, _BATCH.get()))
         parts: tuple[str, ...] = ()
         outputs: list[AgentLoopOutput] = []
         try:
@@ -116,20 +112,21 @@ class MCPAgentLoop(AgentLoopBase):
         # v0 does not say which sibling this is: all siblings would have one request id, and sample the same tokens.
         is_identified = "session_id" in row
         is_deterministic = is_identified and bool(self.config.actor_rollout_ref.rollout.full_determinism)
-        policy = VerlPolicy(
-            self.server_manager,
-            reproducible_id(trace) if is_deterministic else trace.id,
-            trace.origin,
-            sampling_params,
-            stop_token_ids=tokens.stop_token_ids,
-            seed_key=runtime.settings.sampling_seed_key if is_identified else None,
-            images=lambda: images.first(trace.images),
-            end_ids=self._end_ids,
-            engine_has_id=is_deterministic,
-        )
 
         async def policy_for(_: Session) -> Policy:
-            return runtime.recorded.policy(trace.task, trace.origin) if runtime.recorded else policy
+            if runtime.recorded:
+                return runtime.recorded.policy(trace.task, trace.origin)
+            return VerlPolicy(
+                self.server_manager,
+                reproducible_id(trace) if is_deterministic else trace.id,
+                trace.origin,
+                sampling_params,
+                stop_token_ids=tokens.stop_token_ids,
+                seed_key=runtime.settings.sampling_seed_key if is_identified else None,
+                images=lambda: images.first(trace.images),
+                end_ids=self._end_ids,
+                engine_has_id=is_deterministic,
+            )
 
         # v0 takes one sample of a trajectory, and validation measures the policy as it will be used.
         is_chain = trace.origin.validate_ or not self.config.trainer.use_v1
@@ -146,20 +143,6 @@ class MCPAgentLoop(AgentLoopBase):
         )
 
 
-def _origin(row: dict[str, Any]) -> Origin:
-    """The trajectory's origin. An index that is no integer counts as 0 here; `Task.from_row` refuses it."""
-    batch, index = _BATCH.get(), row.get("index")
-    return Origin(
-        row=int(index) if isinstance(index, Integral) else 0,
-        sample=int(row.get("session_id", 0)),
-        step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
-        validate=batch.validate,
-        split="validation" if batch.validate else "train",
-        uid=str(row.get("uid", "")),
-        engine="verl",
-    )
-
-
 def reproducible_id(trace: Trace) -> str:
     """A request id that is equal in every run of the same trajectory, and differs from those of its siblings.
 
@@ -167,6 +150,8 @@ def reproducible_id(trace: Trace) -> str:
     """
     task, origin = trace.task, trace.origin
     identity = [task.environment, task.task, task.seed, origin.row, origin.sample, origin.step, origin.validate_]
+    if origin.attempt:  # the engine may still know the request of the attempt before
+        identity.append(origin.attempt)
     return f"mcp-{sha256(canonical_json(identity).encode()).hexdigest()[:32]}"
 
 
@@ -174,8 +159,8 @@ def reproducible_id(trace: Trace) -> str:
 _Worker: Any = getattr(AgentLoopWorkerTQ, "__ray_metadata__").modified_class  # noqa: B009 - no static type has it
 
 
-class MCPAgentLoopWorker(_Worker):
-    """verl's worker, which gives the agent loop what `run` does not receive: step, validate flag and siblings.
+class MCPAgentLoopWorker(HoldsPrompts, _Worker):
+    """verl's worker, which gives the agent loop what `run` does not receive: step, validate flag, attempt and siblings.
 
     verl plays all siblings of a row as tasks of one worker, so they can grow a tree in its process.
     """
@@ -188,7 +173,8 @@ class MCPAgentLoopWorker(_Worker):
         # As verl does: a row may have its own number.
         leaves = prompt.get("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n)
         # The tasks that verl starts below inherit the context.
-        _BATCH.set(_Batch(step=int(trajectory["step"]), validate=validate, group=Group(leaves, str(prompt["uid"]))))
+        group = Group(leaves, str(prompt["uid"]))
+        _BATCH.set(Batch(step=int(trajectory["step"]), validate=validate, attempt=ATTEMPT.get(), group=group))
         await super()._run_prompt(prompt, sampling_params, trajectory, **options)
 
     async def _run_agent_loop(self, sampling_params: dict[str, Any], trajectory: dict[str, Any], **row: Any) -> None:
@@ -202,10 +188,40 @@ class MCPAgentLoopWorker(_Worker):
 
 
 class MCPAgentLoopManager(AgentLoopManagerTQ):
-    """verl's manager with our worker class and the job's statistics collector (`agent_loop_manager_class`)."""
+    """verl's manager with our worker class and the job's statistics collector (`agent_loop_manager_class`).
+
+    A worker whose process dies is replaced, and its prompts are issued once more.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # After the base class, which overwrites the attribute with its own worker class.
         self.agent_loop_workers_class = ray.remote(MCPAgentLoopWorker)
         self.statistics_collector = statistics_collector()  # the handle keeps the actor alive as long as the job
+        self.shards = held_director(self.config)
+
+    async def _init_agent_loop_workers(self) -> None:
+        await super()._init_agent_loop_workers()
+        collector = self.statistics_collector
+        self.workers = AgentWorkers(
+            self.agent_loop_workers,
+            replacement=self._replacement,
+            start_timeout_s=Settings.of(self.config).worker_start_timeout_s,
+            begin_again=lambda uids: ray.get(collector.forget.remote(uids)),
+            give_up=LostPrompts(self.config).give_up,
+            replaced=lambda: ray.get(collector.worker_replaced.remote()),
+        )
+
+    def _replacement(self, number: int) -> Any:
+        """A worker as verl makes them, on a node that is alive."""
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+        options = self.agent_loop_workers_class.options(
+            name=f"agent_loop_worker_{number}_{uuid4().hex[:8]}",
+            scheduling_strategy=NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True),
+        )
+        made = options.remote(self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles)
+        self.agent_loop_workers[number] = made
+        return made
+
+    def generate_sequences(self, prompts: TensorDict) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.workers.issue(prompts)

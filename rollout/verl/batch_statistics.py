@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -16,15 +17,29 @@ class StatisticsCollector:
 
     def __init__(self) -> None:
         self._finished: list[TrajectoryStatistics] = []
+        self._workers_replaced = 0
 
     def add(self, trajectory: TrajectoryStatistics) -> None:
         self._finished.append(trajectory)
 
+    def forget(self, groups: Sequence[str]) -> None:
+        """Drop what the trajectories of these groups reported: the groups are played again as a whole."""
+        self._finished = [one for one in self._finished if one.group not in groups]
+
+    def worker_replaced(self) -> None:
+        self._workers_replaced += 1
+
     def drain(self, validate: bool) -> BatchStatistics:
-        """Remove and return the training (or validation) trajectories that finished since the last call."""
+        """Remove and return the training (or validation) trajectories that finished since the last call.
+
+        A batch of training has the number of workers that were replaced since the one before.
+        """
         drained = [one for one in self._finished if one.validate is validate]
         self._finished = [one for one in self._finished if one.validate is not validate]
-        return BatchStatistics(drained)
+        replaced = 0
+        if not validate:
+            replaced, self._workers_replaced = self._workers_replaced, 0
+        return BatchStatistics(drained, workers_replaced=replaced)
 
 
 def statistics_collector() -> Any:

@@ -36,6 +36,7 @@ from rollout.training.preflight import Shown, check_environments, check_turns, l
 from rollout.training.settings import reward_parts, share
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens, workers_per_node
+from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
 from rollout.verl.trainer_checks import check_groups, check_trainer, warn_of_several_updates
@@ -113,7 +114,9 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
             environment = _environment(row, settings, config)
             with faults.collected():
                 check_thinking(environment, config)
-            check_strategy(environment, config)
+            with faults.collected():
+                check_strategy(environment, config)
+            check_shards(environment, config)
             warn_of_several_updates(environment, config)
     raise_all(faults)
     assert lock is not None

@@ -44,6 +44,8 @@ class Settings(TrainingSettings):
 
     record_trained: bool = False
     """Whether the trainer writes what it computed on each token beside the traces; needs our trainer, `mcp_sync`."""
+    worker_start_timeout_s: float = Field(default=600.0, gt=0)
+    """How long the replacement of a dead agent worker may take to start; after that the others play its prompts."""
     sampling_seed_key: str | None = None
     """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
     advantages: AdvantagesConfig = AdvantagesConfig()

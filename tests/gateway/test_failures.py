@@ -16,7 +16,7 @@ import pytest
 from breaking import BreakingSse, breaking
 
 from gateway import Gateway, GatewayConfig, GatewayError, Session
-from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ServerUnavailable
+from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ServerUnavailable, WorldLost
 
 pytestmark = pytest.mark.anyio
 BREAKING = Path(__file__).with_name("breaking_server.py")
@@ -61,9 +61,9 @@ async def test_a_killed_server_fails_all_its_calls_at_once_and_nobody_elses(mini
             os.kill(pid, signal.SIGKILL)
         assert (await other.call("echo", {"text": "still here"})).text == "still here"
         late = await failure_of(one, "echo", {"text": "x"})
-    assert [type(error) for error in errors] == [DeliveryUnknown, DeliveryUnknown]
-    assert "killed by SIGKILL" in str(errors[0])
-    assert type(late) is ServerUnavailable and "state with it" in str(late)
+    assert [type(error) for error in errors] == [WorldLost, WorldLost]
+    assert "sent, but never answered" in str(errors[0]) and "killed by SIGKILL" in str(errors[0])
+    assert type(late) is WorldLost and "state with it" in str(late)
 
 
 async def test_the_last_answer_of_a_dying_server_arrives(mini: Entry, config: Config) -> None:

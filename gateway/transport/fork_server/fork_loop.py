@@ -73,6 +73,7 @@ class ForkLoop:
         streams = array.array("i")
         streams.frombytes(ancillary[0][2])
         request = json.loads(message)
+        # A fork has only the thread that called `fork`: a lock that another thread holds would stay locked in it.
         if count_threads() != 1:
             self._send({"id": request["id"], "refused": "its fork server has threads"})
         else:
@@ -90,6 +91,7 @@ class ForkLoop:
     def _report_ended(self) -> None:
         while True:
             try:
+                # In a loop: one SIGCHLD may announce the end of several forks.
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
@@ -110,6 +112,7 @@ class ForkLoop:
         os.close(self._woken)
         os.close(self._wakes)
         self._control.close()
+        # Also makes a process group, which the gateway signals as a whole when it ends the server.
         os.setsid()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
@@ -126,6 +129,7 @@ class ForkLoop:
         self._mark.set(request["env"])
         if request["cwd"] is not None:
             os.chdir(request["cwd"])
+        # Without this all forks would draw the same numbers.
         random.seed()
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()

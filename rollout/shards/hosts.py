@@ -1,0 +1,51 @@
+"""The hosts of an environment, from its `hosts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import SecretStr
+
+from gateway.config.hosts import HostConfig
+from gateway.errors import ServerUnavailable
+from gateway.remote.hosts import HostList, Hosts
+from rollout.environment.config import Environment
+from rollout.environment.hosts_config import ShardsConfig
+
+
+class RayHosts:
+    """Asks the job's director for a shard, lease by lease. The job is the one that this process is connected to."""
+
+    def __init__(self, environment: Environment, config: ShardsConfig) -> None:
+        self._environment, self._config = environment, config
+        self._director: Any = None
+
+    async def take(self) -> HostConfig:
+        """The least loaded shard.
+
+        Raises:
+            ServerUnavailable: no shard could be started.
+        """
+        from rollout.shards.director import shard_director  # here, since ray takes seconds to import
+
+        if self._director is None:
+            director = shard_director()
+            await director.open.remote(self._environment, self._config)
+            self._director = director
+        place = await self._director.take.remote(self._environment.name)
+        if place.problem:
+            raise ServerUnavailable(place.problem)
+        return HostConfig(url=place.url, token=SecretStr(place.token), lost_after_s=self._config.lost_after_s)
+
+    def give_back(self, host: HostConfig, *, lost: bool) -> None:
+        """The director counts by looking at the shards, so only a lost one matters to it."""
+        if lost:
+            self._director.lost.remote(self._environment.name, host.url)
+
+
+def hosts_of(environment: Environment) -> Hosts | None:
+    """What an environment's `hosts` names; None where its worlds are here."""
+    hosts = environment.hosts
+    if hosts is None:
+        return None
+    return HostList(hosts.addresses) if hosts.ray is None else RayHosts(environment, hosts.ray)

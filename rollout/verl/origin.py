@@ -1,0 +1,37 @@
+"""The origin of a trajectory, from its row and the batch that verl plays it in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from rollout.environment.task import Origin
+from rollout.loop.group import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The batch that a trajectory belongs to; the step is -1 if unknown."""
+
+    step: int = -1
+    validate: bool = False
+    attempt: int = 0
+    """How often the row's prompt was issued before: once for each worker process that died with it."""
+    group: Group | None = None
+    """The siblings of the row; None where this worker does not play them together."""
+
+
+def origin_of(row: dict[str, Any], batch: Batch) -> Origin:
+    """The trajectory's origin. An index that is no integer counts as 0 here; `Task.from_row` refuses it."""
+    index = row.get("index")
+    return Origin(
+        row=int(index) if isinstance(index, Integral) else 0,
+        sample=int(row.get("session_id", 0)),
+        step=batch.step if batch.step >= 0 else int(row.get("global_steps", -1)),
+        validate=batch.validate,
+        attempt=batch.attempt,
+        split="validation" if batch.validate else "train",
+        uid=str(row.get("uid", "")),
+        engine="verl",
+    )

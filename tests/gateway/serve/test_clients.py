@@ -1,0 +1,93 @@
+"""A served gateway as an ordinary MCP client sees it: the policy's tools, and a world of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError
+from served import OTHER_TOKEN, TOKEN, RawClient, served, until_free
+
+from gateway import GatewayConfig
+
+Entries = Callable[..., dict[str, Any]]
+Config = Callable[..., GatewayConfig]
+pytestmark = pytest.mark.anyio
+MODERN = "2026-07-28"
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def text(result: Any) -> str:
+    return result.content[0].text
+
+
+async def test_each_session_of_the_handshake_era_has_a_world_of_its_own(mini: Entries, config: Config) -> None:
+    made = config(store=mini("put", "get", "pid", "reset", "score", scope="process"))
+    async with served(made) as running:
+        async with Client(running.url, mode="legacy") as one, Client(running.url, mode="legacy") as two:
+            assert [tool.name for tool in (await one.list_tools()).tools] == ["put", "get", "pid"]
+            assert running.leases == 2
+            await one.call_tool("put", {"text": "plum"})
+            assert text(await one.call_tool("get", {})) == "plum" != text(await two.call_tool("get", {}))
+            for guess in ("reset", "score", "store__reset"):
+                with pytest.raises(MCPError, match="Unknown tool"):
+                    await one.call_tool(guess, {"task": "t", "seed": 1})
+        await until_free(running)
+
+
+async def test_without_sessions_a_handle_is_the_world(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("put", "get", scope="process"))) as running:
+        async with Client(running.url, mode=MODERN) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["put", "get"]
+            first = await client.call_tool("put", {"text": "plum"})
+            world = {"mcp-rollout/world": (first.meta or {})["mcp-rollout/world"]}
+            assert text(await client.call_tool("get", {}, meta=world)) == "plum"
+            assert text(await client.call_tool("get", {})) != "plum"
+
+
+async def test_the_worlds_task_names_schemas_and_fixed_arguments_are_as_configured(
+    mini: Entries, config: Config
+) -> None:
+    tools = {"change": {"echo": {"name": "say", "description": "Say it.", "fixed": {"text": "fixed"}}}}
+    async with served(config(store=mini("echo", "get", "reset", tools=tools)), task="lesson", seed=3) as running:
+        async with Client(running.url, mode="legacy") as client:
+            listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert listed.keys() == {"say", "get"} and listed["say"].description == "Say it."
+            assert "text" not in listed["say"].input_schema.get("properties", {})
+            assert text(await client.call_tool("say", {})) == "fixed"
+            assert text(await client.call_tool("get", {})) == "lesson/3"
+
+
+async def test_a_clients_session_opens_neither_the_lease_face_nor_anothers_world(mini: Entries, config: Config) -> None:
+    made = config(store=mini("get", "reset", scope="process"))
+    async with served(made, tokens=(TOKEN, OTHER_TOKEN)) as running:
+        own, other = RawClient(running.url, TOKEN), RawClient(running.url, OTHER_TOKEN)
+        begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        answer = await own.post({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin})
+        session = answer.headers["mcp-session-id"]
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "get", "arguments": {}}}
+        assert (await own.post(call, **{"mcp-session-id": session})).status_code == 200
+        assert (await other.post(call, **{"mcp-session-id": session})).status_code == 404
+        as_lease = await own.ask("tools/call", {"name": "reset", "arguments": {}}, lease=session, call="1")
+        assert as_lease["error"]["data"]["mcp-rollout/failure"]["code"] == "world_lost"
+        lease = await own.open("a")
+        assert (await own.post(call, **{"mcp-session-id": lease})).status_code == 404
+        params = {**call["params"], "_meta": {**ENVELOPE, "mcp-rollout/world": lease}}
+        assert (await own.post({**call, "params": params})).status_code == 404
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_answers_of_the_server_pass_as_they_are(mini: Entries, config: Config, mode: str) -> None:
+    async with served(config(store=mini("echo", "refuse", "die", scope="process"))) as running:
+        async with Client(running.url, mode=mode) as client:
+            assert text(await client.call_tool("echo", {"text": "é \N{SNOWMAN}"})) == "é \N{SNOWMAN}"
+            assert (await client.call_tool("echo", {})).is_error
+            assert (await client.call_tool("refuse", {})).is_error
+            with pytest.raises(MCPError) as caught:
+                await client.call_tool("die", {})
+            assert caught.value.error.data["mcp-rollout/failure"]["code"] == "delivery_unknown"
