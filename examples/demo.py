@@ -72,7 +72,7 @@ def show(result: Result, home: Path) -> None:
     before, after = result.held_out
     table = Table("mean reward", "before", "after", "change")
     training = (f"training, {COMPARED_STEPS} steps", result.first, result.last)
-    for what, earlier, later in (training, ("held out", before, after)):
+    for what, earlier, later in (training, ("held-out", before, after)):
         table.add_row(what, f"{earlier:.3f}", f"{later:.3f}", f"{later - earlier:+.3f}")
     console.print(table)
     console.print(state_table(summarise(result.before), summarise(result.after)))
@@ -88,7 +88,7 @@ def show(result: Result, home: Path) -> None:
 
 def state_table(before: Outcomes, after: Outcomes) -> Table:
     """Held-out tasks with the full reward by order state, with 95% intervals, and how trajectories ended."""
-    table = Table("held out", "before", "after", "95% interval")
+    table = Table("held-out", "before", "after", "95% interval")
     for name, old, new in (
         *((state, before.by_state[state], after.by_state[state]) for state in after.by_state),
         ("all", before.total, after.total),

@@ -12,7 +12,6 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
-from gateway.cassette.reading import Identity
 from gateway.cassette.recording import RecordedLeases, Recorder
 from gateway.cassette.replaying import Missing, Replay, ReplayedLeases
 from gateway.cassette.starting import cassette_leases, replay_only
@@ -25,6 +24,7 @@ from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
 from gateway.connection.identity import ServerIdentity
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
+from gateway.leases.asked import Identity, LeaseRequest
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
 from gateway.leases.remote_pool import RemotePool
@@ -218,7 +218,8 @@ class Gateway:
         if server not in self.catalogue:
             raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
         tool = made_tool(server, name)
-        async with self._lease(uuid4().hex, None, 0, {tool.exposed_name: tool}, (), {}) as session:
+        asked = LeaseRequest(trajectory=uuid4().hex, task=None, seed=0, tools={tool.exposed_name: tool})
+        async with self._lease(asked) as session:
             return await session.call(tool.exposed_name, arguments)
 
     def lease(
@@ -250,23 +251,21 @@ class Gateway:
             GatewayError: a server could not be reached, or refused the reset.
         """
         chosen = self._select(tools) | self._select(later_tools)
-        return self._lease(trajectory, task, seed, chosen, later_tools, identity, resets=resets)
+        asked = LeaseRequest(
+            trajectory=trajectory,
+            task=task,
+            seed=seed,
+            tools=chosen,
+            later_tools=later_tools,
+            identity=identity,
+            resets=resets,
+        )
+        return self._lease(asked)
 
-    def _lease(
-        self,
-        trajectory: str,
-        task: str | None,
-        seed: int,
-        tools: Mapping[str, ToolDefinition],
-        later_tools: Collection[str],
-        identity: Identity,
-        *,
-        resets: bool = False,
-    ) -> AbstractAsyncContextManager[Session]:
-        if self._cassette is not None:
-            return self._cassette.lease(trajectory, task, seed, tools, later_tools, identity)
-        assert self._leases is not None, "the gateway was not entered"
-        return self._leases.lease(trajectory, task, seed, tools, later_tools, resets=resets)
+    def _lease(self, asked: LeaseRequest) -> AbstractAsyncContextManager[Session]:
+        leases = self._leases if self._cassette is None else self._cassette
+        assert leases is not None, "the gateway was not entered"
+        return leases.lease(asked)
 
     def _select(self, names: Collection[str] | None) -> dict[str, ToolDefinition]:
         if names is None:

@@ -51,7 +51,7 @@ class Notification:
     total: float | None = None
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ServerEvents:
     """Requests and notifications of servers within calls, up to a bound; beyond it they are only counted."""
 

@@ -7,24 +7,26 @@ from collections.abc import Callable
 from gateway.errors import ConfigError
 
 
-def export_spans(*, key: str) -> Callable[[], None]:
+def export_spans(*, key: str) -> Callable[[], object]:
     """Set this program's tracer provider: spans go to a collector over OTLP/HTTP, as OTEL_* variables say.
 
-    A provider that the program has set already stays, and gets no exporter.
+    A provider that the program has set already stays, and gets no exporter. It lasts until the program ends: several
+    event loops of a process may make spans, and one of them may end before the others.
 
     Args:
         key: the option or configuration key that asks for it, for errors.
 
     Returns:
-        Sends what is left and stops; at most the exporter's own timeout of seconds.
+        Sends what there is so far, within the exporter's own timeout.
 
     Raises:
         ConfigError: the extra is not installed.
     """
     from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider, set_tracer_provider
 
-    if not isinstance(get_tracer_provider(), ProxyTracerProvider):
-        return lambda: None
+    present = get_tracer_provider()
+    if not isinstance(present, ProxyTracerProvider):
+        return getattr(present, "force_flush", lambda: None)
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -37,4 +39,4 @@ def export_spans(*, key: str) -> Callable[[], None]:
     provider = TracerProvider(resource=Resource({"service.name": "mcp-rollout"}).merge(Resource.create()))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     set_tracer_provider(provider)
-    return provider.shutdown
+    return provider.force_flush

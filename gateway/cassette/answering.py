@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -14,6 +16,7 @@ from gateway.cassette.lines import is_query
 from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
+from gateway.leases.asked import OutgoingCall
 from gateway.leases.sending import Sending
 from gateway.server_events import ServerEvents
 from gateway.shortened import cut_text
@@ -57,7 +60,7 @@ class ReplayedSending(Sending):
             # The answer to a server's question is part of the call in which it asked.
             if not each.is_query and each.role is not Role.ELICIT:
                 self._left.setdefault(each.server, deque()).append(each)
-        self._answered: list[tuple[ToolDefinition, Mapping[str, Any], float, Callable[[], InFlightCall]]] = []
+        self._answered: list[OutgoingCall] = []
         """Calls that the tape has answered so far."""
 
     def check_tools(self) -> None:
@@ -76,33 +79,27 @@ class ReplayedSending(Sending):
             problem = f"the recording goes on with {_shown(call.tool, call.arguments)}, and the trajectory ended"
             raise ReplayMismatch(f"{first.where}: {problem}", server=first.server)
 
-    async def send(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        timeout_s: float,
-        in_flight: Callable[[], InFlightCall],
-    ) -> ToolResult:
+    async def send(self, call: OutgoingCall) -> ToolResult:
+        tool = call.tool
         if self.ended:
             raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
         if tool.role is Role.RELEASE and self._live is None:
             return ToolResult()
         if tool.role is Role.ELICIT and self._catching_up is not None:  # asked within one of the calls sent again
-            return await self._catching_up.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
-        found = self._find(tool, arguments) if self._live is None else None
+            return await self._catching_up.send(call)
+        found = self._find(tool, call.arguments) if self._live is None else None
         if isinstance(found, ReplayMismatch):
             if self._go_live is None:
                 raise found
             await self._continue_live(found)
         if self._live is not None:
-            return await self._live.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
+            return await self._live.send(call)
         assert isinstance(found, CallOnTape)
         if not is_query(tool.role):
-            self._answered.append((tool, arguments, timeout_s, in_flight))
+            self._answered.append(call)
         # Other trajectories run too; shielded, since the failure of a concurrent call must not undo this outcome.
         await anyio.lowlevel.cancel_shielded_checkpoint()
-        return await self._outcome(found, timeout_s, in_flight)
+        return await self._outcome(found, call)
 
     def _find(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> CallOnTape | ReplayMismatch:
         asked = self._secrets.redact(dict(arguments))
@@ -123,18 +120,18 @@ class ReplayedSending(Sending):
                 problem += f", which differs in {path}"
         return ReplayMismatch(problem, server=tool.server)
 
-    async def _outcome(self, found: CallOnTape, timeout_s: float, in_flight: Callable[[], InFlightCall]) -> ToolResult:
-        call = found.filled(self._id)
-        if call.events is not None:
-            in_flight().events.add(call.events)
-        if call.failure is not None:
-            raise call.failure.error()
-        if call.result is None:
+    async def _outcome(self, found: CallOnTape, call: OutgoingCall) -> ToolResult:
+        recorded = found.filled(self._id)
+        if recorded.events is not None:
+            call.in_flight().events.add(recorded.events)
+        if recorded.failure is not None:
+            raise recorded.failure.error()
+        if recorded.result is None:
             # What cut the recorded call short does so again: a concurrent call's failure, or the trajectory's time.
-            await anyio.sleep(timeout_s)
-            problem = f"{found.where} has no outcome, and nothing ended the call within {timeout_s:g} s"
-            raise ReplayMismatch(problem, server=call.server, tool=call.tool)
-        return call.result.result(call.elapsed_s)
+            await anyio.sleep(call.timeout_s)
+            problem = f"{found.where} has no outcome, and nothing ended the call within {call.timeout_s:g} s"
+            raise ReplayMismatch(problem, server=recorded.server, tool=recorded.tool)
+        return recorded.result.result(recorded.elapsed_s)
 
     async def _continue_live(self, mismatch: ReplayMismatch) -> None:
         """Lease the servers and send them what the tape has answered so far."""
@@ -145,20 +142,20 @@ class ReplayedSending(Sending):
             log.info("replay.live", trajectory=self._id, reason=str(mismatch), calls=len(self._answered))
             session: Session = await self._go_live()
             self._catching_up = live = session.sending
-            for tool, arguments, timeout_s, in_flight in self._answered:
-                if tool.role is Role.RESET:
+            for call in self._answered:
+                if call.tool.role is Role.RESET:
                     continue
-
-                def unrecorded(in_flight: Callable[[], InFlightCall] = in_flight) -> InFlightCall:
-                    made = in_flight()
-                    made.events = ServerEvents()  # the trace has the recorded ones
-                    return made
-
                 try:
-                    await live.send(tool, arguments, timeout_s=timeout_s, in_flight=unrecorded)
+                    await live.send(replace(call, in_flight=partial(_unrecorded, call)))
                 except GatewayError as error:
-                    log.info("replay.live_call_failed", trajectory=self._id, tool=tool.name, problem=str(error))
+                    log.info("replay.live_call_failed", trajectory=self._id, tool=call.tool.name, problem=str(error))
             self._live = live
+
+
+def _unrecorded(call: OutgoingCall) -> InFlightCall:
+    made = call.in_flight()
+    made.events = ServerEvents()  # the trace has the recorded ones
+    return made
 
 
 def _shown(tool: str, arguments: Mapping[str, Any]) -> str:

@@ -65,6 +65,8 @@ class RecordedLease(Line):
     seed: int
     identity: dict[str, str | int | bool] = {}
     """What distinguishes the trajectories of a task: `sample`, `attempt`, ..."""
+    replaces: str = ""
+    """Digest of an older recording of the same trajectory, which this one differs from and takes the place of."""
     failure: Failure | None = None
     """Why the lease was not granted."""
     tools_changed: Failure | None = None

@@ -19,11 +19,10 @@ from gateway.cassette.lines import (
     unnamed,
 )
 from gateway.errors import ConfigError
+from gateway.leases.asked import Identity
 from gateway.types import Role, canonical_json
 
 SUFFIX = ".cassette.jsonl"
-Identity = Mapping[str, str | int | bool]
-"""What distinguishes the trajectories of a task: `sample`, `attempt`, ..."""
 
 
 def lease_key(gateway: str, task: str | None, seed: int, identity: Identity) -> str:
@@ -77,6 +76,11 @@ class LeaseOnTape:
     def key(self) -> str:
         return lease_key(self.lease.gateway, self.lease.task, self.lease.seed, self.lease.identity)
 
+    @property
+    def digest(self) -> str:
+        """Of its calls, without their results. A recording that replaces this one has it."""
+        return hashlib.sha256(b"".join(call.key for call in self.calls)).hexdigest()[:16]
+
 
 class Cassette:
     """A cassette in memory; its size is about that of its files.
@@ -105,6 +109,8 @@ class Cassette:
             raise ConfigError(f"has no *{SUFFIX}", file=path, remedy="name a cassette, or a directory with some")
         for file in files:
             cassette._read(file)
+        for found in cassette.leases.values():
+            _replace(found)
         return cassette
 
     def query(self, gateway: str, key: bytes) -> CallOnTape | None:
@@ -141,6 +147,25 @@ class Cassette:
                     lease.calls.append(call)
                     if call.is_query or lease.lease.task is None:
                         self._queries.setdefault((lease.lease.gateway, call.key), call)
+
+
+def _replace(found: list[LeaseOnTape]) -> None:
+    """Put recordings that replace older ones of the same key in their places, whichever comes first in the files."""
+    replaced = {id(each): each.lease.replaces for each in found}
+    while pair := next(
+        (
+            (new, old)
+            for new in found
+            if replaced[id(new)]
+            for old in found
+            if new is not old and replaced[id(new)] == old.digest
+        ),
+        None,
+    ):
+        new, old = pair
+        replaced[id(new)] = replaced[id(old)]  # a recording that was replaced twice
+        found.remove(new)
+        found[found.index(old)] = new
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:

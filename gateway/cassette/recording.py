@@ -6,8 +6,9 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,12 @@ from gateway.cassette.lines import (
     dump,
     parse,
 )
-from gateway.cassette.reading import SUFFIX, Identity
+from gateway.cassette.reading import SUFFIX
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, ToolsChanged
 from gateway.failure import Failure
+from gateway.leases.asked import LeaseRequest, OutgoingCall
 from gateway.leases.sending import Sending
 from gateway.server_events import ServerEvents
 from gateway.types import Role, ToolDefinition, ToolResult
@@ -105,22 +107,11 @@ class RecordedLeases:
         recorder.write([dump(gateway, self._secrets.redact)])
 
     @asynccontextmanager
-    async def lease(
-        self,
-        trajectory: str,
-        task: str | None,
-        seed: int,
-        tools: Mapping[str, ToolDefinition],
-        later_tools: Collection[str],
-        identity: Identity,
-    ) -> AsyncGenerator[Session]:
+    async def lease(self, asked: LeaseRequest) -> AsyncGenerator[Session]:
         tape = _Tape()
         failure: Failure | None = None
         try:
-            leasing = self._leases.lease(
-                trajectory, task, seed, tools, later_tools, sending=partial(RecordedSending, tape)
-            )
-            async with leasing as session:
+            async with self._leases.lease(asked, sending=partial(RecordedSending, tape)) as session:
                 yield session
         except GatewayError as error:
             failure = Failure.of(error) if tape.began is None else None
@@ -129,14 +120,15 @@ class RecordedLeases:
             lease = RecordedLease(
                 kind="lease",
                 gateway=self._name,
-                task=task,
-                seed=seed,
-                identity=dict(identity),
+                task=asked.task,
+                seed=asked.seed,
+                identity=dict(asked.identity),
+                replaces=asked.replaces,
                 failure=failure,
                 tools_changed=tape.tools_changed,
             )
             lines: list[CassetteLine] = [lease, *(call.line() for call in tape.calls)]
-            self._recorder.write([dump(line, self._secrets.redact, trajectory) for line in lines])
+            self._recorder.write([dump(line, self._secrets.redact, asked.trajectory) for line in lines])
 
 
 class _CallOnTape:
@@ -205,29 +197,22 @@ class RecordedSending(Sending):
             self._tape.tools_changed = Failure.of(error)
             raise
 
-    async def send(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        timeout_s: float,
-        in_flight: Callable[[], InFlightCall],
-    ) -> ToolResult:
-        if tool.role is Role.RELEASE:
-            return await super().send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
-        call = _CallOnTape(tool, arguments)
+    async def send(self, call: OutgoingCall) -> ToolResult:
+        if call.tool.role is Role.RELEASE:
+            return await super().send(call)
+        taped = _CallOnTape(call.tool, call.arguments)
 
         def attempt() -> InFlightCall:
-            made = in_flight()
-            call.into, made.events = made.events, call.events
+            made = call.in_flight()
+            taped.into, made.events = made.events, taped.events
             return made
 
-        self._tape.begin(call)
+        self._tape.begin(taped)
         try:
-            call.result = await super().send(tool, arguments, timeout_s=timeout_s, in_flight=attempt)
-            return call.result
+            taped.result = await super().send(replace(call, in_flight=attempt))
+            return taped.result
         except GatewayError as error:
-            call.failure = Failure.of(error)
+            taped.failure = Failure.of(error)
             raise
         finally:
             self._tape.end()

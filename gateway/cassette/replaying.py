@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,12 @@ import structlog
 
 from gateway.cassette.answering import ReplayedSending
 from gateway.cassette.lines import RecordedLease
-from gateway.cassette.reading import Cassette, Identity, LeaseOnTape, lease_key
+from gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
 from gateway.cassette.recording import RecordedLeases
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
 from gateway.errors import ReplayMismatch
+from gateway.leases.asked import LeaseRequest
 from gateway.leases.session import Session
 from gateway.types import ToolDefinition, canonical_json
 
@@ -68,15 +69,7 @@ class ReplayedLeases:
         self._warned: set[str] = set()
 
     @asynccontextmanager
-    async def lease(
-        self,
-        trajectory: str,
-        task: str | None,
-        seed: int,
-        tools: Mapping[str, ToolDefinition],
-        later_tools: Collection[str],
-        identity: Identity,
-    ) -> AsyncGenerator[Session]:
+    async def lease(self, asked: LeaseRequest) -> AsyncGenerator[Session]:
         """As `Gateway.lease`.
 
         Raises:
@@ -84,51 +77,40 @@ class ReplayedLeases:
             GatewayError: as recorded.
         """
 
-        def live() -> Any:
-            if isinstance(self._live, RecordedLeases):
-                return self._live.lease(trajectory, task, seed, tools, later_tools, identity)
-            return self._live and self._live.lease(trajectory, task, seed, tools, later_tools)
-
-        recorded = self._next(task, seed, identity)
+        live, recorded = self._live, self._next(asked)
         if isinstance(recorded, ReplayMismatch):
-            if self._live is None:
+            if live is None:
                 raise recorded
-            log.info("replay.live", trajectory=trajectory, reason=str(recorded))
-            async with live() as session:
+            log.info("replay.live", trajectory=asked.trajectory, reason=str(recorded))
+            async with live.lease(asked) as session:
                 yield session
             return
         if recorded.lease.failure is not None:
             raise recorded.lease.failure.error()
+        continued = replace(asked, replaces=recorded.digest)
         async with AsyncExitStack() as stack:
             sending = ReplayedSending(
                 recorded,
-                trajectory,
+                asked.trajectory,
                 query=lambda key: self._cassette.query(self._name, key),
                 secrets=self._secrets,
-                go_live=None if self._live is None else lambda: stack.enter_async_context(live()),
+                go_live=None if live is None else lambda: stack.enter_async_context(live.lease(continued)),
             )
-            session = self._session(trajectory, seed, tools, later_tools, sending)
+            session = self._session(asked, sending)
             try:
-                if task is not None:
-                    await session.reset(task)
+                if asked.task is not None:
+                    await session.reset(asked.task)
                 yield session
                 sending.check_finished()
             finally:
                 session.end()
 
-    def _session(
-        self,
-        trajectory: str,
-        seed: int,
-        tools: Mapping[str, ToolDefinition],
-        later_tools: Collection[str],
-        sending: ReplayedSending,
-    ) -> Session:
+    def _session(self, asked: LeaseRequest, sending: ReplayedSending) -> Session:
         return Session(
-            trajectory=trajectory,
-            seed=seed,
-            tools={name: tool for name, tool in tools.items() if name not in later_tools},
-            later_tools={name: tool for name, tool in tools.items() if name in later_tools},
+            trajectory=asked.trajectory,
+            seed=asked.seed,
+            tools=asked.shown_tools,
+            later_tools=asked.hidden_tools,
             lease_wait_s=0.0,
             _config=self._config,
             _harness=self._harness,
@@ -137,9 +119,9 @@ class ReplayedLeases:
             _warned=self._warned,
         )
 
-    def _next(self, task: str | None, seed: int, identity: Identity) -> LeaseOnTape | ReplayMismatch:
+    def _next(self, request: LeaseRequest) -> LeaseOnTape | ReplayMismatch:
         """The next recorded lease of a key. A lease without a task may only read, and then needs no recorded one."""
-        path = str(self._cassette.path)
+        path, task, seed, identity = str(self._cassette.path), request.task, request.seed, request.identity
         key = lease_key(self._name, task, seed, identity)
         recorded, given = self._cassette.leases.get(key, []), self._given.get(key, 0)
         if given < len(recorded):

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,6 +15,7 @@ from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
 from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.leases.asked import LeaseRequest
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
 from gateway.leases.remote_pool import RemotePool
@@ -113,25 +113,11 @@ class Leases:
         )
 
     @asynccontextmanager
-    async def lease(
-        self,
-        trajectory: str,
-        task: str | None,
-        seed: int,
-        tools: Mapping[str, ToolDefinition],
-        later_tools: Collection[str] = (),
-        *,
-        sending: Callable[..., Sending] = Sending,
-        resets: bool = False,
-    ) -> AsyncGenerator[Session]:
-        """As `Gateway.lease`; `tools` by exposed name, with those of `later_tools`; `sending` makes the session's.
-
-        Args:
-            resets: Whether the caller itself resets every server.
-        """
+    async def lease(self, asked: LeaseRequest, *, sending: Callable[..., Sending] = Sending) -> AsyncGenerator[Session]:
+        """As `Gateway.lease`; `sending` makes the session's."""
         # No cancel scope stays open across the yield: another task than the one that entered may leave the block.
-        asked, needed = anyio.current_time(), self._needed(tools)
-        deadline = asked + self._config.lease_timeout_s
+        began_at, needed = anyio.current_time(), self._needed(asked.tools)
+        deadline = began_at + self._config.lease_timeout_s
         pools = {self._pools[server].name: self._pools[server] for server in needed if server in self._pools}
         slots = frozenset({_SESSIONS, *pools})
         self._name_limits(slots)
@@ -145,15 +131,15 @@ class Leases:
         session: Session | None = None
         try:
             self._refuse_changed(needed)
-            reset = task is not None or resets
-            world = Wanted(trajectory, seed, reset, deadline, self._config.lease_timeout_s)
+            reset = asked.task is not None or asked.resets
+            world = Wanted(asked.trajectory, asked.seed, reset, deadline, self._config.lease_timeout_s)
             taken = await take_all(needed, self._shared, pools, bundles, world)
             self._refuse_changed(needed)  # a connection opened just now may have revealed it
-            sender = self._sender(sending, trajectory, seed, taken, bundles)
-            session = self._session(trajectory, seed, tools, later_tools, sender, bundles, asked)
+            sender = self._sender(sending, asked, taken, bundles)
+            session = self._session(asked, sender, bundles, began_at)
             try:
-                if task is not None:
-                    await session.reset(task)
+                if asked.task is not None:
+                    await session.reset(asked.task)
                 yield session
             finally:
                 try:
@@ -188,8 +174,7 @@ class Leases:
     def _sender(
         self,
         sending: Callable[..., Sending],
-        trajectory: str,
-        seed: int,
+        asked: LeaseRequest,
         taken: Mapping[str, AnyConnection],
         bundles: Mapping[str, Bundle],
     ) -> Sending:
@@ -209,34 +194,27 @@ class Leases:
             and not isinstance(self._pools[server], RemotePool)
         )
         return sending(
-            trajectory=trajectory,
+            trajectory=asked.trajectory,
             connections=dict(taken),
             reopen=reopen,
             changed=self._watch.changed,
-            meta={TRAJECTORY_META: trajectory, SEED_META: seed},
+            meta={TRAJECTORY_META: asked.trajectory, SEED_META: asked.seed},
             exclusive=exclusive,
         )
 
     def _session(
-        self,
-        trajectory: str,
-        seed: int,
-        tools: Mapping[str, ToolDefinition],
-        later_tools: Collection[str],
-        sending: Sending,
-        bundles: Mapping[str, Bundle],
-        asked: float,
+        self, asked: LeaseRequest, sending: Sending, bundles: Mapping[str, Bundle], began_at: float
     ) -> Session:
         taken = sending.connections
         harness = {
             (tool.role, server): tool for server in taken for tool in self._catalogue[server] if tool.role is not None
         }
         return Session(
-            trajectory=trajectory,
-            seed=seed,
-            tools=MappingProxyType({name: tool for name, tool in tools.items() if name not in later_tools}),
-            later_tools=MappingProxyType({name: tool for name, tool in tools.items() if name in later_tools}),
-            lease_wait_s=anyio.current_time() - asked,
+            trajectory=asked.trajectory,
+            seed=asked.seed,
+            tools=asked.shown_tools,
+            later_tools=asked.hidden_tools,
+            lease_wait_s=anyio.current_time() - began_at,
             lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
             _config=self._config,
             _harness=harness,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 
-from gateway.connection.in_flight import InFlightCall
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
+from gateway.leases.asked import OutgoingCall
 from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
@@ -66,52 +66,38 @@ class Sending:
             if server in self.connections:
                 raise self._changed[server].again()
 
-    async def send(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        timeout_s: float,
-        in_flight: Callable[[], InFlightCall],
-    ) -> ToolResult:
+    async def send(self, call: OutgoingCall) -> ToolResult:
         """One request, and at most one more.
-
-        Args:
-            in_flight: Makes the record of one attempt.
 
         Raises:
             GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended. Its `fault` is set where
                 the trajectory caused it, in its own process.
             WorldLost: the server's process was killed, and the trajectory's state was in it.
         """
-        self._running[tool.server] += 1
+        server = call.tool.server
+        self._running[server] += 1
         try:
-            return await self._send(tool, arguments, timeout_s, in_flight)
+            return await self._send(call)
         except BaseException as error:
-            self._failed.add(tool.server)  # also when cancelled: the server may still be running the call
-            if isinstance(error, GatewayError) and tool.server in self._exclusive and not self.ended:
-                self._note_fault(tool.server, error)
+            self._failed.add(server)  # also when cancelled: the server may still be running the call
+            if isinstance(error, GatewayError) and server in self._exclusive and not self.ended:
+                self._note_fault(server, error)
             caused = isinstance(error, GatewayError) and error.fault is not None
-            if not caused and isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(tool.server):
-                raise WorldLost(error.problem, server=tool.server, tool=tool.name) from error
+            if not caused and isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(server):
+                raise WorldLost(error.problem, server=server, tool=call.tool.name) from error
             raise
         finally:
-            self._running[tool.server] -= 1
+            self._running[server] -= 1
 
     def _is_lost(self, server: str) -> bool:
         return not self.ended and server not in self._reopen and bool(self.connections[server].killed)
 
-    async def _send(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        timeout_s: float,
-        in_flight: Callable[[], InFlightCall],
-    ) -> ToolResult:
+    async def _send(self, call: OutgoingCall) -> ToolResult:
+        tool = call.tool
         self._check(tool)
         connection = self.connections[tool.server]
         try:
-            return await connection.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, in_flight=in_flight())
+            return await self._attempt(connection, call)
         except GatewayError as error:
             if not error.may_resend:
                 raise
@@ -122,12 +108,16 @@ class Sending:
             log.info(
                 "session.resent", trajectory=self._trajectory, server=tool.server, tool=tool.name, after=broken.code
             )
-            result = await again.call(tool, arguments, meta=self._meta, timeout_s=timeout_s, in_flight=in_flight())
-            return replace(result, resends=1)
+            return replace(await self._attempt(again, call), resends=1)
         except ServerUnavailable as error:
             if isinstance(broken, DeliveryUnknown):
                 raise broken from error  # the second attempt did not run, but the first one may have
             raise
+
+    def _attempt(self, connection: AnyConnection, call: OutgoingCall) -> Awaitable[ToolResult]:
+        return connection.call(
+            call.tool, call.arguments, meta=self._meta, timeout_s=call.timeout_s, in_flight=call.in_flight()
+        )
 
     def _note_fault(self, server: str, error: GatewayError) -> None:
         """Set the error's `fault`: what this trajectory's calls did to a process that served no other trajectory."""

@@ -17,6 +17,7 @@ from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
 from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
 from gateway.errors import GatewayError, HarnessError
+from gateway.leases.asked import OutgoingCall
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending, caused_by_policy
 from gateway.schemas.arguments import encodable, prepare
@@ -276,7 +277,7 @@ class Session:
         raw: RawAnswer | None = None,
     ) -> ToolResult:
         in_flight = partial(self._in_flight, tool, events, raw)
-        return await self._sending.send(tool, arguments, timeout_s=timeout_s, in_flight=in_flight)
+        return await self._sending.send(OutgoingCall(tool, arguments, timeout_s, in_flight))
 
     def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None, raw: RawAnswer | None) -> InFlightCall:
         # The tool that answers for the user cannot ask the user itself.

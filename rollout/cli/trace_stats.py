@@ -122,6 +122,10 @@ def _print_stats(found: Stats, drifted: Sequence[Drift], tokenizer: str | None) 
     reward = "none" if found.reward is None else f"{found.reward:.3f}"
     endings = ", ".join(f"{reason} {count}" for reason, count in found.stop_reasons.items())
     console.print(f"reward {reward}, tool errors {found.tool_error_rate:.1%}, ended by {endings}")
+    if found.held_out:
+        console.print(
+            "held-out reward: " + ", ".join(f"{mean:.3f} in step {step}" for step, mean in found.held_out.items())
+        )
     if found.marked_turns:
         console.print("marked turns: " + ", ".join(f"{kind} {count}" for kind, count in found.marked_turns.items()))
     if drifted:

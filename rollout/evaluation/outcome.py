@@ -51,7 +51,7 @@ class Outcome:
             turns=len(trace.turns),
             tool_calls=trace.tool_calls,
             tool_errors=trace.tool_errors,
-            sampled_tokens=sum(turn.sampled for turn in trace.turns) - trace.strategy.shared_tokens,
+            sampled_tokens=trace.sampled_anew,
             shared_tokens=trace.strategy.shared_tokens,
             strategy=trace.strategy.use,
             worlds_lost=worlds_lost(trace),

@@ -82,9 +82,7 @@ def selectable(trace: Trace) -> Row:
         "prompt_tokens": lengths.prompt,
         "response_tokens": lengths.response,
         "tokens": sum(len(segment.prompt_ids) + len(segment.response_ids) for segment in segments),
-        "sampled_tokens": sum(
-            span.end - span.start for each in segments for span in each.spans if span.kind.is_sampled
-        ),
+        "sampled_tokens": trace.sampled_anew,
         "loss_tokens": sum(sum(segment.loss_mask) for segment in segments),
         "began_at": trace.began_at,
         "elapsed_s": trace.elapsed_s,

@@ -58,7 +58,7 @@ _SELECTABLE: dict[str, pa.DataType] = {
     "prompt_tokens": _INT,  # of the opening prompt
     "response_tokens": _INT,  # after it, in the longest context
     "tokens": _INT,  # of all segments: prompt and response
-    "sampled_tokens": _INT,
+    "sampled_tokens": _INT,  # for this trajectory: without those that a branch took over from its parent
     "loss_tokens": _INT,
     "began_at": _REAL,
     "elapsed_s": _REAL,

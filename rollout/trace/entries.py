@@ -21,7 +21,7 @@ COLUMNS = {
     **dict.fromkeys(SELECTABLE, ""),
     "user_turns": "messages of the user simulator",
     "generate_s": "seconds of all generations",
-    "completions": "sampled tokens of each turn, a list",
+    "completions": "sampled tokens of each turn that a branch did not take over, a list",
     "thinking_tokens": "sampled tokens of all thoughts",
     "reward_parts": "reward by part, an object",
     "marks": "marked turns by kind, an object",
@@ -37,6 +37,7 @@ TEXT_LENGTH = 200
 _ERROR_LENGTH = 200
 _ARCHIVED = [
     *SELECTABLE,
+    "strategy",
     "reward_parts",
     *(f"marks.list.element.{name}" for name in ("turn", "kind")),
     *(f"calls.list.element.{name}" for name in ("name", "is_error", "elapsed_s")),
@@ -52,7 +53,7 @@ def entry_of(trace: Trace) -> Entry:
     events = [event for turn in trace.turns for event in turn.tools]
     return _entry(
         selectable(trace),
-        completions=[turn.sampled for turn in trace.turns],
+        completions=[turn.sampled for turn in trace.turns[trace.strategy.shared_turns :]],
         thoughts=(
             span.end - span.start
             for segment in (*trace.earlier, trace)
@@ -87,7 +88,7 @@ def archived_entries(path: Path) -> Iterator[Entry]:
 def _entry_of_row(row: dict[str, Any]) -> Entry:
     return _entry(
         {name: row[name] for name in SELECTABLE},
-        completions=[generation["sampled"] for generation in row["generations"]],
+        completions=[generation["sampled"] for generation in row["generations"][_shared_turns(row) :]],
         thoughts=(
             span["end"] - span["start"]
             for segment in row["segments"]
@@ -101,6 +102,11 @@ def _entry_of_row(row: dict[str, Any]) -> Entry:
         calls=[(call["name"], call["is_error"], call["elapsed_s"]) for call in row["calls"]],
         messages=((message["role"], message["content"]) for message in row["messages"]),
     )
+
+
+def _shared_turns(row: dict[str, Any]) -> int:
+    # Null for a chain; archives of earlier versions have no such column.
+    return json.loads(row.get("strategy") or "{}").get("shared_turns", 0)
 
 
 def _entry(

@@ -32,7 +32,7 @@ class Block:
         return cls(kind=content.kind, mime_type=content.mime_type, uri=content.uri, size=len(data), sha256=digest)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ToolEvent:
     """One tool call and its result."""
 
@@ -97,7 +97,7 @@ class ToolEvent:
         )
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class UserEvent:
     """One message of the user simulator."""
 
@@ -137,7 +137,7 @@ class MarkKind(StrEnum):
     """The thinking budget closed the thought."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Mark:
     """A problem of one turn."""
 

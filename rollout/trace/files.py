@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import structlog
 
 from rollout.trace.archive import SUFFIX, TornArchive, archive_of, is_whole, read_archive
 from rollout.trace.journal import JOURNAL_SUFFIX, NotARecord, from_json, lines_of
 from rollout.trace.record import Trace
-
-log = structlog.get_logger(__name__)
+from rollout.trace.skipped import Skipped, no_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +18,7 @@ class Source:
 
     journal: Path
     """The journal's path, whether it still exists or not."""
+    skipped: Skipped = field(default_factory=Skipped, compare=False)
 
     @property
     def archive(self) -> Path:
@@ -35,7 +33,7 @@ class Source:
         if self.archive.exists():
             if is_whole(self.archive):
                 return self.archive
-            log.warning("archive skipped", problem="is not a whole archive", archive=str(self.archive))
+            self.skipped.log(self.archive, "is not a whole archive")
         return self.journal if self.journal.exists() else None
 
     def read(self) -> Iterator[Trace]:
@@ -55,23 +53,34 @@ class Source:
             if path is not None:
                 yield from read_archive(path)
         except TornArchive as error:
-            log.warning("archive skipped", problem=str(error), archive=str(path))
+            assert path is not None
+            self.skipped.log(path, error)
 
     def _read_journal(self) -> Iterator[Trace]:
+        problems: list[NotARecord] = []
         for position, line in lines_of(self.journal):
             try:
                 yield from_json(line, where=f"{self.journal}:{position}")
             except NotARecord as error:
-                log.warning("not a record, skipped", problem=str(error))
+                problems.append(error)
+        if problems:
+            self.skipped.log(self.journal, no_records(len(problems), str(problems[0])))
 
 
-def sources(directory: str | Path, *, recursive: bool = False) -> list[Source]:
-    """The sources of a directory in the order of their names; with `recursive`, also of its sub-directories."""
+def sources(directory: str | Path, *, recursive: bool = False, skipped: Skipped | None = None) -> list[Source]:
+    """The sources of a directory in the order of their names.
+
+    Args:
+        directory: of the traces.
+        recursive: whether to look into its sub-directories.
+        skipped: logs what cannot be read; one of its own by default.
+    """
+    skipped = skipped or Skipped()
     directory = Path(directory)
     find = directory.rglob if recursive else directory.glob
     journals = set(find(f"*{JOURNAL_SUFFIX}"))
     journals |= {path.with_name(path.name.removesuffix(SUFFIX) + JOURNAL_SUFFIX) for path in find(f"*{SUFFIX}")}
-    return [Source(path) for path in sorted(journals)]
+    return [Source(path, skipped) for path in sorted(journals)]
 
 
 def read_traces(directory: str | Path, *, recursive: bool = False) -> Iterator[Trace]:

@@ -20,19 +20,21 @@ import structlog
 from rollout.trace.archive import SUFFIX, TornArchive
 from rollout.trace.entries import COLUMNS, Entry, archived_entries, entry_of
 from rollout.trace.files import sources
-from rollout.trace.journal import NotARecord, from_json, lines_of
+from rollout.trace.journal import JOURNAL_SUFFIX, NotARecord, from_json, lines_of
+from rollout.trace.skipped import Skipped, no_records
 
 log = structlog.get_logger(__name__)
 
 FILE = "traces.index.sqlite"
 BUSY_TIMEOUT_S = 30.0
 """Seconds to wait for another reader that brings the same index up to date."""
-_VERSION = 3
+_VERSION = 4
 _COMMIT_ROWS = 2000
 _STEPS_BETWEEN_CHECKS = 50_000
 """Instructions of SQLite between two looks at the clock."""
 _TABLES = f"""
-CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER, indexed INTEGER);
+CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER, indexed INTEGER,
+    bad INTEGER, problem TEXT);
 CREATE TABLE trajectories (file INTEGER, place INTEGER, {", ".join(f'"{name}"' for name in COLUMNS)});
 CREATE INDEX trajectories_by_file ON trajectories (file);
 CREATE INDEX trajectories_by_id ON trajectories (id);
@@ -47,10 +49,18 @@ class Index:
         directory: of the traces. Where it cannot be written, the index is made in a temporary directory.
         path: of the index's file; beside the traces by default.
         query_timeout_s: seconds after which a query ends with an error; None for no limit.
+        skipped: logs files that cannot be read, also those of which that was known before; one of its own by default.
     """
 
-    def __init__(self, directory: Path, path: Path | None = None, *, query_timeout_s: float | None = None) -> None:
-        self._directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        path: Path | None = None,
+        *,
+        query_timeout_s: float | None = None,
+        skipped: Skipped | None = None,
+    ) -> None:
+        self._directory, self._skipped = directory, skipped or Skipped()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._path = path or directory / FILE
         self._query_timeout_s, self._deadline = query_timeout_s, math.inf
@@ -62,7 +72,7 @@ class Index:
 
     def beside(self, query_timeout_s: float) -> Index:
         """A second connection to the same file, for another thread."""
-        return Index(self._directory, self._path, query_timeout_s=query_timeout_s)
+        return Index(self._directory, self._path, query_timeout_s=query_timeout_s, skipped=self._skipped)
 
     def close(self) -> None:
         self._database.close()
@@ -143,7 +153,7 @@ class Index:
 
     def _refresh(self) -> None:
         self._make()
-        paths = [source.path for source in sources(self._directory, recursive=True)]
+        paths = [source.path for source in sources(self._directory, recursive=True, skipped=self._skipped)]
         present = {path.relative_to(self._directory).as_posix(): path for path in paths if path is not None}
         known = {row["path"]: row["id"] for row in self._database.execute("SELECT path, id FROM files").fetchall()}
         for name in known.keys() - present.keys():
@@ -153,6 +163,11 @@ class Index:
             with contextlib.suppress(FileNotFoundError):  # archived since it was listed; the next refresh adds it
                 while not self._update(name, path):
                     pass
+        for name, bad, problem in self._database.execute("SELECT path, bad, problem FROM files WHERE bad").fetchall():
+            self._skipped.log(self._directory / name, no_records(bad, problem))
+        torn = "SELECT path FROM files WHERE indexed < size AND path LIKE ?"
+        for (name,) in self._database.execute(torn, [f"%{JOURNAL_SUFFIX}"]).fetchall():
+            self._skipped.log(self._directory / name, "its last line is being written, or its writer was killed")
 
     def _check(self) -> None:
         """Make the tables of a new index. Raises DatabaseError where the file is torn or of another version.
@@ -182,27 +197,48 @@ class Index:
                 return True
             if known is None or is_archive or known["size"] > status.st_size:
                 self._forget(known["id"] if known is not None else None)
-                self._database.execute("INSERT INTO files VALUES (NULL, ?, -1, -1, 0)", [name])
+                self._database.execute("INSERT INTO files VALUES (NULL, ?, -1, -1, 0, 0, NULL)", [name])
             file, begin = self._database.execute("SELECT id, indexed FROM files WHERE path = ?", [name]).fetchone()
         rows: list[tuple[Any, ...]] = []
+        problems: list[str] = []
         end = begin
-        for place, end, entry in _archived(path) if is_archive else _written(path, begin):
-            rows += [(file, place, *(entry[column] for column in COLUMNS))] if entry is not None else []
+        for place, end, entry in self._archived(path) if is_archive else _written(path, begin):
+            if isinstance(entry, NotARecord):
+                problems.append(str(entry))
+            else:
+                rows.append((file, place, *(entry[column] for column in COLUMNS)))
             if len(rows) >= _COMMIT_ROWS:
-                if not self._add(file, rows, begin, end, (-1, -1)):
+                if not self._add(file, rows, problems, begin, end, (-1, -1)):
                     return False
-                rows, begin = [], end
-        return self._add(file, rows, begin, end, (status.st_size, status.st_mtime_ns))
+                rows, problems, begin = [], [], end
+        return self._add(file, rows, problems, begin, end, (status.st_size, status.st_mtime_ns))
 
-    def _add(self, file: int, rows: list[tuple[Any, ...]], begin: int, end: int, seen: tuple[int, int]) -> bool:
+    def _add(
+        self,
+        file: int,
+        rows: list[tuple[Any, ...]],
+        problems: list[str],
+        begin: int,
+        end: int,
+        seen: tuple[int, int],
+    ) -> bool:
         with self._changing():
             changed = self._database.execute(
-                "UPDATE files SET size = ?, changed = ?, indexed = ? WHERE id = ? AND indexed = ?",
-                [*seen, end, file, begin],
+                """UPDATE files SET size = ?, changed = ?, indexed = ?, bad = bad + ?, problem = coalesce(problem, ?)
+                WHERE id = ? AND indexed = ?""",
+                [*seen, end, len(problems), problems[0] if problems else None, file, begin],
             )
             if changed.rowcount:
                 self._database.executemany(_INSERT, rows)
             return bool(changed.rowcount)
+
+    def _archived(self, path: Path) -> Iterator[tuple[int, int, Entry]]:
+        """Each row's number, the next one's, and the entry."""
+        try:
+            for number, entry in enumerate(archived_entries(path)):
+                yield number, number + 1, entry
+        except TornArchive as error:
+            self._skipped.log(path, error)
 
     def _forget(self, file: int | None) -> None:
         self._database.execute("DELETE FROM trajectories WHERE file = ?", [file])
@@ -226,23 +262,13 @@ def _is_torn(error: sqlite3.DatabaseError) -> bool:
     return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR"))
 
 
-def _archived(path: Path) -> Iterator[tuple[int, int, Entry | None]]:
-    """Each row's number, the next one's, and the entry."""
-    try:
-        for number, entry in enumerate(archived_entries(path)):
-            yield number, number + 1, entry
-    except TornArchive as error:
-        log.warning("archive skipped", problem=str(error))
-
-
-def _written(path: Path, begin: int) -> Iterator[tuple[int, int, Entry | None]]:
-    """The place of each complete line, the next one's, and the entry; None where the line is not a record."""
+def _written(path: Path, begin: int) -> Iterator[tuple[int, int, Entry | NotARecord]]:
+    """The place of each complete line, the next one's, and the entry, or why the line has none."""
     for place, line in lines_of(path, begin):
         if not line.endswith(b"\n"):
-            return  # being written; the next refresh adds it
+            return  # being written, or its writer was killed; the next refresh adds it
         try:
             entry = entry_of(from_json(line, where=f"{path}:{place}"))
         except NotARecord as error:
-            log.warning("not a record, skipped", problem=str(error))
-            entry = None
+            entry = error
         yield place, place + len(line), entry

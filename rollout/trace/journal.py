@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+import pydantic_core
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
-from rollout.trace.record import SCHEMA_VERSION, Trace, Turn
+from rollout.trace.record import SCHEMA_VERSION, Trace
 from rollout.trace.segment import Segment
 
 JOURNAL_SUFFIX = ".jsonl"
 _READ_VERSIONS = range(1, SCHEMA_VERSION + 1)
 _RECORD = TypeAdapter(Trace)
-_ELEMENTS: dict[str, TypeAdapter[Any]] = {"messages": TypeAdapter(dict[str, Any]), "turns": TypeAdapter(Turn)}
-_SEGMENT = TypeAdapter(Segment)
+_RECORDED = [each.name for each in fields(Trace) if each.init]
+_SEGMENT = [each.name for each in fields(Segment)]
+_ELEMENTS = ("messages", "turns", "earlier")
 _LISTS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
 _PIECE = 2**16
 """Numbers that are written at a time: about 1 ms."""
@@ -31,7 +35,7 @@ class NotARecord(ConfigError):
 
 def to_json(trace: Trace) -> bytes:
     """The record as one line of JSON."""
-    return b"".join(pieces(trace))
+    return _dumped(_object(trace))
 
 
 def is_large(trace: Trace) -> bool:
@@ -43,40 +47,55 @@ def is_large(trace: Trace) -> bool:
 
 def pieces(trace: Trace) -> Iterator[bytes]:
     """The parts of `to_json` one after the other; each takes a few milliseconds, but for a text of many megabytes."""
-    rest = _RECORD.dump_json(trace, by_alias=True, exclude={"earlier", *_ELEMENTS, *_LISTS})
-    yield from _with_lists(rest, trace)
-    for name, adapter in _ELEMENTS.items():
-        yield f',"{name}":['.encode()
-        for number, element in enumerate(getattr(trace, name)):
-            yield (b"," if number else b"") + _dumped(element, adapter)
+    return _parts(_object(trace))
+
+
+def _parts(fields: dict[str, Any]) -> Iterator[bytes]:
+    """The JSON of an object with the fields of a segment; its long lists are divided."""
+    begin = b"{"
+    for name, value in fields.items():
+        yield begin + f'"{name}":'.encode()
+        begin = b","
+        length = _PIECE if name in _LISTS else 1
+        if (name not in _LISTS and name not in _ELEMENTS) or len(value) <= length:
+            yield _dumped(value)
+            continue
+        yield b"["
+        for start in range(0, len(value), length):
+            yield b"," if start else b""
+            if name == "earlier":
+                yield from _parts(value[start])
+            else:
+                yield _dumped(value[start : start + length])[1:-1]
         yield b"]"
-    yield b',"earlier":['
-    for number, segment in enumerate(trace.earlier):
-        yield b"," if number else b""
-        yield from _with_lists(_SEGMENT.dump_json(segment, exclude=set(_LISTS)), segment)
-        yield b"}"
-    yield b"]}"
+    yield b"}"
 
 
-def _dumped(value: Any, adapter: TypeAdapter[Any]) -> bytes:
+def _object(trace: Trace) -> dict[str, Any]:
+    return {name: getattr(trace, name) for name in _RECORDED} | {
+        "earlier": [{name: getattr(segment, name) for name in _SEGMENT} for segment in trace.earlier]
+    }
+
+
+def _dumped(value: Any) -> bytes:
     """JSON as pydantic writes it. orjson is several times as fast, and refuses integers of more than 64 bits."""
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, default=_fields_of, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:
-        return adapter.dump_json(value, by_alias=True)
+        return pydantic_core.to_json(value, by_alias=True)
 
 
-def _with_lists(rest: bytes, segment: Segment) -> Iterator[bytes]:
-    """An object and the segment's lists, without the closing brace."""
-    yield rest[:-1]
-    for name in _LISTS:
-        values: list[Any] = getattr(segment, name)
-        yield f',"{name}":['.encode()
-        for start in range(0, len(values), _PIECE):
-            part = values if len(values) <= _PIECE else values[start : start + _PIECE]
-            numbers = orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-            yield b"," + numbers if start else numbers
-        yield b"]"
+def _fields_of(model: Any) -> dict[str, Any]:
+    """The fields of a pydantic model under their names in JSON; orjson knows dataclasses itself."""
+    if not isinstance(model, BaseModel):
+        raise TypeError
+    values = model.__dict__
+    return {alias: values[name] for name, alias in _aliases(type(model))}
+
+
+@cache
+def _aliases(model: type[BaseModel]) -> list[tuple[str, str]]:
+    return [(name, field.alias or name) for name, field in model.model_fields.items()]
 
 
 def from_json(line: bytes | str, *, where: str = "record") -> Trace:

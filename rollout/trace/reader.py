@@ -14,6 +14,7 @@ from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
 from rollout.trace.index import Index
 from rollout.trace.journal import from_json
 from rollout.trace.record import Trace
+from rollout.trace.skipped import Skipped
 from rollout.trace.trained import TrainedSegment, read_trained
 
 _FLAGS = ("validate", "withdrawn")
@@ -38,7 +39,9 @@ class Traces:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         check_directory(self.directory)
-        self._open(Index(self.directory))
+        self.skipped = Skipped()
+        """Logs files that cannot be read."""
+        self._open(Index(self.directory, skipped=self.skipped))
 
     def _open(self, index: Index) -> None:
         self._index = index
@@ -60,7 +63,7 @@ class Traces:
             query_timeout_s: seconds after which a query raises ConfigError.
         """
         other = object.__new__(type(self))
-        other.directory = self.directory
+        other.directory, other.skipped = self.directory, self.skipped
         other._open(self._index.beside(query_timeout_s))
         return other
 
@@ -146,7 +149,7 @@ class Traces:
 
     def trained(self, entry: Entry) -> list[TrainedSegment]:
         """What a trainer computed on the trajectory's segments, by step; empty without a record of it."""
-        return list(read_trained(self.home_of(entry), trace=entry["id"]))
+        return list(read_trained(self.home_of(entry), trace=entry["id"], skipped=self.skipped))
 
     def traces(
         self, *, where: str | None = None, sort: Sequence[str] = (), limit: int | None = None

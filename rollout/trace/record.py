@@ -27,7 +27,7 @@ SCHEMA_VERSION = 2
 RecordedServerEvents = Annotated[ServerEvents, Field(validation_alias=AliasChoices("server_events", "heard"))]
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Turn:
     """One policy generation and what it caused."""
 
@@ -151,6 +151,11 @@ class Trace(Segment):
     def segments(self) -> list[Segment]:
         """The segments that contain sampled tokens, in order."""
         return [segment for segment in (*self.earlier, self) if segment.turns_sampled]
+
+    @property
+    def sampled_anew(self) -> int:
+        """Tokens that were sampled for this trajectory. Those that a branch took over count for its parent only."""
+        return sum(turn.sampled for turn in self.turns) - self.strategy.shared_tokens
 
     @property
     def tokens_used(self) -> int:

@@ -17,16 +17,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.types import ToolDefinition, canonical_json
 from rollout.environment.config import Environment
+from rollout.trace.skipped import Skipped
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
-
-log = structlog.get_logger(__name__)
 
 SUFFIX = ".run.json"
 GIT_TIMEOUT_S = 5.0
@@ -157,12 +155,13 @@ def write_run_record(directory: Path, record: RunRecord) -> str:
     return record.name
 
 
-def read_run_records(directory: Path) -> dict[str, RunRecord]:
-    """The run records of a directory and its sub-directories by name; an unreadable one is logged and skipped."""
+def read_run_records(directory: Path, *, skipped: Skipped | None = None) -> dict[str, RunRecord]:
+    """The run records of a directory and its sub-directories by name; `skipped` logs an unreadable one."""
+    skipped = skipped or Skipped()
     found: dict[str, RunRecord] = {}
     for path in sorted(directory.rglob(f"*{SUFFIX}")):
         try:
             found[path.name.removesuffix(SUFFIX)] = _RECORD.validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            log.warning("run record skipped", file=str(path), problem=str(error).splitlines()[0])
+            skipped.log(path, f"is not a run record: {error}")
     return found

@@ -22,7 +22,7 @@ class SpanKind(StrEnum):
         return self in (SpanKind.THINKING, SpanKind.COMPLETION)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Span:
     """A run of response tokens of one kind, `[start, end)` counted from the first response token."""
 

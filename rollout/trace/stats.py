@@ -6,7 +6,7 @@ They are taken from entries of the index, which stream: memory holds a few numbe
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -48,7 +48,9 @@ class Stats:
     """Withdrawn trajectories, which all other fields leave out."""
     stop_reasons: dict[str, int]
     reward: float | None
-    """Mean over the trajectories with a reward."""
+    """Mean over the trajectories with a reward, of a training without the held-out ones."""
+    held_out: dict[int, float]
+    """Mean reward of the held-out trajectories of a training by step, in order."""
     tool_error_rate: float
     distributions: dict[str, Distribution]
     """By `turns`, `tool_calls`, `prompt_tokens`, `response_tokens`, `completion_tokens` (per turn) and `elapsed_s`."""
@@ -70,7 +72,7 @@ def statistics_of(entries: Iterable[Entry]) -> Stats:
     """Compute the statistics of trajectories from their entries."""
     values = {name: array("d") for name in _MEASURED}
     stop_reasons, marked = Counter[str](), Counter[str]()
-    rewards = array("d")
+    rewards, held_out = array("d"), defaultdict[int, list[float]](list)
     withdrawn = calls = errors = 0
     for entry in entries:
         if entry["withdrawn"]:
@@ -79,7 +81,7 @@ def statistics_of(entries: Iterable[Entry]) -> Stats:
         for name in _MEASURED:
             values[name].extend(entry["completions"] if name == "completion_tokens" else [entry[name]])
         if entry["reward"] is not None:
-            rewards.append(entry["reward"])
+            (held_out[entry["step"]] if entry["validate"] else rewards).append(entry["reward"])
         stop_reasons[entry["stop_reason"]] += 1
         marked.update(entry["marks"])
         calls, errors = calls + entry["tool_calls"], errors + entry["tool_errors"]
@@ -95,6 +97,7 @@ def statistics_of(entries: Iterable[Entry]) -> Stats:
         withdrawn=withdrawn,
         stop_reasons=dict(stop_reasons.most_common()),
         reward=fmean(rewards) if rewards else None,
+        held_out={step: fmean(held_out[step]) for step in sorted(held_out)},
         tool_error_rate=errors / max(1, calls),
         distributions={name: _distribution(numbers) for name, numbers in values.items() if numbers},
         recommended=recommended,

@@ -70,7 +70,7 @@ class TraceStore:
         Raises:
             ConfigError: the directory cannot be written.
         """
-        self._append(list(pieces(trace)))
+        self._append([to_json(trace)])
         self.heartbeat.end(trace)
 
     def _append(self, parts: list[bytes]) -> None:

@@ -20,9 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import structlog
 
-log = structlog.get_logger(__name__)
+from rollout.trace.skipped import Skipped
 
 DIRECTORY = "trained"
 SUFFIX = ".trained.parquet"
@@ -142,7 +141,11 @@ def _trained(rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanA
 
 
 def read_trained(
-    directory: str | Path, *, trace: str | Collection[str] | None = None, step: int | None = None
+    directory: str | Path,
+    *,
+    trace: str | Collection[str] | None = None,
+    step: int | None = None,
+    skipped: Skipped | None = None,
 ) -> Iterator[TrainedSegment]:
     """Read what was computed on the segments of traces in a directory, by step and then by time of writing.
 
@@ -152,7 +155,9 @@ def read_trained(
         directory: of the traces.
         trace: id of the only trace to read, or several ids; None reads all.
         step: the only step to read, which is one file; None reads all.
+        skipped: logs what cannot be read; one of its own by default.
     """
+    skipped = skipped or Skipped()
     wanted = [trace] if isinstance(trace, str) else None if trace is None else sorted(trace)
     for path in _files(directory, step):
         try:
@@ -161,7 +166,7 @@ def read_trained(
                     rows = batch if wanted is None else batch.filter(pc.field("trace").isin(wanted))
                     yield from map(_segment, rows.to_pylist())
         except (OSError, pa.ArrowInvalid) as error:
-            _log_torn(path, error)
+            _skip(path, error, skipped)
 
 
 def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Collection[str]) -> int:
@@ -178,7 +183,7 @@ def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Col
     Raises:
         OSError: the file cannot be written.
     """
-    partial, rows = path.with_name(path.name + ".partial"), 0
+    partial, rows, skipped = path.with_name(path.name + ".partial"), 0, Skipped()
     chosen = pc.field("trace").isin(pa.array(traces, pa.string()))
     with pq.ParquetWriter(partial, _SCHEMA, **_OPTIONS) as writer:
         for source in (each for directory in directories for each in _files(directory)):
@@ -190,7 +195,7 @@ def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Col
                             writer.write_batch(found.cast(_SCHEMA))
                         rows += found.num_rows
             except (OSError, pa.ArrowInvalid) as error:
-                _log_torn(source, error)
+                _skip(source, error, skipped)
     if rows:
         partial.replace(path)
     else:
@@ -203,8 +208,8 @@ def _files(directory: str | Path, step: int | None = None) -> list[Path]:
     return sorted((Path(directory) / DIRECTORY).glob(f"{begin}*{SUFFIX}"))
 
 
-def _log_torn(path: Path, error: Exception) -> None:
-    log.warning("not a record of a training step, skipped", file=str(path), problem=str(error))
+def _skip(path: Path, error: Exception, skipped: Skipped) -> None:
+    skipped.log(path, f"is not a record of a training step: {error}")
 
 
 def _segment(row: dict[str, Any]) -> TrainedSegment:

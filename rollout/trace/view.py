@@ -39,7 +39,7 @@ def _head(trace: Trace) -> RenderableType:
     task, origin = trace.task, trace.origin
     where = f"row {origin.row}, sample {origin.sample}"
     if origin.step >= 0:
-        where += f", step {origin.step}" + (" (validate)" if origin.validate_ else "")
+        where += f", step {origin.step}" + (" (held-out)" if origin.validate_ else "")
     segments = trace.segments or [trace]
     prompt, sampled = len(segments[0].prompt_ids), sum(len(segment.response_ids) for segment in segments)
     in_loss = sum(sum(segment.loss_mask) for segment in segments)

@@ -78,7 +78,7 @@ class TrajectoryStatistics:
             tool_errors=trace.tool_errors,
             failure=reason if trace.is_withdrawn else None,
             tools_changed=trace.failure.message if trace.failure and trace.failure.kind == LockMismatch.code else None,
-            sampled_tokens=sum(turn.sampled for turn in trace.turns) - trace.strategy.shared_tokens,
+            sampled_tokens=trace.sampled_anew,
             is_in_loss=not trace.is_withdrawn and any(segment.is_in_loss for segment in trace.segments),
             group=siblings(trace),
             calls=calls_seen(trace),

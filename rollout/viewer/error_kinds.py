@@ -12,10 +12,10 @@ from rollout.trace.entries import Entry
 from rollout.trace.record import Trace
 from rollout.trace.trained import TrainedSegment
 from rollout.viewer.filters import TRUNCATED
-from rollout.viewer.finding import EXAMPLES, Example, Finding, MovedToken, Scope, named
+from rollout.viewer.finding import EXAMPLES, Check, Example, Found, MovedToken, Scope, named
 
 LOW_SHARE = 0.5
-"""A reward below this share of the environment's best one is low."""
+"""A reward of at most this share of the environment's best one is low."""
 KIND_SHARE = 0.1
 """A kind is reported if it has this share of the trajectories with a low reward."""
 MOST_KINDS = 3
@@ -23,10 +23,6 @@ _MOST_READ = 20_000
 _CANDIDATES = 60
 _SHOWN_TOKENS = 4
 _SHOWN = 180
-THRESHOLD = (
-    f"a kind of error has at least {KIND_SHARE:.0%} of the trajectories that earned less than {LOW_SHARE:g} of "
-    "the best reward; held-out ones of the last validation, or those of an evaluation"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,54 +49,48 @@ def kind_of(entry: Entry) -> ErrorKind:
     return ErrorKind(f"calls without an error: {', '.join(entry['calls'])}", ("calls", calls))
 
 
-def low_rewards(scope: Scope) -> Iterator[Finding]:
+def low_rewards(scope: Scope) -> Iterator[Found]:
     """A finding for each frequent kind of error."""
     (best,) = scope.one("max(reward)", scope.played)
     if best is None or best <= 0:
         return
-    limit = LOW_SHARE * best
     split, step = _judged(scope)
     filters = {"split": split} | ({"step_from": str(step), "step_to": str(step)} if step is not None else {})
-    where = f"{scope.condition(filters)} AND NOT withdrawn AND reward < {limit!r}"
+    low = {**filters, "reward_to": f"{LOW_SHARE * best:g}"}
     kinds: Counter[ErrorKind] = Counter()
-    for entry in scope.pages.traces.entries(where=where, columns=_KIND_COLUMNS, limit=_MOST_READ):
+    for entry in scope.pages.traces.entries(where=scope.condition(low), columns=_KIND_COLUMNS, limit=_MOST_READ):
         kinds[kind_of(entry)] += 1
-    judged = scope.pages.traces.count(scope.condition(filters))
-    low = sum(kinds.values())
+    counts = [f"{scope.pages.traces.count(scope.condition(each)):,}" for each in (low, filters)]
     for kind, count in kinds.most_common(MOST_KINDS):
-        if count < KIND_SHARE * low:
+        if count < KIND_SHARE * kinds.total():
             return
-        own = {**filters, kind.filter[0]: kind.filter[1], "reward_to": f"{limit:g}"}
-        yield _finding(scope, kind, own, limit, f"{low:,} of {judged:,}", count, step)
+        yield _finding(scope, kind, {**low, kind.filter[0]: kind.filter[1]}, " of ".join(counts), step)
 
 
 _KIND_COLUMNS = ("id", "stop_reason", "errors", "marks", "calls")
 
 
 def _judged(scope: Scope) -> tuple[str, int | None]:
-    """The split and step whose trajectories are looked at: the last validation, an evaluation, else the last step."""
+    """The split and step to look at: held-out ones of their last step, an evaluation, else training's last step."""
     (held_out,) = scope.one("max(step)", f"{scope.played} AND validate")
     if held_out is not None:
         return "held-out", held_out
     return ("train", scope.steps[-1]) if scope.steps else ("evaluation", None)
 
 
-def _finding(
-    scope: Scope, kind: ErrorKind, filters: dict[str, str], limit: float, low: str, count: int, step: int | None
-) -> Finding:
-    split = filters["split"]
-    where = f"{scope.condition(filters)} AND NOT withdrawn"
-    examples = [_explained(scope, entry) for entry in scope.entries(where, sort=["reward"])]
+def _finding(scope: Scope, kind: ErrorKind, filters: dict[str, str], low: str, step: int | None) -> Found:
+    split, limit = filters["split"], filters["reward_to"]
+    examples = [_explained(scope, entry) for entry in scope.entries(scope.condition(filters), sort=["reward"])]
     groups = [scope.listed(f"{_adjective(split)} trajectories, worst first", examples, filters)]
     if split == "held-out" and scope.steps:
-        same = {"split": "train", kind.filter[0]: kind.filter[1], "reward_to": f"{limit:g}"}
+        same = {"split": "train", kind.filter[0]: kind.filter[1], "reward_to": limit}
         groups.append(scope.listed("the same kind in late training, pushed down most", _in_training(scope, same), same))
     at = "" if step is None else f" of step {step}"
-    return Finding(
-        title=f"Low reward: {kind.text}",
-        detail=f"{low} {_adjective(split)} trajectories{at} earned less than {limit:g}; "
-        f"in {count:,} of them: {kind.text}.",
-        threshold=THRESHOLD,
+    return Found(
+        about=kind.text,
+        detail=f"{low} {_adjective(split)} trajectories{at} earned at most {limit}; "
+        # The filter's own number: a trajectory that a limit ended may have had such an error, too.
+        f"in {groups[0].total:,} of them: {kind.text}.",
         groups=groups,
     )
 
@@ -193,3 +183,13 @@ def pushed_down(trace: Trace, trained: list[TrainedSegment], scope: Scope) -> tu
 def _short(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
+
+
+CHECKS = (
+    Check(
+        title="Low reward",
+        threshold=f"a kind of error has at least {KIND_SHARE:.0%} of the trajectories that earned at most "
+        f"{LOW_SHARE:g} of the best reward; held-out ones of the last step that has some, or those of an evaluation",
+        find=low_rewards,
+    ),
+)

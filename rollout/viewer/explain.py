@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rollout.viewer import index_findings, record_findings
-from rollout.viewer.error_kinds import THRESHOLD, low_rewards
+from rollout.viewer import error_kinds, index_findings, record_findings
 from rollout.viewer.finding import Check, Finding, Scope
 from rollout.viewer.pages import Pages
 
@@ -30,10 +29,8 @@ class Explanation:
         }
 
 
-def checks() -> list[Check]:
-    """All that is looked for, in the order of a report."""
-    low = Check(title="Low reward", threshold=THRESHOLD, find=lambda scope: list(low_rewards(scope)))
-    return [low, *index_findings.checks(), *record_findings.checks()]
+CHECKS = (*error_kinds.CHECKS, *index_findings.CHECKS, *record_findings.CHECKS)
+"""All that is looked for, in the order of a report."""
 
 
 def explain(pages: Pages, where: str | None = None) -> Explanation:
@@ -48,11 +45,11 @@ def explain(pages: Pages, where: str | None = None) -> Explanation:
     scopes = _scopes(pages, where)
     found: list[Finding] = []
     absent: list[Check] = []
-    for check in checks():
+    for check in CHECKS:
         own = [
             replace(finding, scope=" · ".join(scope.filters.values()) if len(scopes) > 1 else "")
             for scope in scopes
-            for finding in check.find(scope)
+            for finding in check.findings(scope)
         ]
         found += own
         absent += [] if own else [check]

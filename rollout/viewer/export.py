@@ -81,6 +81,8 @@ def _written(pages: Pages, data: Path, where: str | None) -> Iterator[dict[str, 
     """Write the trajectories, groups together; yields a row of the list for each."""
     number, size = 0, 0
     chunk = _chunk()
+    # The page lists them as the server does: in the order of files and of writing, also among equals.
+    order = {entry["id"]: place for place, entry in enumerate(pages.traces.entries(where=where, columns=["id"]))}
     for group in _groups(pages, where):
         siblings = pages.siblings(group[0]["id"])
         chunk["groups"].append(siblings)
@@ -91,7 +93,8 @@ def _written(pages: Pages, data: Path, where: str | None) -> Iterator[dict[str, 
             parts = {"trajectory": pages.trajectory(identity), "tokens": pages.tokens(identity)}
             size += sum(len(to_json(part)) for part in parts.values())
             chunk["trajectories"][identity] = parts | {"siblings": len(chunk["groups"]) - 1}
-            yield {name: entry[name] for name in LISTED} | {"in": runs.name_of(entry["file"]), "chunk": number}
+            listed = {name: entry[name] for name in LISTED}
+            yield listed | {"in": runs.name_of(entry["file"]), "chunk": number, "order": order[identity]}
         if size >= CHUNK_BYTES:
             _write(data, f"t-{number:05d}", chunk)
             number, size, chunk = number + 1, 0, _chunk()

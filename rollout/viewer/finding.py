@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -68,13 +68,37 @@ class Finding:
     """Run and environment, where there are several."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a check found; with its title and threshold a finding."""
+
+    detail: str
+    groups: list[ExampleGroup]
+    about: str = ""
+    """What of several things it is about, for the title."""
+    weight: str = "problem"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """One thing that is looked for."""
 
     title: str
     threshold: str
-    find: Callable[[Scope], list[Finding]]
+    find: Callable[[Scope], Iterator[Found]]
+
+    def findings(self, scope: Scope) -> list[Finding]:
+        """What stands out in a scope."""
+        return [
+            Finding(
+                title=f"{self.title}: {found.about}" if found.about else self.title,
+                detail=found.detail,
+                threshold=self.threshold,
+                groups=found.groups,
+                weight=found.weight,
+            )
+            for found in self.find(scope)
+        ]
 
 
 @dataclass(frozen=True)

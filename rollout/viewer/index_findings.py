@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout.viewer.filters import TRUNCATED, quoted
-from rollout.viewer.finding import Check, Finding, Scope
+from rollout.viewer.finding import Check, Found, Scope
 from rollout.viewer.runs import GROUP
 
 STUCK_SHARE = 0.9
@@ -21,54 +21,7 @@ NEAR_LIMIT = 0.9
 NEAR_LIMIT_SHARE = 0.01
 
 
-def checks() -> list[Check]:
-    """The checks of this module, in the order of a report."""
-    return [
-        Check(
-            title="Reward stuck in one part",
-            threshold=f"at least {STUCK_SHARE:.0%} of the trajectories have a part's lowest value",
-            find=lambda scope: list(stuck_parts(scope)),
-        ),
-        Check(
-            title="Groups without spread",
-            threshold=f"in the last quarter of training, at least {FLAT_SHARE:.0%} of the groups have one reward only",
-            find=lambda scope: list(flat_groups(scope)),
-        ),
-        Check(
-            title="Truncation",
-            threshold=f"at least {TRUNCATED_SHARE:.0%} of the trajectories ended at a limit or by a filter",
-            find=lambda scope: list(truncation(scope)),
-        ),
-        Check(
-            title="A tool that fails for everybody",
-            threshold=f"at least {FAILING_SHARE:.0%} of a tool's calls, of {FAILING_CALLS} or more, returned an error",
-            find=lambda scope: list(failing_tools(scope)),
-        ),
-        Check(
-            title="Withdrawn trajectories",
-            threshold=f"at least {WITHDRAWN_SHARE:.0%} of the trajectories failed or were aborted",
-            find=lambda scope: list(withdrawals(scope)),
-        ),
-        Check(
-            title="Thinking that grows",
-            threshold=f"in the last quarter of at least {THINKING_STEPS} steps, trajectories think at least "
-            f"{THINKING_GROWTH} times as many tokens as in the first, and at least {THINKING_TOKENS}",
-            find=lambda scope: list(growing_thinking(scope)),
-        ),
-        Check(
-            title="Prompts near their limit",
-            threshold=f"at least {NEAR_LIMIT_SHARE:.0%} of the prompts have {NEAR_LIMIT:.0%} of the recorded "
-            "`data.max_prompt_length` or more",
-            find=lambda scope: list(long_prompts(scope)),
-        ),
-    ]
-
-
-def _threshold(title: str) -> str:
-    return next(check.threshold for check in checks() if check.title == title)
-
-
-def stuck_parts(scope: Scope) -> Iterator[Finding]:
+def stuck_parts(scope: Scope) -> Iterator[Found]:
     statement = f"""
         WITH parts AS (SELECT key, value FROM trajectories, json_each(reward_parts) WHERE {scope.played}),
         ends AS (SELECT key, min(value) AS low, max(value) AS high, count(*) AS n FROM parts GROUP BY key)
@@ -80,15 +33,14 @@ def stuck_parts(scope: Scope) -> Iterator[Finding]:
         other = "never had another value" if low == high else f"its highest value is {high:g}"
         has_lowest = f"EXISTS (SELECT 1 FROM json_each(reward_parts) WHERE key = {quoted(name)} AND value <= {low!r})"
         entries = scope.entries(f"{scope.played} AND {has_lowest}", sort=["-step"])
-        yield Finding(
-            title=f"Reward stuck in one part: {name}",
+        yield Found(
+            about=name,
             detail=f"{stuck:,} of {count:,} trajectories have {name} {low:g}; {other}.",
-            threshold=_threshold("Reward stuck in one part"),
             groups=[scope.group(f"{name} {low:g}", entries)],
         )
 
 
-def flat_groups(scope: Scope) -> Iterator[Finding]:
+def flat_groups(scope: Scope) -> Iterator[Found]:
     if not scope.steps:
         return
     first, last = scope.quarter(last=True)
@@ -103,17 +55,15 @@ def flat_groups(scope: Scope) -> Iterator[Finding]:
         return
     rows = scope.pages.traces.query(f"SELECT id FROM ({inner}) WHERE spread <= 1e-9 ORDER BY high, step DESC LIMIT 3")
     ids = ", ".join(quoted(row["id"]) for row in rows)
-    yield Finding(
-        title="Groups without spread",
+    yield Found(
         detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only "
         f"({full:,} the full one): "
         "their advantages are 0 and they teach nothing.",
-        threshold=_threshold("Groups without spread"),
         groups=[scope.group("one of each group", scope.entries(f"id IN ({ids})"), view={"tab": "siblings"})],
     )
 
 
-def truncation(scope: Scope) -> Iterator[Finding]:
+def truncation(scope: Scope) -> Iterator[Found]:
     reasons = ", ".join(f"'{reason}'" for reason in TRUNCATED)
     statement = f"""SELECT stop_reason, count(*) AS n FROM trajectories WHERE {scope.played}
         AND stop_reason IN ({reasons}) GROUP BY 1 ORDER BY 2 DESC"""
@@ -124,15 +74,13 @@ def truncation(scope: Scope) -> Iterator[Finding]:
         return
     entries = scope.entries(f"{scope.played} AND stop_reason = '{found[0][0]}'", sort=["-step", "reward"])
     listed = ", ".join(f"{reason} {each:,}" for reason, each in found)
-    yield Finding(
-        title="Truncation",
+    yield Found(
         detail=f"{cut:,} of {count:,} trajectories were cut: {listed}.",
-        threshold=_threshold("Truncation"),
         groups=[scope.group(f"ended by {found[0][0]}", entries, {"stop": found[0][0]})],
     )
 
 
-def failing_tools(scope: Scope) -> Iterator[Finding]:
+def failing_tools(scope: Scope) -> Iterator[Found]:
     statement = f"""
         WITH played AS (SELECT calls, errors FROM trajectories WHERE {scope.played}),
         called AS (SELECT key, sum(value) AS n FROM played, json_each(calls) GROUP BY 1),
@@ -143,15 +91,14 @@ def failing_tools(scope: Scope) -> Iterator[Finding]:
             continue
         filters = {"failed_tool": name}
         entries = scope.entries(scope.condition(filters), sort=["-step", "reward"])
-        yield Finding(
-            title=f"A tool that fails for everybody: {name or '(unreadable call)'}",
+        yield Found(
+            about=name or "(unreadable call)",
             detail=f"{errors:,} of {calls:,} calls returned an error.",
-            threshold=_threshold("A tool that fails for everybody"),
             groups=[scope.group("with such a call", entries, filters)],
         )
 
 
-def withdrawals(scope: Scope) -> Iterator[Finding]:
+def withdrawals(scope: Scope) -> Iterator[Found]:
     count, withdrawn = scope.one("count(*), sum(withdrawn)", scope.where)
     if not withdrawn or withdrawn < WITHDRAWN_SHARE * count:
         return
@@ -159,15 +106,13 @@ def withdrawals(scope: Scope) -> Iterator[Finding]:
         WHERE {scope.where} AND withdrawn GROUP BY 1 ORDER BY 2 DESC LIMIT 5"""
     kinds = [f"{row['kind']} {row['n']:,}" for row in scope.pages.traces.query(statement)]
     entries = scope.entries(f"{scope.where} AND withdrawn", sort=["-step"])
-    yield Finding(
-        title="Withdrawn trajectories",
+    yield Found(
         detail=f"{withdrawn:,} of {count:,} trajectories are not trained on: {', '.join(kinds)}.",
-        threshold=_threshold("Withdrawn trajectories"),
         groups=[scope.group("withdrawn", entries, note=lambda each: each["error"] or "")],
     )
 
 
-def growing_thinking(scope: Scope) -> Iterator[Finding]:
+def growing_thinking(scope: Scope) -> Iterator[Found]:
     if len(scope.steps) < THINKING_STEPS:
         return
     (begin, middle), (late, end) = scope.quarter(last=False), scope.quarter(last=True)
@@ -178,10 +123,8 @@ def growing_thinking(scope: Scope) -> Iterator[Finding]:
         return
     where = f"{scope.trained} AND step BETWEEN {late} AND {end}"
     entries = scope.entries(where, sort=["-thinking_tokens"])
-    yield Finding(
-        title="Thinking that grows",
+    yield Found(
         detail=f"From {before:.0f} tokens in steps {begin} to {middle} to {after:.0f} in steps {late} to {end}.",
-        threshold=_threshold("Thinking that grows"),
         groups=[
             scope.group(
                 "the longest",
@@ -194,7 +137,7 @@ def growing_thinking(scope: Scope) -> Iterator[Finding]:
     )
 
 
-def long_prompts(scope: Scope) -> Iterator[Finding]:
+def long_prompts(scope: Scope) -> Iterator[Found]:
     limits = scope.pages.prompt_limits()
     cases = [f"WHEN {quoted(name)} THEN {limit}" for name, limit in limits.items()]
     if not cases:
@@ -203,12 +146,10 @@ def long_prompts(scope: Scope) -> Iterator[Finding]:
     count, many, longest = scope.one(f"count(*), sum({near}), max(prompt_tokens)", scope.where)
     if not many or many < NEAR_LIMIT_SHARE * count:
         return
-    yield Finding(
-        title="Prompts near their limit",
+    yield Found(
         detail=f"{many:,} of {count:,} prompts; the longest has {longest:,} tokens of "
         f"{' or '.join(f'{limit:,}' for limit in sorted(set(limits.values())))}. "
         "The preflight refuses longer ones, and a user's first message is part of the prompt.",
-        threshold=_threshold("Prompts near their limit"),
         groups=[
             scope.group(
                 "the longest prompts",
@@ -218,3 +159,45 @@ def long_prompts(scope: Scope) -> Iterator[Finding]:
         ],
         weight="note",
     )
+
+
+CHECKS = (
+    Check(
+        title="Reward stuck in one part",
+        threshold=f"at least {STUCK_SHARE:.0%} of the trajectories have a part's lowest value",
+        find=stuck_parts,
+    ),
+    Check(
+        title="Groups without spread",
+        threshold=f"in the last quarter of training, at least {FLAT_SHARE:.0%} of the groups have one reward only",
+        find=flat_groups,
+    ),
+    Check(
+        title="Truncation",
+        threshold=f"at least {TRUNCATED_SHARE:.0%} of the trajectories ended at a limit or by a filter",
+        find=truncation,
+    ),
+    Check(
+        title="A tool that fails for everybody",
+        threshold=f"at least {FAILING_SHARE:.0%} of a tool's calls, of {FAILING_CALLS} or more, returned an error",
+        find=failing_tools,
+    ),
+    Check(
+        title="Withdrawn trajectories",
+        threshold=f"at least {WITHDRAWN_SHARE:.0%} of the trajectories failed or were aborted",
+        find=withdrawals,
+    ),
+    Check(
+        title="Thinking that grows",
+        threshold=f"in the last quarter of at least {THINKING_STEPS} steps, trajectories think at least "
+        f"{THINKING_GROWTH} times as many tokens as in the first, and at least {THINKING_TOKENS}",
+        find=growing_thinking,
+    ),
+    Check(
+        title="Prompts near their limit",
+        threshold=f"at least {NEAR_LIMIT_SHARE:.0%} of the prompts have {NEAR_LIMIT:.0%} of the recorded "
+        "`data.max_prompt_length` or more",
+        find=long_prompts,
+    ),
+)
+"""In the order of a report."""

@@ -128,17 +128,17 @@ class Pages:
         """What a trainer computed on trajectories of the entry's step and run, by id; empty for held-out ones."""
         if entry["validate"] or entry["step"] is None:
             return {}
-        return trained_of(self.traces.home_of(entry), ids, entry["step"])
+        return trained_of(self.traces.home_of(entry), ids, entry["step"], self.traces.skipped)
 
     def record(self, trace: Trace) -> RunRecord | None:
         """The run record of a trajectory; None where it is missing."""
         if trace.run not in self._records:
-            self._records = read_run_records(self.traces.directory)
+            self._records = read_run_records(self.traces.directory, skipped=self.traces.skipped)
         return self._records.get(trace.run)
 
     def prompt_limits(self) -> dict[str, int]:
         """The longest prompt that a training allows, by run record."""
-        self._records = read_run_records(self.traces.directory)
+        self._records = read_run_records(self.traces.directory, skipped=self.traces.skipped)
         limits = {name: record.sampling.get("prompt_length") for name, record in self._records.items()}
         return {name: limit for name, limit in limits.items() if isinstance(limit, int)}
 

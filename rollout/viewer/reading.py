@@ -16,6 +16,7 @@ import structlog
 from gateway.errors import ConfigError
 from rollout.trace.files import sources
 from rollout.trace.reader import Traces
+from rollout.trace.skipped import Skipped
 from rollout.viewer.pages import Pages
 
 log = structlog.get_logger(__name__)
@@ -85,7 +86,7 @@ class Refreshing:
 
     def _refresh(self, traces: Traces) -> None:
         try:
-            files = _files(self._directory)
+            files = _files(self._directory, traces.skipped)
             if files != self._seen:
                 traces.refresh()
                 self._seen = files
@@ -94,9 +95,9 @@ class Refreshing:
         self.is_indexing = False
 
 
-def _files(directory: Path) -> set[tuple[str, int, int]]:
+def _files(directory: Path, skipped: Skipped) -> set[tuple[str, int, int]]:
     """Name, size and time of change of the files with traces."""
-    paths = [source.path for source in sources(directory, recursive=True)]
+    paths = [source.path for source in sources(directory, recursive=True, skipped=skipped)]
     stats = [(path, path.stat()) for path in paths if path is not None]
     return {(str(path), status.st_size, status.st_mtime_ns) for path, status in stats}
 

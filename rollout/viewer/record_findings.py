@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rollout.trace.drift import CallSeen, calls_seen, drifts
 from rollout.trace.entries import Entry
 from rollout.trace.trained import digest
-from rollout.viewer.finding import Check, Finding, Scope
+from rollout.viewer.finding import Check, Found, Scope
 
 MOST_RECORDS = 256
 COPIED_SHARE = 0.25
@@ -24,22 +24,6 @@ class Compared:
     ids: bytes
     """Digest of the first segment."""
     calls: tuple[CallSeen, ...]
-
-
-def checks() -> list[Check]:
-    """The one check of this module that reads records, as two findings."""
-    return [
-        Check(
-            title="Siblings that are copies",
-            threshold=f"{_SAMPLE}, at least {COPIED_SHARE:.0%} have the ids of a sibling",
-            find=lambda scope: list(copies(scope)),
-        ),
-        Check(
-            title="Drift",
-            threshold=f"{_SAMPLE}, the same call after the same calls had different results",
-            find=lambda scope: list(drift(scope)),
-        ),
-    ]
 
 
 def sampled_groups(scope: Scope) -> list[list[Compared]]:
@@ -58,7 +42,7 @@ def sampled_groups(scope: Scope) -> list[list[Compared]]:
     return [group for group in found.values() if len(group) > 1]
 
 
-def copies(scope: Scope) -> Iterator[Finding]:
+def copies(scope: Scope) -> Iterator[Found]:
     groups = scope.sampled(sampled_groups)
     copied: list[Entry] = []
     for group in groups:
@@ -68,27 +52,38 @@ def copies(scope: Scope) -> Iterator[Finding]:
     if not read or len(copied) < COPIED_SHARE * read:
         return
     different = {(entry["step"], entry["uid"], entry["row"]): entry for entry in reversed(copied)}
-    yield Finding(
-        title="Siblings that are copies",
+    yield Found(
         detail=f"{len(copied):,} of {read:,} trajectories have the same ids as a sibling: they add no spread.",
-        threshold=checks()[0].threshold,
         groups=[scope.group("one of each group", list(different.values())[:3], view={"tab": "siblings"})],
         weight="note",
     )
 
 
-def drift(scope: Scope) -> Iterator[Finding]:
+def drift(scope: Scope) -> Iterator[Found]:
     groups = scope.sampled(sampled_groups)
     drifted = [(group, found) for group in groups if (found := drifts((0, each.calls) for each in group))]
     if not drifted:
         return
     calls = sum(len(found) for _, found in drifted)
-    yield Finding(
-        title="Drift",
+    yield Found(
         detail=f"{calls:,} calls in {len(drifted):,} of {len(groups):,} groups had different results for "
         f"siblings: their rewards compare different worlds. For one, {drifted[0][1][0]}",
-        threshold=checks()[1].threshold,
         groups=[
             scope.group("one of each group", [group[0].entry for group, _ in drifted[:3]], view={"tab": "siblings"})
         ],
     )
+
+
+CHECKS = (
+    Check(
+        title="Siblings that are copies",
+        threshold=f"{_SAMPLE}, at least {COPIED_SHARE:.0%} have the ids of a sibling",
+        find=copies,
+    ),
+    Check(
+        title="Drift",
+        threshold=f"{_SAMPLE}, the same call after the same calls had different results",
+        find=drift,
+    ),
+)
+"""Those that compare siblings, in the order of a report."""

@@ -12,6 +12,7 @@ from typing import Any
 from rollout.trace.entries import Entry
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
+from rollout.trace.skipped import Skipped
 from rollout.trace.trained import TrainedSegment, read_trained
 from rollout.viewer.filters import quoted
 from rollout.viewer.runs import Runs
@@ -84,14 +85,14 @@ def _common(one: list[int], other: list[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-def trained_of(home: Path, ids: Iterable[str], step: int) -> dict[str, list[TrainedSegment]]:
+def trained_of(home: Path, ids: Iterable[str], step: int, skipped: Skipped) -> dict[str, list[TrainedSegment]]:
     """What a trainer computed on these trajectories, by id. `step` is theirs; asynchronous modes train them later."""
     wanted = set(ids)
     found: dict[str, list[TrainedSegment]] = {}
-    for each in read_trained(home, trace=wanted, step=step):
+    for each in read_trained(home, trace=wanted, step=step, skipped=skipped):
         found.setdefault(each.trace, []).append(each)
     if not found:
-        for each in read_trained(home, trace=wanted):
+        for each in read_trained(home, trace=wanted, skipped=skipped):
             found.setdefault(each.trace, []).append(each)
     return found
 

@@ -1,8 +1,9 @@
 """What writing traces takes of a rollout: its share of the wall time, and how long it holds the event loop at once.
 
-    python tests/bench/trace_writing.py [--rows 120] [--samples 9] [--concurrency 512] [--profile]
+    python tests/bench/trace_writing.py [--rows 120] [--samples 9] [--concurrency 512] [--qwen RANKS] [--profile]
 
-The expert, an engine that answers at once, plays retail over stdio. Every step of `TraceStore.write` is timed, in wall
+The expert, an engine that answers at once, plays retail over stdio. Its ids are bytes, or with `--qwen` those of Qwen's
+tokenizer, of which a trajectory has a third as many. Every step of `TraceStore.write` is timed, in wall
 time and in processor time of the thread that runs the event loop; so is every callback of that loop. The rollout's wall
 time is that of `play_all`, without the start of servers. Prints one JSON object, and with `--profile` where the time of
 writing goes.
@@ -17,15 +18,18 @@ import pstats
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import yaml
 from event_loop import timed
+from traces import Qwen
 
 from rollout.cli import run as command
 from rollout.cli.app import main
+from rollout.tokens.chatml import _IDS, _SPLIT, IM_END, IM_START, SPECIAL, ByteTokens
 from rollout.trace.store import TraceStore
 
 RETAIL = Path(__file__).parents[2] / "configs" / "environments" / "retail.yaml"
@@ -65,6 +69,32 @@ class _Timed:
                 steps.processor_s += spent
                 steps.longest_s = max(steps.longest_s, spent)
             value = yield waited_for
+
+
+def use_qwen(ranks: Path) -> None:
+    """Have `ByteTokens` make ids of Qwen's tokenizer, behind its own for the markers."""
+    encoding, first = Qwen(ranks).encoding, max(_IDS.values()) + 1
+
+    def ids(text: str) -> list[int]:
+        return [first + token for token in encoding.encode_ordinary(text)]
+
+    def encode(_: ByteTokens, text: str) -> list[int]:
+        return [token for piece in _SPLIT.split(text) for token in ([_IDS[piece]] if piece in _IDS else ids(piece))]
+
+    def decode(_: ByteTokens, tokens: Sequence[int]) -> str:
+        runs = groupby(tokens, lambda token: token < first)
+        return "".join(
+            "".join(SPECIAL[token - 256] for token in run)
+            if is_marker
+            else encoding.decode([token - first for token in run])
+            for is_marker, run in runs
+        )
+
+    def message(_: ByteTokens, role: str, text: str) -> list[int]:
+        return [_IDS[IM_START], *ids(f"{role}\n{text}"), _IDS[IM_END], *ids("\n")]
+
+    ByteTokens.encode, ByteTokens.decode, ByteTokens._message = encode, decode, message
+    ByteTokens._generation_prompt = lambda _: [_IDS[IM_START], *ids("assistant\n")]
 
 
 def measured(options: argparse.Namespace) -> tuple[dict[str, Any], Steps]:
@@ -116,8 +146,12 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=120)
     parser.add_argument("--samples", type=int, default=9)
     parser.add_argument("--concurrency", type=int, default=512)
+    parser.add_argument("--qwen", type=Path, metavar="RANKS", help="qwen.tiktoken: ids of Qwen instead of bytes")
     parser.add_argument("--profile", action="store_true")
-    found, steps = measured(parser.parse_args())
+    given = parser.parse_args()
+    if given.qwen is not None:
+        use_qwen(given.qwen)
+    found, steps = measured(given)
     print(json.dumps(found))  # noqa: T201
     if steps.profile is not None:
         pstats.Stats(steps.profile).sort_stats("tottime").print_stats(12)

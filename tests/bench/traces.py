@@ -45,7 +45,7 @@ class Qwen:
         from tiktoken.load import load_tiktoken_bpe
 
         merges = load_tiktoken_bpe(str(ranks))
-        self._encoding = tiktoken.Encoding("qwen", pat_str=PATTERN, mergeable_ranks=merges, special_tokens={})
+        self.encoding = tiktoken.Encoding("qwen", pat_str=PATTERN, mergeable_ranks=merges, special_tokens={})
         self._draw = random.Random(0)
 
     def retokenised(self, trace: Trace) -> Trace:
@@ -64,7 +64,7 @@ class Qwen:
         found: list[int] = []
         for is_text, run in groupby(ids, lambda token: token < 256):
             if is_text:
-                found += self._encoding.encode_ordinary(bytes(run).decode(errors="replace"))
+                found += self.encoding.encode_ordinary(bytes(run).decode(errors="replace"))
             else:
                 found += [FIRST_SPECIAL + token - 256 for token in run]
         return found

@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
-from gateway.cassette.reading import Cassette
+from gateway.cassette.reading import SUFFIX, Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Missing, Replay
 from gateway.config.models import GatewayConfig
@@ -254,6 +254,17 @@ async def test_what_is_missing_is_live_with_the_trajectorys_state(tmp_path: Path
     recorder.close()
     async with replaying(tmp_path / "b.jsonl") as gateway, lease(gateway, 3, sample=1) as session:
         assert (await session.call("add", {"n": 1})).text == f"6 in {TRAJECTORIES[3]}"
+    # With both files, in whatever order, the trajectory that differed is the new one.
+    for names in (("1", "2"), ("2", "1")):
+        both = tmp_path / "".join(names)
+        both.mkdir()
+        for name, written in zip(names, (path, tmp_path / "b.jsonl"), strict=True):
+            (both / f"{name}{SUFFIX}").write_bytes(written.read_bytes())
+        async with replaying(both) as gateway, lease(gateway, 1) as session:
+            assert (await session.call("add", {"n": 2})).text.startswith("7 ")
+            assert (await session.call("order", {})).text == "ordered 7"
+            assert (await session.call("add", {"n": 100})).text == f"107 in {TRAJECTORIES[1]}"
+            assert (await session.call("order", {})).text == "ordered 8"
 
 
 async def test_failures_are_replayed_as_they_were(tmp_path: Path) -> None:

@@ -69,6 +69,6 @@ class RawClient:
 
 async def until_free(running: Serving) -> None:
     """Return when the server has no lease any more."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while running.leases:
             await anyio.lowlevel.checkpoint()

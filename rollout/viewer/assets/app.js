@@ -10,8 +10,17 @@
     ["runs", "Runs"],
     ["list", "Trajectories"],
   ];
+  const places = new Map();
   let state = null;
   let drawing = 0;
+
+  // The name of the history's present entry, by which `places` has how far it was scrolled.
+  function entry() {
+    if (!history.state?.entry) history.replaceState({ entry: `${performance.timeOrigin}-${performance.now()}` }, "");
+    return history.state.entry;
+  }
+  history.scrollRestoration = "manual";
+  let shownEntry = entry();
 
   Viewer.toggleTheme = () => {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
@@ -38,6 +47,19 @@
       el("input", { type: "checkbox", id: "follow", checked: true }),
       "follow",
     );
+    const top = el(
+      "header",
+      { class: "top" },
+      el("a", { href: "#/", class: "brand" }, "mcp-rollout"),
+      el("nav", { id: "navigation", "aria-label": "views" }),
+      el("span", { class: "fill" }),
+      status,
+      Viewer.isExport ? null : follow,
+      el("button", { onclick: Viewer.toggleTheme, "aria-label": "dark or light", title: "dark or light (t)" }, "◐"),
+      el("button", { onclick: Viewer.help, "aria-label": "keys", title: "keys (?)" }, "?"),
+    );
+    // What sticks below the header, and what is scrolled to, has to know its height.
+    new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${top.offsetHeight}px`)).observe(top);
     document.body.append(
       el(
         "a",
@@ -51,17 +73,7 @@
         },
         "skip to the content",
       ),
-      el(
-        "header",
-        { class: "top" },
-        el("a", { href: "#/", class: "brand" }, "mcp-rollout"),
-        el("nav", { id: "navigation", "aria-label": "views" }),
-        el("span", { class: "fill" }),
-        status,
-        Viewer.isExport ? null : follow,
-        el("button", { onclick: Viewer.toggleTheme, "aria-label": "dark or light", title: "dark or light (t)" }, "◐"),
-        el("button", { onclick: Viewer.help, "aria-label": "keys", title: "keys (?)" }, "?"),
-      ),
+      top,
       main,
     );
   }
@@ -91,8 +103,19 @@
     );
   }
 
-  // Draws the view of the address. `quietly` keeps the place on the page: the run went on.
-  async function draw(quietly = false) {
+  // Scrolls to where the reader was. Parts of a page arrive after the rest of it, so that it may be too short at first.
+  function returnTo(place) {
+    const grows = new ResizeObserver(() => {
+      scrollTo(0, place);
+      if (Math.abs(scrollY - place) < 2) grows.disconnect();
+    });
+    for (const type of ["wheel", "touchstart", "mousedown", "keydown"])
+      addEventListener(type, () => grows.disconnect(), { once: true });
+    grows.observe(main);
+  }
+
+  // Draws the view of the address. `quietly` keeps the place on the page: the run went on. `place` is one to return to.
+  async function draw(quietly = false, place = undefined) {
     const number = ++drawing;
     const { path, given } = Viewer.filters.parse();
     main.setAttribute("aria-busy", "true");
@@ -110,6 +133,7 @@
     main.removeAttribute("aria-busy");
     Viewer.drawn?.();
     if (quietly) return;
+    if (place !== undefined) return returnTo(place);
     window.scrollTo(0, 0);
     Viewer.shown?.();
   }
@@ -136,6 +160,10 @@
   }
 
   frame();
-  addEventListener("hashchange", () => draw());
+  addEventListener("hashchange", () => {
+    places.set(shownEntry, scrollY);
+    shownEntry = entry();
+    draw(false, places.get(shownEntry));
+  });
   draw().then(() => Viewer.isExport || setTimeout(poll, POLL_MS));
 })();

@@ -32,7 +32,7 @@
 
   async function allRows(summary) {
     const pages = await Promise.all([...Array(summary.list_pages).keys()].map((page) => load(numbered("list", page))));
-    return pages.flat();
+    return pages.flat().sort((one, other) => one.order - other.order);
   }
 
   // The parts of one trajectory, `id`: its group's trajectories are in one file.
@@ -79,4 +79,10 @@
 
   Viewer.isExport = location.protocol === "file:" || Boolean(window.TRACE_EXPORT);
   Viewer.get = (kind, given = {}) => (Viewer.isExport ? EXPORTED[kind](given) : ask(kind, given));
+  // The answer, or why there is none: a view shows that beside its form, in which the filter can be mended.
+  Viewer.asked = (kind, given) =>
+    Viewer.get(kind, given).then(
+      (answer) => ({ answer }),
+      (error) => ({ problem: Viewer.el("p", { class: "failure", role: "alert" }, error.message) }),
+    );
 })();

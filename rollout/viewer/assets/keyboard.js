@@ -14,6 +14,7 @@
     ["] [", "next and previous mark, failure or reward"],
     ["f", "fold or unfold all thinking"],
     ["← → Home End", "move among tokens"],
+    ["Esc", "close a token's values, where they lie over the tokens"],
     ["c", "colour tokens by the next value"],
     ["t", "dark or light"],
     ["?", "these keys"],

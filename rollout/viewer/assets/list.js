@@ -84,7 +84,13 @@
   }
 
   Viewer.views.list = async (given, state) => {
-    const answer = await Viewer.get("list", given);
+    const { answer, problem } = await Viewer.asked("list", given);
+    const options = {
+      environment: state.environments.length > 1 ? state.environments : undefined,
+      runs: state.runs.length > 1 ? state.runs : undefined,
+    };
+    const form = Viewer.filters.form("list", given, options);
+    if (problem) return [el("h1", {}, "Trajectories"), form, problem];
     Viewer.lastList = { given, ids: answer.rows.map((row) => row.id) };
     const rows = answer.rows.map((row) =>
       el(
@@ -105,13 +111,9 @@
         COLUMNS.map((column) => heading(given, column)),
       ),
     );
-    const options = {
-      environment: state.environments.length > 1 ? state.environments : undefined,
-      runs: state.runs.length > 1 ? state.runs : undefined,
-    };
     return [
       el("h1", {}, "Trajectories ", el("small", { id: "total" }, `${number(answer.total)} of ${number(state.count)}`)),
-      Viewer.filters.form("list", given, options),
+      form,
       answer.total
         ? el(
             "div",

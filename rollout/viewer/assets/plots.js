@@ -87,9 +87,10 @@
     for (const each of made.splice(0)) {
       if (!each.box.isConnected) continue;
       const plot = each.draw();
-      new ResizeObserver(() =>
-        plot.setSize({ width: Math.max(220, each.box.clientWidth - 2), height: plot.height }),
-      ).observe(each.box);
+      new ResizeObserver(() => {
+        plot.setSize({ width: Math.max(220, each.box.clientWidth - 2), height: plot.height });
+        plot.setLegend({ idx: plot.data[0].length - 1 });
+      }).observe(each.box);
     }
   };
 })();

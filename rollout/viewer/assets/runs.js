@@ -15,6 +15,7 @@
     ["seconds", "seconds", Viewer.seconds],
     ["queued", "seconds waiting for servers", Viewer.seconds],
   ];
+  const MOST_STEPS = 4;
   const name = (each, all) => {
     const several = (key) => new Set(all.map((other) => other[key])).size > 1;
     const parts = [several("run") ? each.run : null, several("environment") ? each.environment : null, each.split];
@@ -22,8 +23,10 @@
   };
   Viewer.runLabel = name;
 
+  // Means over the trajectories of all steps. Validations of different steps are different policies on the same tasks:
+  // of held-out ones, those of the last step.
   function total(each) {
-    const weights = each.count;
+    const weights = each.count.map((count, index) => (isCounted(each, index) ? count : 0));
     const sum = weights.reduce((one, other) => one + other, 0);
     const mean = (column) => {
       const known = each[column].map((value, index) => [value, weights[index]]).filter(([value]) => value !== null);
@@ -31,19 +34,40 @@
       return weight ? known.reduce((one, [value, other]) => one + value * other, 0) / weight : null;
     };
     const stops = {};
-    for (const step of each.stops)
-      for (const [reason, count] of Object.entries(step)) stops[reason] = (stops[reason] || 0) + count;
+    for (const [index, step] of each.stops.entries())
+      if (isCounted(each, index))
+        for (const [reason, count] of Object.entries(step)) stops[reason] = (stops[reason] || 0) + count;
     return { count: sum, mean, stops };
   }
 
+  const isOfLastStep = (each) => each.split === "held-out" && each.steps.length > 1;
+  const isCounted = (each, index) => !isOfLastStep(each) || index === each.steps.length - 1;
+
   function filterOf(each) {
-    return { runs: each.run, environment: each.environment, split: each.split };
+    const last = isOfLastStep(each) ? { step_from: each.steps.at(-1), step_to: each.steps.at(-1) } : {};
+    return { runs: each.run, environment: each.environment, split: each.split, ...last };
+  }
+
+  // The first step's reward, the last ones', and what is between as far as there is room.
+  function rewardByStep(each) {
+    if (each.steps.length < 2) return "–";
+    const shown = each.steps.map((step, index) => [step, each.reward[index]]);
+    const cut = shown.length > MOST_STEPS ? [shown[0], null, ...shown.slice(1 - MOST_STEPS)] : shown;
+    return cut.map((one) =>
+      one === null
+        ? "… "
+        : [el("span", { class: "at-step" }, el("small", {}, `${one[0]}: `), Viewer.rewardChip(one[1])), " "],
+    );
+  }
+
+  function stepsOf(each) {
+    if (each.steps.length < 2) return each.steps[0] ?? "–";
+    return isOfLastStep(each) ? `${each.steps.at(-1)}, the last one` : `${each.steps[0]} to ${each.steps.at(-1)}`;
   }
 
   function table(all) {
     const rows = all.map((each, index) => {
       const { count, mean, stops } = total(each);
-      const last = each.reward.at(-1);
       const mark = el("i", { class: "swatch" });
       mark.style.background = Viewer.lineColour(index);
       const ended = Object.entries(stops)
@@ -59,9 +83,9 @@
         {},
         el("th", { scope: "row" }, mark, Viewer.link(Viewer.filters.address("list", filterOf(each)), name(each, all))),
         el("td", {}, number(count)),
-        el("td", {}, each.steps.length > 1 ? `${each.steps[0]} to ${each.steps.at(-1)}` : (each.steps[0] ?? "–")),
+        el("td", {}, stepsOf(each)),
         el("td", {}, Viewer.rewardChip(mean("reward"))),
-        el("td", {}, each.steps.length > 1 ? Viewer.rewardChip(last) : "–"),
+        el("td", { class: "by-step" }, rewardByStep(each)),
         el("td", {}, percent(mean("errors"))),
         el("td", {}, number(mean("sampled"), 0)),
         el("td", {}, number(mean("turns"), 1)),
@@ -85,7 +109,7 @@
               "trajectories",
               "steps",
               "reward",
-              "in the last step",
+              "reward by step",
               "calls failed",
               "sampled tokens",
               "turns",
@@ -123,16 +147,18 @@
   }
 
   Viewer.views.runs = async (given, state) => {
-    const all = await Viewer.get("runs", given);
+    const { answer: all, problem } = await Viewer.asked("runs", given);
     const options = {
       environment: state.environments.length > 1 ? state.environments : undefined,
       runs: state.runs.length > 1 ? state.runs : undefined,
     };
+    const form = Viewer.isExport ? null : Viewer.filters.form("runs", given, options);
+    if (problem) return [el("h1", {}, "Runs"), form, problem];
     const plots = PLOTS.map(([column, title, format]) => Viewer.plot(title, lines(all, column), { format }));
     const choice = state.runs.length > 1 ? runChoice(given, state.runs) : null;
     return [
       el("h1", {}, "Runs"),
-      Viewer.isExport ? null : Viewer.filters.form("runs", given, options),
+      form,
       choice,
       all.length ? table(all) : el("p", { class: "empty" }, "No trajectory matches these filters."),
       el("div", { class: "plots" }, plots, endings(all)),

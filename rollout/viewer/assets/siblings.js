@@ -55,19 +55,14 @@
     return el(
       "th",
       { scope: "col", class: member === base ? "base" : "" },
-      el(
-        "div",
-        {},
-        link(page(member.id, { tab: "siblings" }), `sample ${fact.sample ?? "?"}`),
-        " ",
-        Viewer.rewardChip(fact.reward),
-        copies.length ? el("small", {}, "copies: ", copies) : null,
-      ),
+      el("div", {}, link(page(member.id, { tab: "siblings" }), `sample ${fact.sample ?? "?"}`)),
+      // A line each, there in every column: what is compared stands side by side.
+      el("div", {}, "reward ", Viewer.rewardChip(fact.reward)),
+      el("div", {}, "advantage ", Viewer.chip("plain", number(fact.advantage))),
       el(
         "small",
         {},
-        fact.advantage === null || fact.advantage === undefined ? null : `advantage ${number(fact.advantage)} · `,
-        fact.stop_reason || "",
+        fact.stop_reason || "unfinished",
         " · ",
         link(
           page(
@@ -78,6 +73,7 @@
         ),
       ),
       el("small", {}, member === base ? "compared with" : `differs from token ${number(common)} on`),
+      copies.length ? el("small", {}, "copies: ", copies) : null,
     );
   }
 

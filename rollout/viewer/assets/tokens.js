@@ -101,6 +101,10 @@
       );
     }
 
+    const close = () => {
+      details.classList.add("closed");
+      holder.focus({ preventScroll: true });
+    };
     const details = el("aside", { id: "token-details", "aria-live": "polite", "aria-label": "the token" });
     let current = Math.min(count - 1, given.token ? Number(given.token) : firstOf(given.turn));
     function firstOf(turn) {
@@ -115,12 +119,15 @@
       elements[current].classList.add("current");
       const fold = elements[current].closest("details");
       if (fold) fold.open = true;
+      details.classList.remove("closed");
       if (scrolls) elements[current].scrollIntoView({ block: "center" });
       const each = token(current);
       const line = (name, value) =>
         value === null || value === undefined ? null : [el("dt", {}, name), el("dd", {}, value)];
       details.replaceChildren(
         ...Viewer.nodes([
+          // On a phone the values lie over the tokens.
+          el("button", { class: "close", "aria-label": "close", onclick: close }, "×"),
           el("div", { class: "token-text" }, texts ? spelled(each.text) || "(part of a character)" : `id ${each.id}`),
           el(
             "dl",
@@ -218,6 +225,7 @@
       if (moves[event.key]) choose(current + moves[event.key]);
       else if (event.key === "Home") choose(segment.prompt);
       else if (event.key === "End") choose(count - 1);
+      else if (event.key === "Escape") close();
       else return;
       event.preventDefault();
     });

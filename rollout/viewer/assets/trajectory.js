@@ -9,7 +9,7 @@
     const own = group.find((each) => each.id === entry.id);
     const reward = trace.reward;
     const where = [
-      entry.step === null ? null : `step ${entry.step}${entry.validate ? " (held out)" : ""}`,
+      entry.step === null ? null : `step ${entry.step}${entry.validate ? " (held-out)" : ""}`,
       `row ${entry.row}, sample ${entry.sample}`,
       entry.attempt ? `attempt ${entry.attempt}` : null,
       entry.in !== "." ? entry.in : null,
@@ -81,22 +81,34 @@
     const tab = TABS.includes(given.tab) ? given.tab : "conversation";
     const address = (change) => Viewer.filters.address(`t/${encodeURIComponent(id)}`, { ...given, ...change });
     // Changes the address without drawing the page again.
-    const go = (change) => history.replaceState(null, "", address(change));
+    const go = (change) => history.replaceState(history.state, "", address(change));
+    const { entry } = answer;
+    // Stays in sight: a link may lead to a turn or a token far below the head.
     const tabs = el(
       "div",
-      { class: "tabs", role: "tablist" },
-      TABS.map((name, index) =>
-        el(
-          "a",
-          {
-            role: "tab",
-            "aria-selected": String(name === tab),
-            href: Viewer.filters.address(`t/${encodeURIComponent(id)}`, name === "conversation" ? {} : { tab: name }),
-            "data-key": String(index + 1),
-          },
-          name,
-          name === "siblings" && answer.group.length > 1 ? ` ${answer.group.length}` : "",
+      { class: "tabs" },
+      el(
+        "div",
+        { role: "tablist", "aria-label": "parts of the trajectory" },
+        TABS.map((name, index) =>
+          el(
+            "a",
+            {
+              role: "tab",
+              "aria-selected": String(name === tab),
+              href: Viewer.filters.address(`t/${encodeURIComponent(id)}`, name === "conversation" ? {} : { tab: name }),
+              "data-key": String(index + 1),
+            },
+            name,
+            name === "siblings" && answer.group.length > 1 ? ` ${answer.group.length}` : "",
+          ),
         ),
+      ),
+      el(
+        "p",
+        { class: "which" },
+        entry.reward === null ? null : Viewer.rewardChip(entry.reward),
+        `${entry.task || entry.id.slice(0, 12)}${entry.step === null ? "" : ` · step ${entry.step}`}${entry.validate ? " held-out" : ""} · sample ${entry.sample}`,
       ),
     );
     let body;

@@ -9,8 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from rollout.trace.reader import Traces
 from rollout.trace.store import read_traces
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +47,14 @@ def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: P
     assert report["strategies"] == {"tree": 12} and "independent samples" in report["notes"][-1]
     sampled = sum(turn.sampled for trace in traces.values() for turn in trace.turns)
     assert report["sampled_tokens"] == sampled - shared
+    # The index, and with it `trace stats`, `compare` and the page, count a token once, too.
+    with Traces(tmp_path / "out") as entries:
+        counts = [(entry["sampled_tokens"], sum(entry["completions"])) for entry in entries.entries()]
+    assert [sum(column) for column in zip(*counts, strict=True)] == [sampled - shared] * 2
+    compare = [COMMAND, "compare", tmp_path / "out", tmp_path / "out", "--json"]
+    compared = json.loads(subprocess.run(compare, capture_output=True, text=True, timeout=100, check=True).stdout)
+    cost = compared["environments"]["depot"]["costs"]["sampled_tokens"]["a"]
+    assert cost * 12 == pytest.approx(sampled - shared)
 
 
 def test_a_resumed_run_rolls_out_branches_without_their_root_as_chains(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -152,10 +154,9 @@ def test_nothing_is_imported_for_spans_that_nobody_wants(tmp_path: Path) -> None
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 
 
-def test_the_option_sends_them_to_a_collector(tmp_path: Path) -> None:
-    from http.server import BaseHTTPRequestHandler, HTTPServer
-    from threading import Thread
-
+@pytest.fixture
+def collector() -> Iterator[tuple[dict[str, str], list[bytes]]]:
+    """Variables that name a collector on this machine, and what it gets."""
     bodies: list[bytes] = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -169,11 +170,31 @@ def test_the_option_sends_them_to_a_collector(tmp_path: Path) -> None:
 
     with HTTPServer(("127.0.0.1", 0), Collector) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}", **os.environ}
-        arguments = ["run", "calculator", "--engine", "expert", "-n", "1", "--out", tmp_path, "--otel", "--json"]
-        command = [Path(sys.executable).with_name("mcp-rollout"), *arguments]
-        subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
+        yield {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}, bodies
         server.shutdown()
+
+
+def test_the_option_sends_them_to_a_collector(tmp_path: Path, collector: tuple[dict[str, str], list[bytes]]) -> None:
+    environment, bodies = collector
+    arguments = ["run", "calculator", "--engine", "expert", "-n", "1", "--out", tmp_path, "--otel", "--json"]
+    command = [Path(sys.executable).with_name("mcp-rollout"), *arguments]
+    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
     sent = b"".join(bodies)
     assert sent.startswith(b"/v1/traces") and b"gzip" not in sent
     assert b"invoke_agent calculator" in sent and b"execute_tool" in sent and b"mcp-rollout" in sent
+
+
+def test_spans_go_on_where_one_of_several_users_of_them_ends(
+    collector: tuple[dict[str, str], list[bytes]],
+) -> None:
+    environment, bodies = collector
+    code = """
+from opentelemetry.trace import get_tracer
+from rollout.telemetry import export_spans
+training, evaluation = export_spans(key="otel"), export_spans(key="otel")
+for name, end in (("before", training), ("after", evaluation)):
+    get_tracer("test").start_span(name).end()
+    end()
+"""
+    subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, timeout=60)
+    assert [b"before" in body or b"after" in body for body in bodies] == [True, True]

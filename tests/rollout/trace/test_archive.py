@@ -144,7 +144,7 @@ def test_a_torn_archive_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
         archive_of(journal).write_bytes(whole[:cut])
         with capture_logs() as logs:
             assert [trace.id for trace in read_traces(tmp_path)] == ["d"], cut
-        assert [entry["event"] for entry in logs] == ["archive skipped"] and journal.stem in logs[0]["archive"]
+        assert [entry["event"] for entry in logs] == ["skipped"] and journal.stem in logs[0]["file"]
         journal.write_bytes(line)
         with capture_logs():
             assert [trace.id for trace in read_traces(tmp_path)] == list("abcd"), cut

@@ -63,5 +63,15 @@ def test_quantiles_are_values_that_were_seen() -> None:
     assert (stats.trajectories, stats.withdrawn, stats.reward) == (20, 2, 0.525)
 
 
+def test_held_out_rewards_are_apart_and_by_step() -> None:
+    traces = [played((1, 0), score=score) for score in (0.5, 1.0, 0.0, 0.25, 0.75)]
+    for trace, (step, is_held_out) in zip(
+        traces, [(1, False), (2, False), (0, True), (30, True), (30, True)], strict=True
+    ):
+        trace.origin = Origin(step=step, validate=is_held_out)
+    stats = statistics_of(entries(traces))
+    assert (stats.reward, stats.held_out) == (0.75, {0: 0.0, 30: 0.5})
+
+
 def test_no_trajectory_is_no_recommendation() -> None:
     assert statistics_of([]).recommended is None

@@ -125,7 +125,7 @@ def test_a_trajectory_by_keyboard(page: Any) -> None:
     page.keyboard.press("f")
     page.wait_for_selector("details.thinking[open]")
     page.keyboard.press("J")
-    page.wait_for_function("location.hash === '#/t/train-1-0-3'")
+    page.wait_for_function("() => location.hash === '#/t/train-1-0-3'")
     page.wait_for_selector(DRAWN)
     page.keyboard.press("2")
     tokens = page.get_by_role("application")
@@ -160,8 +160,9 @@ def test_siblings_stand_side_by_side_from_where_they_differ(page: Any) -> None:
     table = page.get_by_label("siblings side by side")
     table.wait_for()
     heads = table.get_by_role("columnheader").all_inner_texts()
-    assert len(heads) == 3 and heads[1].startswith("sample 1") and "copies: 2 3" in heads[1]
-    assert heads[2].startswith("sample 0") and "differs from token" in heads[2]
+    one, other = [[line for line in head.split("\n") if line.strip()] for head in heads[1:]]
+    assert one[:3] == ["sample 1", "reward 0", "advantage -1"] and one[-1].strip() == "copies: 2 3"
+    assert other[:3] == ["sample 0", "reward 1", "advantage 1"] and "differs from token" in other[-1]
     assert "the same in all" in table.locator("tbody tr").first.inner_text()
     assert table.locator("#first-difference mark").first.inner_text().startswith("cancel")
     page.get_by_role("heading", name="The same task in other steps").wait_for()
@@ -186,6 +187,91 @@ def test_runs_are_drawn_over_steps(page: Any) -> None:
     assert page.locator(".plot canvas").count() >= 6
     page.get_by_label("runs", exact=True).get_by_role("link", name="run · shop · train").click()
     page.locator("#total").get_by_text("32 of 39").wait_for()
+
+
+def test_runs_are_laid_over_each_other_by_choice(page: Any, start: str) -> None:
+    go(page, "#/runs")
+    lines = page.get_by_label("runs", exact=True).locator("tbody tr")
+    assert lines.count() == 3
+    page.get_by_role("group", name="laid over each other").get_by_label("hostile").uncheck()
+    page.wait_for_function("() => location.hash === '#/runs?runs=run'")
+    page.wait_for_function("() => document.querySelectorAll('table.runs tbody tr').length === 2")
+
+
+def test_the_page_follows_a_run_that_goes_on(browser: Any, tmp_path: Path) -> None:
+    training(tmp_path / "one", steps=1)
+    with viewing(tmp_path) as address:
+        page = browser.new_page()
+        page.goto(f"{address}#/list")
+        page.locator("#total").get_by_text("14 of 14").wait_for()
+        hostile(tmp_path / "two")
+        page.locator("#total").get_by_text("15 of 15").wait_for()
+        page.close()
+
+
+def test_held_out_figures_are_those_of_the_last_step_and_shown_by_step(page: Any) -> None:
+    go(page, "#/runs")
+    row = page.get_by_label("runs", exact=True).get_by_role("row", name="run · shop · held-out")
+    shown = [cell.strip() for cell in row.get_by_role("cell").all_inner_texts()]
+    assert shown[:3] == ["3", "4, the last one", "0.33"] and shown[3].split() == ["0:", "0", "4:", "0.33"]
+    row.get_by_role("link", name="run · shop · held-out").click()
+    page.locator("#total").get_by_text("3 of 39").wait_for()
+
+
+def test_a_link_to_a_turn_or_a_token_leaves_the_trajectory_in_sight(page: Any) -> None:
+    page.set_viewport_size({"width": 1280, "height": 420})
+    for given, place in (("turn=2", "#turn-2"), ("tab=tokens&color=push&token=70", ".tokens .current")):
+        go(page, f"#/t/train-1-0-1?{given}")
+        page.wait_for_function("() => scrollY > 0")
+        page.locator(place).wait_for()
+        which = page.locator(".which")
+        assert which.inner_text() == "0train-0 · step 1 · sample 1"
+        bar, shown = page.locator(".tabs").bounding_box(), page.locator(place).bounding_box()
+        assert page.locator(".top").bounding_box()["y"] == 0 <= which.bounding_box()["y"]
+        assert bar["y"] + bar["height"] <= shown["y"] < 420
+
+
+def test_back_leads_to_where_the_reader_was(page: Any) -> None:
+    page.set_viewport_size({"width": 1280, "height": 420})
+    for address, target in (("#/", ".finding li > a >> nth=-1"), ("#/list", "tbody tr a >> nth=25")):
+        go(page, address)
+        page.locator(target).scroll_into_view_if_needed()
+        place = page.evaluate("scrollY")
+        page.locator(target).click()
+        page.wait_for_function("() => location.hash.startsWith('#/t/')")
+        page.wait_for_selector(DRAWN)
+        page.wait_for_selector(".which")
+        page.go_back()
+        page.wait_for_function("place => place > 0 && scrollY === place", arg=place)
+        page.go_forward()
+        page.wait_for_selector(".which")
+
+
+def test_a_filter_that_is_wrong_can_be_mended_in_its_form(browser: Any, start: str) -> None:
+    page = browser.new_page()  # the server's refusal is an error in the browser's console
+    page.goto(start)
+    for view in ("list", "runs") if start.startswith("http") else ("list",):
+        go(page, f"#/{view}?where=nonsense(")
+        page.get_by_role("alert").wait_for()
+        field = page.get_by_label("SQL")
+        assert field.input_value() == "nonsense("
+        field.fill("")
+        field.press("Enter")
+        page.wait_for_function("view => location.hash === `#/${view}`", arg=view)
+        page.get_by_role("table").first.wait_for()
+    assert page.get_by_role("alert").count() == 0
+    page.close()
+
+
+def test_the_server_and_an_export_list_in_the_same_order(browser: Any, served: str, exported: str) -> None:
+    page, shown = browser.new_page(), list[list[str]]()
+    for start in (served, exported):
+        for sort in ("", "?sort=-reward"):
+            page.goto(f"{start}#/list{sort}")
+            page.wait_for_selector("tbody tr")
+            shown.append(page.locator("tbody tr").evaluate_all("rows => rows.map((row) => row.dataset.id)"))
+    page.close()
+    assert shown[:2] == shown[2:] and len(shown[0]) == 39
 
 
 def test_what_was_recorded_is_text(page: Any) -> None:
@@ -231,6 +317,11 @@ def test_on_a_phone_nothing_is_cut(page: Any) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, address
     page.get_by_role("button", name="▼ down").first.click()
     assert page.locator("#token-details").is_visible()
+    page.get_by_role("button", name="close").click()
+    assert not page.locator("#token-details").is_visible()
+    page.locator(".tokens .current").click()
+    assert page.locator("#token-details").is_visible()
+    page.keyboard.press("Escape")
 
 
 def test_dark_and_light_follow_the_system_until_one_is_chosen(page: Any) -> None:

@@ -51,10 +51,22 @@ def test_a_held_out_error_leads_to_the_tokens_that_training_pushed_down(tmp_path
     held_out, in_training = low.groups
     assert {each.id for each in held_out.examples} == {"held-out-4-1-0", "held-out-4-2-0"}
     assert all("only shipped orders can be tracked" in each.note for each in held_out.examples)
+    assert held_out.total == 2 and "in 2 of them" in low.detail
     assert in_training.total == 12 and len(in_training.examples) == 3
     for each in in_training.examples:
         assert [token.text for token in each.tokens] == ["t"] and each.view["token"] == each.tokens[0].index
         assert each.tokens[0].advantage == -1.0 and each.tokens[0].push == pytest.approx(-(1 - 0.4966), abs=1e-3)
+
+
+def test_a_findings_number_is_that_of_its_list(tmp_path: Path) -> None:
+    traces = group(tmp_path, 1, [False] * 6)
+    for trace in traces[:2]:  # their kind is the limit, and yet a call of theirs failed
+        trace.stop_reason = StopReason.TOKEN_LIMIT
+    found = {each.title: each for each in written(tmp_path, [*traces, *group(tmp_path, 1, [True], row=1)]).findings}
+    low = found["Low reward: track returned an error"]
+    assert low.groups[0].total == 6 and low.detail.startswith("6 of 7 training trajectories of step 1")
+    assert "in 6 of them: track returned an error" in low.detail
+    assert "in 2 of them: ended by token_limit" in found["Low reward: ended by token_limit"].detail
 
 
 def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
