@@ -1,6 +1,6 @@
 """Train a tiny policy to use MCP tools better, with verl's GRPO, on this CPU.
 
-    python examples/demo.py [--seed 0] [--steps 45] [--control] [--validation] [--out DIR]
+    python examples/demo.py [--seed 0] [--steps 30] [--control] [--validation] [--out DIR]
 
 Every step is a command that you can type yourself, and is printed. `--control` trains with a learning rate of zero; its
 curve has to stay flat.

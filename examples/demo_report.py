@@ -59,7 +59,8 @@ def with_table(page: str, results: Sequence[dict[str, Any]]) -> str:
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Held-out tasks served, in Markdown: a row per run, shares before → after."""
     states = list(results[0]["after"]["by_state"])
-    heads = ["run", *states, "all, 95% interval after", "ended by a token limit", "training reward", "minutes"]
+    heads = ["run", *states, "all, 95% interval after", "ended by a token limit", "in a loop"]
+    heads += ["training reward", "minutes"]
     rows = [heads, ["---"] * len(heads)]
     for result in results:
         old, new = result["before"], result["after"]
@@ -70,7 +71,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
                 name(result),
                 *(f"{change(old['by_state'][state], new['by_state'][state])}" for state in states),
                 f"{change(old['total'], new['total'])} ({low:.2f} to {high:.2f})",
-                f"{old['token_limit']:.1%} → {new['token_limit']:.1%}",
+                *(f"{old[ending]:.1%} → {new[ending]:.1%}" for ending in ("token_limit", "looping")),
                 f"{result['first']:.2f} → {result['last']:.2f}",
                 f"{sum(result['seconds'].values()) / 60:.1f}",
             ]

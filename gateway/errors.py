@@ -12,7 +12,8 @@ Each class has a stable `code` for traces and metrics. Instances can be pickled,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -65,16 +66,39 @@ class InvalidValue(ValueError):
         self.remedy = remedy
 
 
+class InvalidValues(ValueError):
+    """Several faults that one pydantic validator found; each becomes a `ConfigError` of its own."""
+
+    def __init__(self, faults: Sequence[InvalidValue]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(map(str, faults)))
+
+
 class ConfigErrors(ConfigError):
-    """Several faults of one file; `str()` has a line for each."""
+    """Several faults; `str()` has a line for each of the first `SHOWN`, and the number of the others."""
 
     code = ConfigError.code
+    SHOWN: ClassVar[int] = 20
 
     def __init__(self, faults: Sequence[ConfigError]) -> None:
-        first = faults[0]
+        first, more = faults[0], len(faults) - self.SHOWN
         super().__init__(first.problem, file=first.file, key=first.key, remedy=first.remedy)
         self.faults = tuple(faults)
-        self.args = ("\n".join(str(fault) for fault in faults),)
+        lines = [str(fault) for fault in faults[: self.SHOWN]]
+        self.args = ("\n".join([*lines, f"and {more} more problems"] if more > 0 else lines),)
+
+
+class Faults(list[ConfigError]):
+    """The faults of several checks, so that one does not hide those of the others."""
+
+    @contextmanager
+    def collected(self) -> Generator[None]:
+        """Keep the `ConfigError` that the block raises, unless an earlier check has found the same."""
+        try:
+            yield
+        except ConfigError as error:
+            known = {str(each) for each in self}
+            self.extend(each for each in faults_of(error) if str(each) not in known)
 
 
 def raise_all(faults: Sequence[ConfigError]) -> None:
@@ -108,6 +132,8 @@ class GatewayError(CodedError):
         """The message without the server and the tool in front of it."""
         self.may_resend = False
         """Whether the request may be sent once more, as `gateway.transport.delivery.verdict` decided."""
+        self.fault: str | None = None
+        """The `gateway.types.CallFault` of a policy that caused this in its trajectory's own process."""
         where = "/".join(part for part in (server, tool) if part)
         super().__init__(f"{where}: {message}" if where else message)
 

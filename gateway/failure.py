@@ -19,18 +19,17 @@ class Failure(BaseModel):
     message: str
     state: dict[str, str | bool | None] = {}
     """The error's fields, such as `server` and `tool`."""
-    used_up: str = ""
-    """Why the server was ended for what the trajectory used up; the policy then reads this."""
 
     @classmethod
-    def of(cls, error: GatewayError, *, used_up: str = "") -> Failure:
+    def of(cls, error: GatewayError) -> Failure:
         state = {name: value for name, value in vars(error).items() if isinstance(value, str | bool | None)}
-        return cls(code=error.code, message=str(error), state=state, used_up=used_up)
+        return cls(code=error.code, message=str(error), state=state)
 
     def error(self) -> GatewayError:
         """The error, to raise."""
         kind = _ERRORS.get(self.code, GatewayError)
-        rebuilt = rebuild(kind, (self.message,), {"server": None, "tool": None, "may_resend": False, **self.state})
+        fields = {"server": None, "tool": None, "may_resend": False, "fault": None, **self.state}
+        rebuilt = rebuild(kind, (self.message,), fields)
         assert isinstance(rebuilt, GatewayError)
         return rebuilt
 

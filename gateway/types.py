@@ -182,11 +182,21 @@ class Content:
 
 
 class CallFault(StrEnum):
-    """The policy's mistake in a call that was therefore not sent."""
+    """What the policy caused in a call, so that the gateway answered in the tool's place."""
 
     UNREADABLE = "unreadable"
+    """Not sent, like the next two."""
     UNKNOWN_TOOL = "unknown_tool"
     INVALID_ARGUMENTS = "invalid_arguments"
+    TIMED_OUT = "timed_out"
+    """Sent to the trajectory's own process and not answered in time; whether it took effect is unknown."""
+    SERVER_GONE = "server_gone"
+    """The trajectory's own process had ended, for what the trajectory did."""
+
+    @property
+    def is_mistake(self) -> bool:
+        """Whether the call itself was wrong, and therefore not sent."""
+        return self in (CallFault.UNREADABLE, CallFault.UNKNOWN_TOOL, CallFault.INVALID_ARGUMENTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

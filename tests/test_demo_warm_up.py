@@ -83,12 +83,24 @@ def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, mo
 
     again = Path(shutil.copytree(model, tmp_path / "again"))
     losses: list[float] = []
-    options = WarmUp(steps=30, batch_size=3)
+    options = WarmUp(steps=30, rounds=1, batch_size=3)
     last = warm_up(model, rows, options, progress=lambda _step, loss: losses.append(loss))
     assert len(losses) == 30 and losses[-1] == last < losses[0] / 2
     assert warm_up(again, rows, options) == last
     trained, repeated = weights(model), weights(again)
     assert all(torch.equal(trained[name], repeated[name]) for name in trained)
+
+
+@pytest.mark.parametrize(("good_loss", "rounds"), [(100.0, 1), (0.0, 2)])
+def test_a_model_that_imitates_the_expert_well_enough_gets_no_further_round(
+    rows: Path, model: Path, good_loss: float, rounds: int
+) -> None:
+    from demo_experiment.warm_up import WarmUp, warm_up
+
+    steps: list[int] = []
+    options = WarmUp(steps=2, rounds=2, good_loss=good_loss, batch_size=3)
+    warm_up(model, rows, options, progress=lambda step, _loss: steps.append(step))
+    assert steps == [1, 2] * rounds
 
 
 def test_too_few_rows_for_a_batch_are_refused(rows: Path, model: Path) -> None:
@@ -118,6 +130,26 @@ def test_a_variant_has_other_values_and_the_same_decision() -> None:
     assert len({variant[3].text for variant in variants}) > 5
     days = {day for variant in variants for day in re.findall(r"\d{4}-\d\d-\d\d", variant[3].text)} - {"2026-03-20"}
     assert min(days) >= "2026-05-01", "no invented day may be one of the tasks'"
+
+
+def test_a_variant_may_have_other_details_of_a_changed_order() -> None:
+    """Those of the tests are unknown words, and what the assistant says after a change must not depend on them."""
+    from demo_experiment.variation import Piece, vary
+
+    changed = (
+        '{"order_id":"W123","user_id":"ada_lovelace_65","status":"cancelled","options":{"size":"small","colour":"rust"},'
+        '"address":{"street":"93 Orchard Avenue","city":"Granby","state":"CO"}}'
+    )
+    pieces = [Piece("Cancel it.<|im_end|>\n", False), Piece(changed, False), Piece("Your order is cancelled.", True)]
+    variants = [json.loads(vary(pieces, ["W500"], random.Random(seed))[1].text) for seed in range(30)]
+    for of in (
+        lambda order: order["user_id"],
+        lambda order: (*order["options"], *order["options"].values()),
+        lambda order: order["address"]["street"],
+        lambda order: order["address"]["city"],
+    ):
+        assert len({of(variant) for variant in variants}) > 5
+    assert {(variant["status"], variant["address"]["state"]) for variant in variants} == {("cancelled", "CO")}
 
 
 def test_excerpts_are_what_was_copied_from_with_as_many_days_as_numbers() -> None:

@@ -48,14 +48,15 @@ def test_the_slice_that_the_demo_trains_on_pays_neither_chance_nor_silence(tmp_p
 @pytest.mark.timeout(1800)
 def test_the_demo_shows_a_policy_that_gets_better(tmp_path: Path) -> None:
     output = run(sys.executable, "examples/demo.py", "--out", str(tmp_path), timeout_s=1700)
-    assert "turn 15" in output and "45/45 steps" in output
+    assert "turn 15" in output and "30/30 steps" in output
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["last"] - result["first"] >= 0.2
     before, after = result["held_out"]
-    assert after - before >= 0.2
+    assert after - before >= 0.4
     counts = result["after"]["by_state"].values()
     assert len(counts) == 3 and sum(of for _, of in counts) == 201
-    assert result["after"]["token_limit"] <= 0.05
+    assert min(served / of for served, of in counts) >= 0.6
+    assert result["after"]["token_limit"] <= 0.05 and result["after"]["looping"] <= 0.05
     assert (tmp_path / "curve.png").stat().st_size > 10_000
 
 

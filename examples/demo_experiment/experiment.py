@@ -41,8 +41,8 @@ class Experiment:
     home: Path
     seed: int = 0
     """Seed of the model, the warm-up and the order of the rows; sampling is seeded by row and step."""
-    steps: int = 45
-    learning_rate: float = 6e-4
+    steps: int = 30
+    learning_rate: float = 1.5e-3
     """Of the first step; it falls to 0 along a cosine."""
     held_out: Literal["retail_fitting", "retail_validation"] = "retail_fitting"
     """The environment whose test split is served before and after: for the measurement, or to choose settings."""

@@ -18,6 +18,7 @@ from string import ascii_lowercase
 _NUMBER = re.compile(r"\bW\d+\b")
 _DAY = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _ITEM = re.compile(r'(?<="items":\[")[^"]*')
+_DETAILS = re.compile(r'(?<="user_id":")[^"]*|(?<="street":")[^"]*|(?<="city":")[^"]*|(?<="options":{)[^}]*')
 _WORD = re.compile(r"[A-Za-z]+")
 
 INVENTED_SHARES = (0.0, 0.3, 0.7)
@@ -62,7 +63,10 @@ def exchange_values(pieces: Sequence[Piece], numbers: Sequence[str], rng: random
     values |= {day: _another_day(rng) if rng.random() < 0.6 else day for day in _DAY.findall(text)}
     if rng.random() < 0.5:
         values |= {item: _WORD.sub(lambda word: _invented(word.group(), rng), item) for item in _ITEM.findall(text)}
-    known = re.compile("|".join(map(re.escape, values)) or r"\Z.")
+    if rng.random() < 0.5:
+        values |= {part: _WORD.sub(lambda word: _invented(word.group(), rng), part) for part in _DETAILS.findall(text)}
+    # The longest first, since one value may be a part of another.
+    known = re.compile("|".join(map(re.escape, sorted(values, key=len, reverse=True))) or r"\Z.")
     return [Piece(known.sub(lambda found: values[found.group()], piece.text), piece.sampled) for piece in pieces]
 
 

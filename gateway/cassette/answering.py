@@ -62,10 +62,6 @@ class ReplayedSending(Sending):
                 self._left.setdefault(each.server, deque()).append(each)
         self._answered: list[OutgoingCall] = []
         """Calls that the tape has answered so far."""
-        self._used_up: dict[str, str] = {}
-
-    def used_up(self, server: str) -> str:
-        return self._live.used_up(server) if self._live else self._used_up.get(server, "")
 
     def check_tools(self) -> None:
         changed = self._lease.lease.tools_changed
@@ -129,7 +125,6 @@ class ReplayedSending(Sending):
         if recorded.events is not None:
             call.in_flight().events.add(recorded.events)
         if recorded.failure is not None:
-            self._used_up[recorded.server] = recorded.failure.used_up
             raise recorded.failure.error()
         if recorded.result is None:
             # What cut the recorded call short does so again: a concurrent call's failure, or the trajectory's time.

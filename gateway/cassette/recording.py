@@ -212,7 +212,7 @@ class RecordedSending(Sending):
             taped.result = await super().send(replace(call, in_flight=attempt))
             return taped.result
         except GatewayError as error:
-            taped.failure = Failure.of(error, used_up=self.used_up(call.tool.server))
+            taped.failure = Failure.of(error)
             raise
         finally:
             self._tape.end()

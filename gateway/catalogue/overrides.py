@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import structlog
 
 from gateway.config.models import ServerConfig
 from gateway.config.tool_selection import ToolOverride, fill, is_glob, matches
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, Faults, raise_all
 from gateway.schemas.fixed import CannotHide, accepts_argument, without
 from gateway.types import Role, ToolDefinition
 
@@ -23,17 +23,22 @@ def select_tools(server: str, config: ServerConfig, tools: Sequence[ToolDefiniti
 
     Raises:
         ConfigError: a name or glob matches no tool of the server; a fixed argument is unknown to its tool, does not
-            fit its schema or cannot be hidden; or two tools have the same role.
+            fit its schema or cannot be hidden; or two tools have the same role. `ConfigErrors` for several.
     """
-    _check_patterns(server, config, {tool.name for tool in tools})
-    _check_roles(server, tools)
+    names = {tool.name for tool in tools}
+    raise_all([*_wrong_patterns(server, config, names), *_wrong_roles(server, tools)])
     shown = [tool for tool in tools if tool.role is not None or config.tools.shows(tool.name)]
-    overridden = tuple(_overridden(server, config.tools.change, tool) for tool in shown)
-    _check_fixed_somewhere(server, config.tools.change, overridden)
-    return overridden
+    faults = Faults()
+    overridden: list[ToolDefinition] = []
+    for tool in shown:
+        with faults.collected():
+            overridden.append(_overridden(server, config.tools.change, tool))
+    raise_all(faults)
+    raise_all(list(_fixed_nowhere(server, config.tools.change, overridden)))
+    return tuple(overridden)
 
 
-def _check_patterns(server: str, config: ServerConfig, names: Collection[str]) -> None:
+def _wrong_patterns(server: str, config: ServerConfig, names: Collection[str]) -> Iterator[ConfigError]:
     selection = config.tools
     wanted: dict[str, Collection[str]] = {
         "tools": selection.allow or (),
@@ -50,18 +55,18 @@ def _check_patterns(server: str, config: ServerConfig, names: Collection[str]) -
                 log.warning("config.deny_matches_nothing", server=server, pattern=pattern)
                 continue
             what = "no tool that matches" if key != "roles" and is_glob(pattern) else "no tool"
-            raise ConfigError(
+            yield ConfigError(
                 f"the server has {what} {pattern!r}",
                 key=f"servers.{server}.{selection.key_of(key, pattern)}",
                 remedy=f"its tools: {', '.join(sorted(names)) or 'none'}",
             )
 
 
-def _check_roles(server: str, tools: Sequence[ToolDefinition]) -> None:
+def _wrong_roles(server: str, tools: Sequence[ToolDefinition]) -> Iterator[ConfigError]:
     counts: Counter[Role] = Counter(tool.role for tool in tools if tool.role is not None)
     for role, count in counts.items():
         if count > 1:
-            raise ConfigError(
+            yield ConfigError(
                 f"the server has {count} tools with the role {role}",
                 key=f"servers.{server}.roles",
                 remedy=f"name the one to use: roles: {{{role}: TOOL}}",
@@ -86,14 +91,16 @@ def _overridden(server: str, changes: Mapping[str, ToolOverride], tool: ToolDefi
 def _with_fixed(tool: ToolDefinition, fixed: Mapping[str, Any], *, key: str) -> ToolDefinition:
     full = tool.sent_schema
     known = _properties(full)
+    faults: list[ConfigError] = []
     for name, value in fixed.items():
         if name not in known:
             remedy = f"its arguments: {', '.join(known) or 'none'}"
-            raise ConfigError(f"{tool.name} has no argument {name!r}", key=key, remedy=remedy)
-        if not accepts_argument(full, name, fill(value, trajectory="trajectory", seed=0)):
+            faults.append(ConfigError(f"{tool.name} has no argument {name!r}", key=key, remedy=remedy))
+        elif not accepts_argument(full, name, fill(value, trajectory="trajectory", seed=0)):
             # The value itself may be a secret.
             remedy = "give a value that fits"
-            raise ConfigError(f"{tool.name}'s schema refuses the value of {name!r}", key=key, remedy=remedy)
+            faults.append(ConfigError(f"{tool.name}'s schema refuses the value of {name!r}", key=key, remedy=remedy))
+    raise_all(faults)
     fixed = {**tool.fixed, **fixed}
     try:
         shown = without(full, fixed)
@@ -106,11 +113,13 @@ def _with_fixed(tool: ToolDefinition, fixed: Mapping[str, Any], *, key: str) -> 
     return replace(tool, input_schema=shown, full_schema=full, fixed=fixed)
 
 
-def _check_fixed_somewhere(server: str, changes: Mapping[str, ToolOverride], tools: Collection[ToolDefinition]) -> None:
+def _fixed_nowhere(
+    server: str, changes: Mapping[str, ToolOverride], tools: Collection[ToolDefinition]
+) -> Iterator[ConfigError]:
     for pattern, change in changes.items():
         for name in change.fixed:
             if not any(name in tool.fixed for tool in tools if matches(pattern, tool.name)):
-                raise ConfigError(
+                yield ConfigError(
                     f"no tool that it matches has an argument {name!r}",
                     key=f"servers.{server}.tools.change.{pattern}.fixed",
                     remedy="look at their schemas with `mcp-rollout tools --json`",

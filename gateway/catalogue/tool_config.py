@@ -19,7 +19,7 @@ import yaml
 from gateway.catalogue.hidden_text import Budget, plain
 from gateway.catalogue.names import Catalogue, policy_tools
 from gateway.config.models import read_mapping
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, Faults, raise_all
 from gateway.schemas.projection import verl_parameters
 from gateway.types import ToolDefinition
 
@@ -97,15 +97,19 @@ def read_lock(path: str | Path) -> list[LockEntry]:
     """Our entries of a tool config file, which may also list tools of other classes.
 
     Raises:
-        ConfigError: the file is no tool config, or an entry was changed after it was written.
+        ConfigError: the file is no tool config, or an entry was changed after it was written;
+            `ConfigErrors` for several.
     """
     tools = read_mapping(path).get("tools")
     if not isinstance(tools, list):
         raise ConfigError("no list of tools", file=path, key="tools", remedy=_REMEDY)
     entries: list[LockEntry] = []
+    faults = Faults()
     for index, raw in enumerate(cast("list[Any]", tools)):
         if isinstance(raw, Mapping) and cast("Mapping[str, Any]", raw).get("class_name") == CLASS_NAME:
-            entries.append(_read_entry(_map_strings(raw, unescape), file=path, key=f"tools.{index}"))
+            with faults.collected():
+                entries.append(_read_entry(_map_strings(raw, unescape), file=path, key=f"tools.{index}"))
+    raise_all(faults)
     return entries
 
 

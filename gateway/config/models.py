@@ -7,16 +7,16 @@ from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from gateway.config.calls import CallsConfig
+from gateway.config.entry_faults import TRANSPORTS, connectable, faults_of_kind, faults_of_scope
 from gateway.config.mapping_file import read_mapping
 from gateway.config.pydantic_errors import validate
 from gateway.config.tool_selection import ToolSelection
 from gateway.config.variables import expand
-from gateway.errors import InvalidValue
+from gateway.errors import InvalidValue, InvalidValues
 from gateway.types import Role, Scope
 
 __all__ = [
@@ -35,14 +35,6 @@ __all__ = [
 ]
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-TRANSPORTS = {
-    **dict.fromkeys(("stdio", "local"), "command"),
-    **dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http", "remote", "sse"), "url"),
-    "in_process": "factory",
-}
-"""Values of `type` or `transport`, and the key that each requires."""
-_NEEDS = {"args": "command", "env": "command", "cwd": "command", "headers": "url", "client_credentials": "url"}
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
@@ -66,17 +58,6 @@ class Start(StrEnum):
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
-
-
-def _url(value: str, key: str) -> str:
-    """Return the URL. Raises ValueError, without quoting it since it may be secret, if it cannot be connected to."""
-    try:
-        found = urlsplit(value)
-        if found.scheme in ("http", "https") and found.hostname and found.port != 0 and " " not in value:
-            return value
-    except ValueError:  # an invalid port, an incomplete IPv6 address
-        pass
-    raise ValueError(f"{key} must begin with http:// or https:// and name a host")
 
 
 class ElicitationConfig(_Model):
@@ -105,7 +86,7 @@ class SamplingConfig(_Model):
     @field_validator("url")
     @classmethod
     def _names_a_host(cls, value: str) -> str:
-        return _url(value, "url").rstrip("/")
+        return connectable(value, "url").rstrip("/")
 
 
 class ClientCredentialsConfig(_Model):
@@ -125,7 +106,7 @@ class ClientCredentialsConfig(_Model):
     @field_validator("issuer")
     @classmethod
     def _names_a_host(cls, value: str) -> str:
-        return _url(value, "issuer")
+        return connectable(value, "issuer")
 
 
 class ServerConfig(_Model):
@@ -191,6 +172,11 @@ class ServerConfig(_Model):
         return Kind.SSE if self.transport == "sse" else Kind.HTTP
 
     @property
+    def has_processes_of_its_own(self) -> bool:
+        """Whether a lease that takes a new connection takes a new process with it."""
+        return self.scope is Scope.PROCESS or (self.scope is Scope.SESSION and self.command is not None)
+
+    @property
     def label(self) -> str:
         """The server's place for messages: the command or the address without query, never arguments."""
         if self.command is not None:
@@ -220,27 +206,8 @@ class ServerConfig(_Model):
             found = " and ".join(given) if given else "none"
             remedy = "keep one of them" if given else "add a command, or a url"
             raise InvalidValue(f"a server needs exactly one of command, url and factory; found {found}", remedy)
-        if self.url is not None:
-            _url(self.url, "url")
-        if self.command is not None and not self.command.strip():
-            raise InvalidValue("command is empty", "name the program")
-        if self.transport is not None and TRANSPORTS[self.transport] != given[0]:
-            needed = TRANSPORTS[self.transport]
-            raise InvalidValue(f"type {self.transport} needs a {needed}, and the entry has a {given[0]}", "remove type")
-        for key, needed in _NEEDS.items():
-            if getattr(self, key) and needed != given[0]:
-                raise InvalidValue(f"{key} needs a {needed}, and the entry has a {given[0]}", f"remove {key}")
-        for key in ("min_ready", "max_processes", "leases_per_process", "start"):
-            if key in self.model_fields_set and self.scope is not Scope.PROCESS:
-                raise ValueError(f"{key} needs scope: process")
-        if self.start is Start.FORK and self.command is None:
-            raise ValueError("start: fork needs a command")
-        if self.max_processes is not None and self.min_ready > self.max_processes:
-            raise ValueError("min_ready is more than max_processes")
-        if (self.max_memory_mb or self.max_cpu_s) and self.command is None:
-            raise ValueError("max_memory_mb and max_cpu_s need a command; other servers have no process here")
-        if self.scope is Scope.PROCESS and self.url is not None:
-            raise ValueError("scope: process needs a command or a factory; the gateway starts no process for a url")
+        if faults := [*faults_of_kind(self, given[0]), *faults_of_scope(self)]:
+            raise InvalidValues(faults)
         return self
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gateway.errors import ConfigError, InvalidValue, one_error
+from gateway.errors import ConfigError, InvalidValue, InvalidValues, one_error
 
 _SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "client_secret", "api_key"})
 """Keys below which a value is never quoted."""
@@ -48,7 +48,16 @@ def config_errors(
         model: The model that failed; its fields provide suggestions for an unknown key.
         key: The key of the model's data in the file.
     """
-    return [_config_error(fault, model, file, key) for fault in error.errors(include_url=False)]
+    faults = [each for fault in error.errors(include_url=False) for each in _single(fault)]
+    return [_config_error(fault, model, file, key) for fault in faults]
+
+
+def _single(fault: Any) -> list[Any]:
+    """The faults of a validator that found several; any other fault as it is."""
+    found = fault.get("ctx", {}).get("error")
+    if not isinstance(found, InvalidValues):
+        return [fault]
+    return [{**fault, "msg": str(each), "ctx": {"error": each}} for each in found.faults]
 
 
 def _config_error(fault: Any, model: type[BaseModel], file: str | Path | None, key: str) -> ConfigError:

@@ -6,11 +6,11 @@ be secret (`env`, `headers`, `args`, `url`) never appear in it. One invalid entr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import structlog
 
@@ -20,10 +20,12 @@ from gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
 from gateway.config.pydantic_errors import validate
 from gateway.config.tool_selection import TRAJECTORY_VARIABLES
 from gateway.config.variables import Editor, expand
-from gateway.errors import ConfigError, raise_all
+from gateway.errors import ConfigError, Faults, faults_of, one_error, raise_all
 
 log = structlog.get_logger(__name__)
+Configuration = TypeVar("Configuration", bound=GatewayConfig)
 
+_PLACEHOLDER = ServerConfig(command="invalid")
 _EXPECTED = 'expected {"mcpServers": {NAME: {"command": ...}}}'
 
 
@@ -37,6 +39,11 @@ class Entries:
     disabled: tuple[str, ...]
     key: str
     """The file's key for its servers: `mcpServers`, `servers` or `mcp.servers`."""
+
+    @property
+    def with_placeholders(self) -> dict[str, ServerConfig]:
+        """An entry for each name, so that what refers to an invalid one is not at fault as well."""
+        return {**dict.fromkeys(self.faults, _PLACEHOLDER), **self.servers}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,15 +78,35 @@ def read_servers(path: str | Path) -> ServersFile:
     if not entries.servers and not entries.faults:
         problem = "every server is disabled" if entries.disabled else "no servers here"
         raise ConfigError(problem, file=path, key=key, remedy="enable one" if entries.disabled else _EXPECTED)
-    data = expand_sampling(data, file=path)
-    answers: Any = data.get("elicitation")
-    if isinstance(answers, Mapping):
-        answering = str(cast("Mapping[str, Any]", answers).get("server"))
-        if answering in entries.faults:
-            raise entries.faults[answering]
-    config = validate(GatewayConfig, {**data, "servers": entries.servers}, file=path)
-    check_template(config.lease_dir, file=path)
-    return ServersFile(config=config, entries=entries)
+    try:
+        config = validate_around(GatewayConfig, data, entries, file=path)
+    except ConfigError as error:
+        raise one_error([*entries.faults.values(), error]) from None
+    if config.elicitation is not None and config.elicitation.server in entries.faults:
+        raise one_error(list(entries.faults.values()))
+    return ServersFile(config=config.model_copy(update={"servers": entries.servers}), entries=entries)
+
+
+def validate_around(
+    model: type[Configuration], data: Mapping[str, Any], entries: Entries, *, file: str | Path
+) -> Configuration:
+    """The configuration around a file's entries, in which invalid ones have placeholders.
+
+    Raises:
+        ConfigError: it is invalid; `ConfigErrors` for several faults.
+    """
+    faults = Faults()
+    data = dict(data)
+    if "sampling" in data:
+        with faults.collected():
+            data["sampling"] = expand(data["sampling"], file=file, key="sampling")
+    try:
+        config = validate(model, {**data, "servers": entries.with_placeholders}, file=file)
+        check_template(config.lease_dir, file=file)
+    except ConfigError as error:
+        raise one_error([*faults, *(each for each in faults_of(error) if not _within(each, faults))]) from None
+    raise_all(faults)
+    return config
 
 
 def _servers_in(data: dict[str, Any], path: str | Path) -> tuple[object, str, Any, dict[str, Any]]:
@@ -110,21 +137,14 @@ def no_servers(data: Mapping[str, Any], path: str | Path, *, key: str, expected:
     return ConfigError("no servers here", file=path, key=key, remedy=expected)
 
 
-def parse_servers(raw: object, *, file: str | Path | None = None, key: str = "servers") -> dict[str, ServerConfig]:
-    """The entries of a mapping of servers, variables expanded, disabled ones left out.
-
-    Raises:
-        ConfigError: an entry is invalid or names a variable that is not set; `ConfigErrors` for several.
-    """
-    entries = read_entries(raw, file=file, key=key)
-    raise_all(list(entries.faults.values()))
-    return entries.servers
-
-
 def read_entries(
     raw: object, *, file: str | Path | None = None, key: str = "servers", editor: Editor | None = None
 ) -> Entries:
-    """`parse_servers`, with errors of entries in the result. Raises ConfigError if `raw` is not a mapping."""
+    """The entries of a mapping of servers, variables expanded; errors of entries are in the result.
+
+    Raises:
+        ConfigError: `raw` is not a mapping.
+    """
     if not isinstance(raw, Mapping):
         raise ConfigError(
             "not a mapping of names to servers", file=file, key=key, remedy="expected NAME: {command: ...}"
@@ -164,12 +184,25 @@ def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Edit
                 return None
     written = fields
     fields = translated(written, file=file, key=at, editor=editor)
+    faults = Faults()
     for field in ("command", "args", "env", "cwd", "url", "headers", "client_credentials"):
         if field in fields:
-            fields[field] = expand(fields[field], file=file, key=f"{at}.{field}", editor=editor)
-    fields = _expand_fixed(fields, file=file, key=f"{at}.tools.change")
-    config = validate(ServerConfig, fields, file=file, key=at)
+            with faults.collected():
+                fields[field] = expand(fields[field], file=file, key=f"{at}.{field}", editor=editor)
+    with faults.collected():
+        fields = _expand_fixed(fields, file=file, key=f"{at}.tools.change")
+    try:
+        config = validate(ServerConfig, fields, file=file, key=at)
+    except ConfigError as error:
+        # A value with a variable that is not set is at fault once only.
+        raise one_error([*faults, *(each for each in faults_of(error) if not _within(each, faults))]) from None
+    raise_all(faults)
     return config.model_copy(update={"tools": config.tools.written_under(patterns_by_key(written))})
+
+
+def _within(fault: ConfigError, earlier: Sequence[ConfigError]) -> bool:
+    """Whether a fault may follow from an earlier one: it is about the same field, or about the entry as a whole."""
+    return any(f"{each.key}.".startswith(f"{fault.key}.") for each in earlier)
 
 
 def check_template(lease_dir: LeaseDirConfig, *, file: str | Path | None) -> None:
@@ -177,13 +210,6 @@ def check_template(lease_dir: LeaseDirConfig, *, file: str | Path | None) -> Non
     if lease_dir.template is not None and not Path(lease_dir.template).is_dir():
         problem = f"no such directory: {lease_dir.template}"
         raise ConfigError(problem, file=file, key="lease_dir.template", remedy="make it, or correct the path")
-
-
-def expand_sampling(data: Mapping[str, Any], *, file: str | Path | None) -> dict[str, Any]:
-    """A file's top level with the variables in `sampling` expanded. Raises `ConfigError` for one that is not set."""
-    if "sampling" not in data:
-        return dict(data)
-    return {**data, "sampling": expand(data["sampling"], file=file, key="sampling")}
 
 
 def _expand_fixed(fields: dict[str, Any], *, file: str | Path | None, key: str) -> dict[str, Any]:

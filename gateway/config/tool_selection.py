@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 
-from gateway.errors import InvalidValue
+from gateway.errors import InvalidValue, InvalidValues
 from gateway.types import ResourceKind
 
 
@@ -76,9 +76,12 @@ class ToolSelection(BaseModel):
 
     @model_validator(mode="after")
     def _names_are_for_one(self) -> Self:
-        for pattern, change in self.change.items():
-            if is_glob(pattern) and (change.name or change.description is not None):
-                raise ValueError(f"change.{pattern}: only `fixed` can be given for several tools at once")
+        if faults := [
+            InvalidValue(f"change.{pattern}: only `fixed` can be given for several tools at once", "name one tool")
+            for pattern, change in self.change.items()
+            if is_glob(pattern) and (change.name or change.description is not None)
+        ]:
+            raise InvalidValues(faults)
         return self
 
     def shows(self, name: str) -> bool:

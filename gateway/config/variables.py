@@ -6,11 +6,11 @@ import os
 import re
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, Faults, raise_all
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 
@@ -61,18 +61,32 @@ def expand(
     `${here}` (the directory of the file), and with an `editor` `${workspaceFolder}`, `${userHome}`, `${input:ID}` and
     so on.
 
-    `${lease.dir}`, and the names in `keep`, are left for the lease to expand. Raises `ConfigError` for a variable that
-    is not set.
+    `${lease.dir}`, and the names in `keep`, are left for the lease to expand.
+
+    Raises:
+        ConfigError: a variable is not set; `ConfigErrors` for several.
     """
+    faults = Faults()
+    expanded = _expand(value, _Place(file, key, keep, editor), faults)
+    raise_all(faults)
+    return expanded
+
+
+def _expand(value: Any, place: _Place, faults: Faults) -> Any:
+    """As `expand`; what cannot be expanded stays, and its fault is collected."""
     if isinstance(value, str):
-        place = _Place(file, key, keep, editor)
-        return _VARIABLE.sub(lambda match: place.value(match.group(1)), value)
+
+        def expanded(match: re.Match[str]) -> str:
+            with faults.collected():
+                return place.value(match.group(1))
+            return match.group(0)
+
+        return _VARIABLE.sub(expanded, value)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {name: expand(inner, file=file, key=f"{key}.{name}", keep=keep, editor=editor) for name, inner in items}
+        return {name: _expand(inner, replace(place, key=f"{place.key}.{name}"), faults) for name, inner in items}
     if isinstance(value, list | tuple):
-        each = cast("list[Any]", value)
-        return [expand(inner, file=file, key=key, keep=keep, editor=editor) for inner in each]
+        return [_expand(inner, place, faults) for inner in cast("list[Any]", value)]
     return value
 
 

@@ -22,6 +22,18 @@ _AT_ONCE = 64
 _STOPS = {"stop": "endTurn", "length": "maxTokens"}
 
 
+_BUSY = frozenset({429, 502, 503, 504})
+
+
+class Busy(ValueError):
+    """The endpoint has no capacity now."""
+
+
+def _may_resend(error: RequestRefused) -> RequestRefused:
+    error.may_resend = True
+    return error
+
+
 class Sampler:
     """Answers `sampling/createMessage` with the configured model."""
 
@@ -39,7 +51,8 @@ class Sampler:
 
         Raises:
             RequestRefused: the endpoint cannot be reached, says no or answers off its protocol; or the request has
-                content that chat endpoints do not take. For whom, and in which call, its caller knows.
+                content that chat endpoints do not take. For whom, and in which call, its caller knows. It may be sent
+                again (`may_resend`) where the endpoint was not reached, or was busy.
         """
         try:
             body = chat_request(params, self._config)
@@ -47,7 +60,9 @@ class Sampler:
             return result(reply, self._config)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             problem = f"nothing answers at {self._host} ({type(error).__name__}): start the endpoint, or correct url"
-            raise RequestRefused(problem) from error
+            raise _may_resend(RequestRefused(problem)) from error
+        except Busy as error:
+            raise _may_resend(RequestRefused(str(error))) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise RequestRefused(f"{type(error).__name__} at {self._host}") from error
         except ValueError as error:
@@ -67,6 +82,8 @@ class Sampler:
                 data += chunk
                 if len(data) > _MAX_ANSWER_BYTES:
                     raise ValueError(f"the endpoint answered with more than {_MAX_ANSWER_BYTES} bytes")
+        if response.status_code in _BUSY:
+            raise Busy(f"the endpoint answered HTTP {response.status_code}")
         if response.status_code != 200:
             raise ValueError(f"the endpoint answered HTTP {response.status_code}")
         return json.loads(data)

@@ -183,13 +183,15 @@ class Leases:
             for server in taken
             if server in self._shared and not _keeps_state(self._config.servers[server], self._catalogue[server])
         }
-        # These processes served no other trajectory: what they used up, this one used up.
+        # These processes served no other trajectory: what is done to them, this one does. Of a remote world its host
+        # knows, and its errors say so.
         exclusive = frozenset(
             server
             for bundle in bundles.values()
             for server in bundle.connections
-            if (bundle.leases == 1 and self._config.servers[server].scope is Scope.PROCESS)
-            or isinstance(self._pools[server], RemotePool)  # where the host knows better
+            if bundle.leases == 1
+            and self._config.servers[server].has_processes_of_its_own
+            and not isinstance(self._pools[server], RemotePool)
         )
         return sending(
             trajectory=asked.trajectory,

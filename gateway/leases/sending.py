@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 
-from gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
+from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
 from gateway.leases.asked import OutgoingCall
-from gateway.types import Role, ToolDefinition, ToolResult
+from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.any_connection import AnyConnection
@@ -49,6 +49,7 @@ class Sending:
         self._trajectory, self._reopen, self._changed, self._meta = trajectory, reopen, changed, meta
         self._exclusive = exclusive
         self._failed: set[str] = set()
+        self._timed_out: set[str] = set()
         self._running: Counter[str] = Counter()
 
     def healthy(self, servers: Iterable[str]) -> bool:
@@ -58,10 +59,6 @@ class Sending:
     def mark_failed(self, server: str) -> None:
         """Note that a server broke its contract: it is not used again after this session."""
         self._failed.add(server)
-
-    def used_up(self, server: str) -> str:
-        """Why a server was ended for what this trajectory used up, in its own process; empty otherwise."""
-        return self.connections[server].exhausted if server in self._exclusive else ""
 
     def check_tools(self) -> None:
         """Raise `ToolsChanged` where a server of this session has other tools than at the start of the run."""
@@ -73,7 +70,8 @@ class Sending:
         """One request, and at most one more.
 
         Raises:
-            GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended.
+            GatewayError: as `Connection.call`; `ServerUnavailable` when the lease has ended. Its `fault` is set where
+                the trajectory caused it, in its own process.
             WorldLost: the server's process was killed, and the trajectory's state was in it.
         """
         server = call.tool.server
@@ -82,7 +80,10 @@ class Sending:
             return await self._send(call)
         except BaseException as error:
             self._failed.add(server)  # also when cancelled: the server may still be running the call
-            if isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(server):
+            if isinstance(error, GatewayError) and server in self._exclusive and not self.ended:
+                self._note_fault(server, error)
+            caused = isinstance(error, GatewayError) and error.fault is not None
+            if not caused and isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(server):
                 raise WorldLost(error.problem, server=server, tool=call.tool.name) from error
             raise
         finally:
@@ -118,6 +119,17 @@ class Sending:
             call.tool, call.arguments, meta=self._meta, timeout_s=call.timeout_s, in_flight=call.in_flight()
         )
 
+    def _note_fault(self, server: str, error: GatewayError) -> None:
+        """Set the error's `fault`: what this trajectory's calls did to a process that served no other trajectory."""
+        exhausted = self.connections[server].exhausted
+        if isinstance(error, CallTimeout):
+            self._timed_out.add(server)
+            error.fault = CallFault.TIMED_OUT
+        elif isinstance(error, DeliveryUnknown | ServerUnavailable) and (exhausted or server in self._timed_out):
+            error.fault = CallFault.SERVER_GONE
+            ended = f"was ended because {exhausted}" if exhausted else "ended after a call that timed out"
+            error.problem = f"its server {ended}"
+
     def _check(self, tool: ToolDefinition) -> None:
         if self.ended:
             raise ServerUnavailable("the lease has ended", server=tool.server, tool=tool.name)
@@ -140,3 +152,11 @@ class Sending:
         # Calls that broke together meet in `SharedConnection.take`, which reconnects once for all of them.
         self.connections[server] = again = await reopen()
         return again
+
+
+def caused_by_policy(name: str, error: GatewayError, *, timeout_s: float) -> ToolResult:
+    """What the policy reads of an error with a `fault`, which it caused in its own process; then it goes on."""
+    if error.fault == CallFault.TIMED_OUT:
+        message = f"{name} timed out: {error.problem}. It may have taken effect, and may still be running."
+        return replace(ToolResult.error(message, fault=CallFault.TIMED_OUT), elapsed_s=timeout_s)
+    return ToolResult.error(f"{name} is gone: {error.problem}. Its state is lost.", fault=CallFault.SERVER_GONE)

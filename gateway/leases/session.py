@@ -16,10 +16,10 @@ from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
 from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
-from gateway.errors import DeliveryUnknown, GatewayError, HarnessError, ServerUnavailable
+from gateway.errors import GatewayError, HarnessError
 from gateway.leases.asked import OutgoingCall
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
-from gateway.leases.sending import Sending
+from gateway.leases.sending import Sending, caused_by_policy
 from gateway.schemas.arguments import encodable, prepare
 from gateway.server_events import RequestKind, ServerEvents
 from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
@@ -134,12 +134,10 @@ class Session:
         try:
             async with self._one_call:
                 result = await self._send(tool, prepared.arguments, timeout_s=config.call_timeout_s, raw=raw)
-        except (DeliveryUnknown, ServerUnavailable):
-            exhausted = self._sending.used_up(tool.server)
-            if not exhausted or self._sending.ended:
+        except GatewayError as error:
+            if error.fault is None:
                 raise
-            # The policy caused it, in its own process: it may read what it did and go on without that server.
-            return ToolResult.error(f"{name} is gone: its server was ended because {exhausted}. Its state is lost.")
+            return caused_by_policy(name, error, timeout_s=config.call_timeout_s)
         if REWARD_META in result.meta and not config.trusted and tool.server not in self._warned:
             self._warned.add(tool.server)
             remedy = "set trusted: true to accept its rewards"

@@ -73,16 +73,16 @@ def decoded_result(raw: Json, *, trusted: bool, elapsed_s: float, events: Server
     )
 
 
-def encoded_failure(error: GatewayError, *, used_up: str = "", events: ServerEvents | None = None) -> Json:
+def encoded_failure(error: GatewayError, *, events: ServerEvents | None = None) -> Json:
     """A JSON-RPC error with the class, the message and the fields of a `GatewayError`."""
-    data: Json = {FAILURE: Failure.of(error, used_up=used_up).model_dump(mode="json", exclude_defaults=True)}
+    data: Json = {FAILURE: Failure.of(error).model_dump(mode="json", exclude_defaults=True)}
     if events is not None and (recorded := _encoded_events(events)):
         data[OUTCOME_META] = {"events": recorded}
     return {"code": FAILED, "message": str(error), "data": data}
 
 
-def decoded_failure(error: Json, events: ServerEvents | None = None) -> tuple[GatewayError, str]:
-    """The error that was encoded, which must not be sent again, and why its server was ended (see `Failure`)."""
+def decoded_failure(error: Json, events: ServerEvents | None = None) -> GatewayError:
+    """The error that was encoded, which must not be sent again."""
     data: Any = error.get("data")
     try:
         found = cast("Json", data)[FAILURE]
@@ -90,10 +90,10 @@ def decoded_failure(error: Json, events: ServerEvents | None = None) -> tuple[Ga
         if events is not None and (outcome := cast("Json", data).get(OUTCOME_META)):
             events.add(_decoded_events(cast("Json", outcome)["events"]))
     except (KeyError, TypeError, ValueError):
-        return ProtocolError(f"the host answered with an error: {str(error.get('message'))[:500]}"), ""
+        return ProtocolError(f"the host answered with an error: {str(error.get('message'))[:500]}")
     broken = failure.error()
     broken.may_resend = False  # the host has decided, and one hop resends
-    return broken, failure.used_up
+    return broken
 
 
 class HostError(Exception):
@@ -104,7 +104,7 @@ class HostError(Exception):
         self.error = error
 
     def decoded(self) -> GatewayError:
-        return decoded_failure(self.error)[0]
+        return decoded_failure(self.error)
 
 
 def _encoded_events(events: ServerEvents) -> Json | None:

@@ -88,14 +88,14 @@ class RemoteWorld:
         try:
             await self.ask(CHECK, {}, {LEASE_META: self.handle}, wait_s=bound_s + self.config.reset_timeout_s)
         except HostError as error:
-            raise self.broken(error)[0] from error
+            raise self.broken(error) from error
 
-    def broken(self, error: HostError, events: ServerEvents | None = None) -> tuple[GatewayError, str]:
+    def broken(self, error: HostError, events: ServerEvents | None = None) -> GatewayError:
         """What the host's gateway raised; see `decoded_failure`."""
-        found, used_up = decoded_failure(error.error, events)
+        found = decoded_failure(error.error, events)
         if isinstance(found, WorldLost):
             self.lose(str(found))
-        return found, used_up
+        return found
 
     async def close(self) -> None:
         """Give the lease back; the host releases its servers. Bounded, and it raises only cancellation."""
@@ -117,7 +117,7 @@ class RemoteConnection:
 
     def __init__(self, world: RemoteWorld, server: str, name: str) -> None:
         self.server = server
-        self.exhausted = self.killed = ""
+        self.exhausted = self.killed = ""  # the host says so in its errors
         self.world, self._name = world, name
         self._config = world.config.servers[server]
 
@@ -157,7 +157,6 @@ class RemoteConnection:
                 self._name, tool.name, arguments, events, trusted=self._config.trusted, wait_s=wait_s
             )
         except HostError as error:
-            found, self.exhausted = self.world.broken(error, events)
-            raise found from error
+            raise self.world.broken(error, events) from error
         except WorldLost as error:
             raise WorldLost(error.problem, **where) from error

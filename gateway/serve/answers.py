@@ -17,5 +17,5 @@ def succeeded(result: Json) -> bytes:
     return b'"result":' + to_json(result)
 
 
-def failed(error: GatewayError, *, used_up: str = "", events: ServerEvents | None = None) -> bytes:
-    return b'"error":' + to_json(encoded_failure(error, used_up=used_up, events=events))
+def failed(error: GatewayError, *, events: ServerEvents | None = None) -> bytes:
+    return b'"error":' + to_json(encoded_failure(error, events=events))

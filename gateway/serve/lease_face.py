@@ -72,8 +72,7 @@ class LeaseFace:
             result = await lease.session.send(tool, arguments, events)
         except GatewayError as error:
             self._counts.calls[error.code] += 1
-            used_up = lease.session.sending.used_up(tool.server)
-            return failed(error, used_up=used_up, events=events)
+            return failed(error, events=events)
         self._counts.calls["error_result" if result.is_error else "result"] += 1
         return succeeded(encoded_result(result, events))
 

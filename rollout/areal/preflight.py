@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 from areal.utils.environ import is_single_controller
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, raise_all
 from rollout.areal.config import MCPConfig, processes_per_node, settings_of
 from rollout.areal.settings import Settings
 from rollout.environment.config import Environment
@@ -17,7 +17,7 @@ from rollout.environment.row_validation import Row, read_task_rows
 from rollout.loop.thinking import check_thoughts
 from rollout.tokens.verl_builder import load_tokens
 from rollout.trace.store import TraceStore
-from rollout.training.preflight import check_environments, check_turns, load_lock, longest_prompt, raise_first
+from rollout.training.preflight import check_environments, check_turns, load_lock, longest_prompt
 
 log = structlog.get_logger(__name__)
 
@@ -110,7 +110,7 @@ def _rows(config: MCPConfig) -> Sequence[Row]:
     for dataset in (config.train_dataset, config.valid_dataset):
         if dataset is not None:
             found, problems = read_task_rows(Path(dataset.path))
-            raise_first(problems)
+            raise_all(problems)
             rows += found
     if not rows:
         remedy = "name a file that `mcp-rollout data` wrote"

@@ -170,7 +170,7 @@ async def _environment_rows(
     try:
         environment = load_environment(name, environments_dir)
     except ConfigError as error:
-        return [environment_problem(rows[0], error)]
+        return [environment_problem(rows[0], error, rows=len(rows))]
     problems: list[ConfigError] = []
     try:
         async with opened_environment(environment) as gateway:

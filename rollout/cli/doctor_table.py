@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollout.cli.options import plain_table
-from rollout.doctor.report import Latency, ServerReport
+from rollout.doctor.report import Latency, ServerReport, Verdict
 
 _MOST_NOTES = 8
 _VERDICTS = {True: Text("yes", "green"), False: Text("no", "bold red"), None: Text("unknown", "yellow")}
@@ -50,7 +50,10 @@ def _print_server(report: ServerReport, console: Console) -> None:
     if report.unknown:
         grid.add_row("fit", Text(f"unknown: {report.unknown}", "yellow"))
     if report.advice is not None and report.advice.scope is not None:
-        grid.add_row("scope", Text(f"{report.advice.scope}: {report.advice.reason}"))
+        told = any(report.advice.reason in problem for problem in report.problems)
+        grid.add_row("scope", Text(report.advice.scope if told else f"{report.advice.scope}: {report.advice.reason}"))
+    if report.verdict is Verdict.LEASE_DIR:
+        grid.add_row("remedy", Text("doctor FILE --fix COPY writes a copy of the file with these changes"))
     for found in report.isolation:
         grid.add_row("isolation", Text(f"under {found.scope}: {found.finding}"))
     if report.start and report.call:

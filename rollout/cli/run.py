@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -29,19 +30,17 @@ from rollout.engines.opening import opened_engine
 from rollout.engines.sampling import SamplingParameters
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.engines.timeouts import Timeouts
-from rollout.environment.config import Environment, load_environment
+from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
+from rollout.evaluation.environments import load_environments
 from rollout.evaluation.outcome import Outcome
 from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
 from rollout.evaluation.resume import Settings, compare_settings, engine_settings, keep_settings
 from rollout.evaluation.run_record import evaluation_record
-from rollout.loop.agent import build_agent
-from rollout.loop.reward import check_reward
-from rollout.loop.thinking import check_thoughts
 from rollout.telemetry import export_spans
 from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord
+from rollout.trace.run_record import RunRecord, TokenIds
 from rollout.trace.store import TraceStore, read_traces
 
 app = typer.Typer(add_completion=False)
@@ -102,14 +101,11 @@ def run(
 
     Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
     """
-    loaded = with_hosts([load_environment(name, environments_dir) for name in environments], hosts)
+    written_as = None if engine in WITHOUT_MODEL else tool_format
+    loaded = with_hosts(load_environments(environments, environments_dir, tool_format=written_as), hosts)
     if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
     for environment in loaded:
-        build_agent(environment)
-        check_reward(environment)
-        if engine not in WITHOUT_MODEL:
-            check_thoughts(environment, tool_format)
         if concurrency > environment.max_sessions:
             typer.echo(
                 f"note: {environment.name} takes {environment.max_sessions} of --concurrency {concurrency} at a time; "
@@ -251,12 +247,14 @@ async def _play(
             earlier=len(outcomes),
             every_s=progress_every,
         )
+        lengths = lengths_for(engine, response_tokens=response_tokens, tokens_per_turn=options.max_tokens)
+        began = time.monotonic()
         async with showing:
             await play_all(
                 todo,
                 gateways=gateways,
                 engine=engine,
-                lengths=lengths_for(engine, response_tokens=response_tokens, tokens_per_turn=options.max_tokens),
+                lengths=lengths,
                 store=store,
                 runs={name: store.describe(record) for name, record in runs.items()},
                 concurrency=min(options.max_sequences, len(todo)),
@@ -264,7 +262,14 @@ async def _play(
             )
         store.close()
         notes = [*engine.notes, *_notes_on_trees(outcomes)]
-        return Played(engine=engine.name, notes=notes, outcomes=outcomes, resumed=resumed)
+        return Played(
+            engine=engine.name,
+            notes=notes,
+            outcomes=outcomes,
+            resumed=resumed,
+            seconds=time.monotonic() - began,
+            counts_bytes=engine.token_ids is not TokenIds.MODEL,
+        )
 
 
 def _notes_on_trees(outcomes: Sequence[Outcome]) -> list[str]:

@@ -25,6 +25,20 @@ class Played:
     outcomes: Sequence[Outcome]
     resumed: frozenset[str]
     """Ids of trajectories that earlier runs played."""
+    seconds: float
+    """How long the other trajectories took together."""
+    counts_bytes: bool
+    """Whether the engine gives text only, so that lengths are bytes."""
+
+    @property
+    def sampled(self) -> int:
+        """Tokens that this run sampled, those that leaves of a tree share once."""
+        own = [outcome for outcome in self.outcomes if outcome.trace not in self.resumed]
+        return sum(outcome.sampled_tokens for outcome in own)
+
+    @property
+    def per_second(self) -> float:
+        return self.sampled / self.seconds if self.seconds else 0.0
 
 
 def print_report(
@@ -53,6 +67,8 @@ def print_report(
     }
     if as_json:
         head = {"engine": played.engine, "split": split, "notes": list(played.notes), "out": str(out)}
+        unit = "bytes" if played.counts_bytes else "tokens"
+        head |= {"seconds": round(played.seconds, 3), f"{unit}_per_second": round(played.per_second, 1)}
         print_json(head | asdict(total) | {"environments": {name: asdict(found) for name, found in each.items()}})
         return total
     columns = each if len(each) == 1 else {**each, "all": total}
@@ -64,6 +80,9 @@ def print_report(
             console.print(f"{name}: {count} x {failure}", highlight=False, markup=False)
     for note in played.notes:
         console.print(f"note: {note}", highlight=False, markup=False)
+    unit = "bytes of text" if played.counts_bytes else "tokens"
+    rate = f"{played.sampled} {unit} sampled in {played.seconds:.1f} s, {played.per_second:.0f} per second"
+    console.print(rate, highlight=False, markup=False)
     console.print(f"traces in {out}", highlight=False, markup=False)
     return total
 

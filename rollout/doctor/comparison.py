@@ -19,7 +19,8 @@ _VOLATILE = re.compile(
     r"|\b\d{1,2}:\d\d(:\d\d)?([.,]\d+)?( ?[AP]M)?\b"  # times of day
     r"|\b1[5-9]\d{8}(\d{3}|\d{6})?(\.\d+)?\b"  # seconds, milliseconds and microseconds since 1970
     r"|\b\d+(\.\d+)?\s?(ms|µs|us|ns|seconds?|secs?|s|MiB|MB|KiB|KB|GB|GiB)\b"  # durations and sizes
-    r"|\b(?=[0-9a-f]*\d)[0-9a-f]{16,}(\.\d+)?\b",
+    r"|\b(?=[0-9a-f]*\d)[0-9a-f]{16,}(\.\d+)?\b"
+    r"|, \d+ bytes\]",  # of a file, whose compressed size depends on the clock that it holds
     re.IGNORECASE,
 )
 _EXCERPT = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +36,11 @@ def write_fixed(source: str | Path, target: Path, key: str, reports: Sequence[Se
     servers: Any = data
     for part in key.split("."):
         servers = servers[part]
-    changes = [line for report in reports if report.server in servers for line in _fix(servers, report)]
+    reports = [report for report in reports if report.server in servers]
+    changes = [line for report in reports for line in _fix(servers, report)]
+    found: list[Mapping[str, Any]] = [report.advice.changes or {} for report in reports if report.advice is not None]
+    if needed := {name: place for each in found for name, place in each.get("data", {}).items()}:
+        changes += _add_template(data, needed, target, key)
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     if target.suffix not in JSON_SUFFIXES:
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
@@ -44,6 +49,25 @@ def write_fixed(source: str | Path, target: Path, key: str, reports: Sequence[Se
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror}", file=target, key="--fix") from error
     return changes
+
+
+def _add_template(data: dict[str, Any], needed: Mapping[str, str], target: Path, key: str) -> list[str]:
+    """Copy what the servers' places hold to a template of lease directories beside the copy, and name it there."""
+    names = ", ".join(needed)
+    if "lease_dir" in data or key == "mcp.servers":
+        return [f"not changed: lease_dir.template, in which the servers need {names}"]
+    template = target.absolute().with_name(f"{target.stem}.lease_dir")
+    try:
+        for name, place in needed.items():
+            (template / name).parent.mkdir(parents=True, exist_ok=True)
+            if Path(place).is_dir():
+                shutil.copytree(place, template / name, symlinks=True)
+            else:
+                shutil.copy2(place, template / name)
+    except (OSError, shutil.Error) as error:
+        raise ConfigError(f"cannot be written: {error}", file=template, key="--fix") from error
+    data["lease_dir"] = {"template": str(template)}
+    return [f"lease_dir.template: {template}, with a copy of {names}"]
 
 
 def _fix(servers: dict[str, Any], report: ServerReport) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError
 from gateway.leases.lease_dir import LEASE_DIR
 from gateway.leases.session import Session
-from gateway.types import canonical_json
+from gateway.types import CallFault, canonical_json
 from rollout.doctor.plan import ProbeCall, Script
 from rollout.doctor.probe_values import Found, Surroundings
 
@@ -163,6 +163,8 @@ async def probe_call(session: Session, tool: str, arguments: dict[str, Any], roo
         return Answer(error.code, failed=True), None
     except GatewayError as error:
         return Answer(str(error), failed=True), None
+    if result.fault in (CallFault.TIMED_OUT, CallFault.SERVER_GONE):
+        return Answer(str(result.fault), failed=True), None
     structured = canonical_json(dict(result.structured)) if result.structured is not None and not result.text else ""
     text = (result.text + structured)[:_MOST_CHARACTERS]
     return Answer(_without(root, text), refused=result.is_error), result.structured
@@ -174,7 +176,11 @@ def _directory_in(root: str) -> str:
         if name.is_dir():
             return str(name)
     work = Path(root, "work")
-    return str(work) if work.is_dir() else root
+    if work.is_dir():
+        return str(work)
+    # The directory of a lease whose template is one directory: an entry names that, as `${lease.dir}/files`.
+    inside = [each for each in Path(root).iterdir() if each.is_dir()] if root != "/tmp" else []
+    return str(inside[0]) if len(inside) == 1 else root
 
 
 def _with_lease_dir(arguments: dict[str, Any], root: str) -> dict[str, Any]:

@@ -109,7 +109,8 @@ class Advice:
     reason: str
     verdict: Verdict
     changes: dict[str, Any] | None = None
-    """What the entry has to say besides, under `args` (by position), `env` and `cwd`; None for nothing."""
+    """What the entry has to say besides, under `args` (by position), `env` and `cwd`, and under `data` what has to be
+    in each lease's directory; None for nothing."""
 
 
 @dataclass(kw_only=True, slots=True)

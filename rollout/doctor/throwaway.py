@@ -68,6 +68,8 @@ class EntryChanges:
     """Arguments by position."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     cwd: str | None = None
+    data: dict[str, str] = field(default_factory=dict[str, str])
+    """What is there already and has to be in each lease's directory: name there, and where it is now."""
 
     def __str__(self) -> str:
         parts = [f"args[{index}]: {text}" for index, text in self.args.items()]
@@ -171,7 +173,9 @@ class Throwaway:
         if HOME in tops:
             env["HOME"] = LEASE_DIR
         cwd = LEASE_DIR if WORK in tops and self.entry.cwd is None else None
-        return EntryChanges(args=args, env=env, cwd=cwd)
+        paths = {each.path: _resolved(each.path, self.entry.cwd) for each in self.relocations if each.name in tops}
+        data = {_base(path): str(found) for path, found in paths.items() if found.exists()}
+        return EntryChanges(args=args, env=env, cwd=cwd, data=data)
 
     def changed(self, place: Path) -> tuple[str, ...]:
         """The files below `place` that are new, or other than in the template."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -25,7 +26,11 @@ def read_agent_loops(path: Path, *, key: str = "--agent-loops") -> list[str]:
         entries: Any = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot be read: {error}", file=path, key=key, remedy=_REMEDY) from error
-    try:
-        return [str(entry["name"]) for entry in entries]
-    except (TypeError, KeyError) as error:
-        raise ConfigError("has an entry without a name", file=path, key=key, remedy=_REMEDY) from error
+    if not isinstance(entries, list):
+        raise ConfigError("is not a list", file=path, key=key, remedy=_REMEDY)
+    loops = cast("list[Any]", entries)
+    names = [cast("Mapping[str, Any]", each).get("name") if isinstance(each, Mapping) else None for each in loops]
+    if nameless := [str(number) for number, name in enumerate(names, start=1) if name is None]:
+        what = "entry" if len(nameless) == 1 else "entries"
+        raise ConfigError(f"{what} {', '.join(nameless)} without a name", file=path, key=key, remedy=_REMEDY)
+    return list(map(str, names))

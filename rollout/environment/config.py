@@ -10,10 +10,10 @@ from typing import Any, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.models import GatewayConfig, ServerConfig, read_mapping, validate
+from gateway.config.models import GatewayConfig, ServerConfig, read_mapping
 from gateway.config.pydantic_errors import near
-from gateway.config.servers_file import check_template, expand_sampling, no_servers, parse_servers
-from gateway.errors import ConfigError, InvalidValue
+from gateway.config.servers_file import no_servers, read_entries, validate_around
+from gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
 from rollout.environment.filter_config import FiltersConfig
 from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.results_config import ResultsConfig
@@ -217,9 +217,14 @@ class Environment(GatewayConfig):
             "reward.server": self.reward.server,
             "tasks.server": self.tasks.server if self.tasks else None,
         }
-        for key, server in references.items():
-            if server is not None and server not in self.servers:
-                raise ValueError(f"{key} names {server!r}, which is not one of the servers {sorted(self.servers)}")
+        if faults := [
+            InvalidValue(
+                f"{key} names {server!r}, which is not one of the servers", near(server, self.servers, "servers")
+            )
+            for key, server in references.items()
+            if server is not None and server not in self.servers
+        ]:
+            raise InvalidValues(faults)
         return self
 
 
@@ -236,11 +241,13 @@ def load_environment(name: str | Path, directory: str | Path | None = None) -> E
     raw = read_mapping(path)
     if "servers" not in raw:
         raise no_servers(raw, path, key="servers", expected="expected servers: {NAME: {command: ...}}")
-    servers = parse_servers(_required_by_default(raw.pop("servers")), file=path)
-    raw = expand_sampling(raw, file=path)
-    environment = validate(Environment, {"name": path.stem, **raw, "file": str(path), "servers": servers}, file=path)
-    check_template(environment.lease_dir, file=path)
-    return environment
+    entries = read_entries(_required_by_default(raw.pop("servers")), file=path)
+    faults = Faults([each for fault in entries.faults.values() for each in faults_of(fault)])
+    with faults.collected():
+        found = validate_around(Environment, {"name": path.stem, **raw, "file": str(path)}, entries, file=path)
+        if not faults:
+            return found
+    raise one_error(faults)
 
 
 def environment_file(name: str, directory: str | Path | None = None) -> Path:

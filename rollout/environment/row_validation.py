@@ -11,7 +11,7 @@ from uuid import uuid4
 import anyio
 
 from gateway.catalogue.tool_config import LockEntry
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, GatewayError, faults_of
 from gateway.gateway import Gateway
 from rollout.environment.config import Environment
 from rollout.environment.harness import SPLITS
@@ -80,11 +80,12 @@ def read_task_rows(
         try:
             task = Task.from_row({**raw, "prompt": raw.get(prompt_key)})
         except ConfigError as error:
-            key = error.key or "extra_info.mcp"
-            if key.startswith("extra_info.mcp.prompt"):
-                key = key.removeprefix("extra_info.mcp.")  # a separate column
-            problem = RowProblem(error.problem, path=path, row=number, key=key, remedy=error.remedy or REMEDY)
-            problems.append(problem)
+            for fault in faults_of(error):
+                key = fault.key or "extra_info.mcp"
+                if key.startswith("extra_info.mcp.prompt"):
+                    key = key.removeprefix("extra_info.mcp.")  # a separate column
+                remedy = fault.remedy or REMEDY
+                problems.append(RowProblem(fault.problem, path=path, row=number, key=key, remedy=remedy))
         else:
             rows.append(Row(task, path, number, raw["extra_info"].get("index")))
     return rows, problems
@@ -131,9 +132,10 @@ def shared_indices(rows: Sequence[Row]) -> int:
     return shared
 
 
-def environment_problem(row: Row, error: ConfigError) -> RowProblem:
-    """The problem of a row whose environment cannot be loaded."""
-    problem = f"needs environment {row.task.environment!r}: {error}"
+def environment_problem(row: Row, error: ConfigError, *, rows: int = 1) -> RowProblem:
+    """The problem of a row whose environment cannot be loaded; `rows` of the file need it."""
+    others = f", as {rows - 1} more rows do" if rows > 1 else ""
+    problem = f"needs environment {row.task.environment!r}{others}: {error}"
     return row.problem(problem, key=ENVIRONMENT_KEY, remedy=error.remedy)
 
 

@@ -8,7 +8,7 @@ import structlog
 
 from gateway.catalogue.hidden_text import find_hidden
 from gateway.catalogue.resource_tools import GET_PROMPT, READ_RESOURCE
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
 from rollout.environment.config import Environment, SystemPart
 from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
@@ -75,8 +75,13 @@ async def system_message(environment: Environment, gateway: Gateway) -> list[Mes
     """
     if not environment.system:
         return []
-    parts = enumerate(environment.system)
-    text = "\n\n".join([await _part(environment, gateway, part, f"system.{index}") for index, part in parts])
+    faults = Faults()
+    parts: list[str] = []
+    for index, part in enumerate(environment.system):
+        with faults.collected():
+            parts.append(await _part(environment, gateway, part, f"system.{index}"))
+    raise_all(faults)
+    text = "\n\n".join(parts)
     for found in find_hidden(text, "system message"):
         log.warning("system.hidden_text", environment=environment.name, finding=str(found))
     return [{"role": "system", "content": text}]

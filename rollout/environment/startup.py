@@ -9,7 +9,7 @@ from pathlib import Path
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Replay
 from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, one_error, raise_all
+from gateway.errors import ConfigError, faults_of, one_error, raise_all
 from gateway.gateway import Gateway
 from gateway.remote.hosts import Hosts
 from rollout.environment.config import Environment
@@ -101,7 +101,11 @@ async def opened_where_possible(
 
 
 def located(error: ConfigError, source: str | Path, key: str) -> ConfigError:
-    """The error with its file, and with its key as that file spells it."""
+    """The error with its file, and with its key as that file spells it; several as `ConfigErrors`."""
+    return one_error([_located(each, source, key) for each in faults_of(error)])
+
+
+def _located(error: ConfigError, source: str | Path, key: str) -> ConfigError:
     here = error.key
     if here is not None and here.startswith("servers."):
         here = f"{key}.{here.removeprefix('servers.')}"

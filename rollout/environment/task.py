@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from gateway.config.models import validate
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, Faults, one_error
 from rollout.types import Message
 
 REMEDY = "write rows with `mcp-rollout data`"
@@ -120,6 +120,7 @@ class Task(BaseModel):
             ConfigError: the row lacks `extra_info.mcp`, or a field is invalid. `extra_info.index` may be missing, but
                 verl hands it to the agent loop as the row's number.
         """
+        faults = Faults()
         extra: Any = row.get("extra_info")
         mcp: Any = cast("Mapping[str, Any]", extra).get("mcp") if isinstance(extra, Mapping) else None
         if not isinstance(mcp, Mapping):
@@ -127,16 +128,21 @@ class Task(BaseModel):
         index: Any = cast("Mapping[str, Any]", extra).get("index")
         if not isinstance(index, Integral | None):
             problem, remedy = f"is not an integer: {index!r}", f"number the rows from 0; {REMEDY}"
-            raise ConfigError(problem, file=where, key="extra_info.index", remedy=remedy)
+            faults.append(ConfigError(problem, file=where, key="extra_info.index", remedy=remedy))
         fields = dict(cast("Mapping[str, Any]", mcp))
         # verl's dataset sometimes passes lists as arrays. The model rejects whatever is not a list.
         fields["tools"], fields["later_tools"] = _listed(fields.get("tools")), _listed(fields.get("later_tools"))
         fields["prompt"] = _listed(row.get("raw_prompt", row.get("prompt")))
         if not isinstance(fields["prompt"], list):
             remedy = f"a list of {{role, content}}; {REMEDY}"
-            raise ConfigError("is not a list of chat messages", file=where, key="prompt", remedy=remedy)
+            faults.append(ConfigError("is not a list of chat messages", file=where, key="prompt", remedy=remedy))
+            fields["prompt"] = UNREADABLE.prompt
         fields["answer"] = _ground_truth(row.get("reward_model"))
-        return validate(cls, fields, file=where, key="extra_info.mcp")
+        with faults.collected():
+            task = validate(cls, fields, file=where, key="extra_info.mcp")
+            if not faults:
+                return task
+        raise one_error(faults)
 
 
 UNREADABLE = Task(environment="-", task="", seed=0, prompt=({"role": "user", "content": ""},))

@@ -106,5 +106,5 @@ def _recorded(
     for index, (began_at, total_s) in clocks.items():
         event = trace.turns[-1].tools[index]
         event.began_at, event.wait_s = began_at, max(0.0, total_s - event.elapsed_s)
-    trace.turns[-1].marks += refused(calls, sent, session.tools)
+    trace.turns[-1].marks += refused(calls, sent, session.tools, results)
     return messages

@@ -54,8 +54,9 @@ def valid_calls(config: RewardConfig, trace: Trace) -> float:
     Calls beyond the parallel limit were not validated and do not count, or writing many would raise the share.
     """
     events = [event for turn in trace.turns for event in turn.tools]
-    calls = [event for event in events if event.fault is not None or event.server is not None]
-    return sum(event.fault is None for event in calls) / len(calls) if calls else 0.0
+    mistakes = sum(event.fault is not None and event.fault.is_mistake for event in events)
+    sent = sum(event.server is not None for event in events if event.fault is None or not event.fault.is_mistake)
+    return sent / (sent + mistakes) if sent + mistakes else 0.0
 
 
 def well_formed(config: RewardConfig, trace: Trace) -> float:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from gateway.types import canonical_json
+from gateway.types import CallFault, ToolResult, canonical_json
 from rollout.environment.filter_config import FilterAction, FilterConfig, FiltersConfig
 from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
@@ -19,6 +19,9 @@ _BROKEN_SHARE = 0.05
 _LOOP_REPEATS, _LOOP_TOKENS, _LONGEST_PERIOD = 4, 24, 64
 """A text ends in a loop if its last tokens repeat a period at least this often and this many tokens long in total;
 longer periods are not detected."""
+
+_OWN_PROCESS = {CallFault.TIMED_OUT: MarkKind.TIMED_OUT, CallFault.SERVER_GONE: MarkKind.SERVER_GONE}
+"""Marks of what a policy did to its own process."""
 
 
 class Filters:
@@ -93,19 +96,25 @@ def noted(completion: Completion, parsed: Parsed) -> list[Mark]:
     return marks
 
 
-def refused(calls: Sequence[Call], sent: Sequence[int], tools: Collection[str]) -> list[Mark]:
+def refused(
+    calls: Sequence[Call], sent: Sequence[int], tools: Collection[str], results: Sequence[ToolResult]
+) -> list[Mark]:
     """Marks of the calls that no tool answered.
 
     Args:
         calls: all calls of the turn.
         sent: indices of the calls that were sent.
         tools: names of the tools that the policy may call.
+        results: what the policy reads for each call.
     """
     marks: list[Mark] = []
     if unknown := [calls[index].name for index in sent if calls[index].name not in tools]:
         marks.append(Mark(kind=MarkKind.UNKNOWN_TOOL, detail=", ".join(dict.fromkeys(unknown))))
     if beyond := sum(call.problem is None for call in calls) - len(sent):
         marks.append(Mark(kind=MarkKind.NOT_SENT, detail=f"{beyond} of {len(calls)} calls"))
+    for fault, kind in _OWN_PROCESS.items():
+        if names := [call.name for call, result in zip(calls, results, strict=True) if result.fault is fault]:
+            marks.append(Mark(kind=kind, detail=", ".join(dict.fromkeys(names))))
     return marks
 
 

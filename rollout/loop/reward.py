@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, Field
 
 from gateway.config.models import SamplingConfig
-from gateway.errors import ConfigError, HarnessError
+from gateway.errors import ConfigError, Faults, HarnessError, raise_all
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.config import Environment, ThinkingReward
@@ -37,10 +37,14 @@ class Judged(BaseModel):
 
 def check_reward(environment: Environment) -> None:
     """Raises ConfigError where a reward function cannot be imported, or a rubric has no model to judge."""
+    faults = Faults()
     for name, path in environment.reward.functions.items():
-        import_function(path, key=f"reward.functions.{name}", file=environment.file)
+        with faults.collected():
+            import_function(path, key=f"reward.functions.{name}", file=environment.file)
     if environment.reward.rubric is not None:
-        _judge_of(environment)
+        with faults.collected():
+            _judge_of(environment)
+    raise_all(faults)
 
 
 def _judge_of(environment: Environment) -> SamplingConfig:

@@ -30,6 +30,8 @@ BEST = 10
 """Marks are whole numbers from 0 to this."""
 ATTEMPTS = 2
 """How often a judgement is asked for whose answer cannot be read."""
+_PAUSES_S = (0.5, 2.0, 8.0)
+"""Before a judge that is busy is asked again. Nothing is charged for a request that it did not take."""
 DIRECTORY = "judgements"
 """Beside the traces: a file for each judgement, with what was asked and what was answered."""
 _INSTRUCTIONS = f"""You grade a conversation between a policy (assistant), its tools and its user.
@@ -70,10 +72,7 @@ async def _judgement(
         return kept
     answer = ""
     for _ in range(ATTEMPTS):
-        try:
-            reply = await Sampler(endpoint).complete(request)
-        except RequestRefused as error:
-            raise RewardError(f"the judge {endpoint.model}: {error}") from error
+        reply = await _reply(endpoint, request)
         answer = str(reply["content"]["text"])
         marks = read_marks(answer, rubric)
         if marks is not None:
@@ -81,6 +80,18 @@ async def _judgement(
             await anyio.to_thread.run_sync(_keep, file, record)
             return marks
     raise RewardError(f"the judge {endpoint.model} answered without a mark for each criterion: {answer[:200]!r}")
+
+
+async def _reply(endpoint: SamplingConfig, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The judge's answer; an endpoint that is busy or not there yet is asked again after a pause."""
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            return await Sampler(endpoint).complete(request)
+        except RequestRefused as error:
+            if pause_s is None or not error.may_resend:
+                raise RewardError(f"the judge {endpoint.model}: {error}") from error
+            await anyio.sleep(pause_s)
+    raise AssertionError("unreachable")
 
 
 def _request(rubric: RubricConfig, endpoint: SamplingConfig, messages: Sequence[Message]) -> dict[str, Any]:

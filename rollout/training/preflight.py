@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.catalogue.tool_config import read_lock
-from gateway.errors import ConfigError, raise_all
+from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
 from rollout.environment.startup import opened_environment
 from rollout.environment.validation import selected
@@ -22,11 +22,9 @@ from rollout.training.settings import TrainingSettings
 from rollout.training.world_check import check_world
 
 if TYPE_CHECKING:
+    from gateway.cassette.replaying import Replay
     from rollout.environment.config import Environment
     from rollout.tokens.verl_builder import ContinuousTokens
-
-_MOST_SHOWN = 20
-"""Problems of rows in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,6 @@ class Shown:
     """With the trainer's overrides."""
     schemas: list[dict[str, Any]]
     """OpenAI-style schemas of the policy's tools."""
-
-
-def raise_first(problems: Sequence[ConfigError]) -> None:
-    """Raises the first of the problems, which may be as many as there are rows."""
-    shown, more = list(problems[:_MOST_SHOWN]), len(problems) - _MOST_SHOWN
-    if more > 0:
-        shown.append(ConfigError(f"and {more} more problems", remedy="`mcp-rollout data --check` lists them"))
-    raise_all(shown)
 
 
 def load_lock(path: str | None, *, key: str) -> Lock:
@@ -68,31 +58,49 @@ async def check_environments(
         By name, what the prompts are rendered with.
 
     Raises:
-        ConfigError: the problems of the first environment that has any.
+        ConfigError: the problems of all environments.
         GatewayError: a required server does not start.
     """
+    faults = Faults()
     shown: dict[str, Shown] = {}
     for name in sorted({row.task.environment for row in rows}):
         own = [row for row in rows if row.task.environment == name]
-        try:
-            environment = settings.load(name, workers_per_node=workers_per_node)
-            build_agent(environment)
-            check_reward(environment)
-        except ConfigError as error:
-            raise environment_problem(own[0], error) from error
-        replay = settings.opened_replay()
-        # Ray has not started yet, so worlds that shards will hold are tried here.
-        hosts = None if environment.hosts is None or environment.hosts.ray else hosts_of(environment)
-        async with opened_environment(environment, replay=replay, hosts=hosts) as gateway:
-            problems, schemas = await environment_problems(
-                environment, gateway, own, lock.entries, lock_path=lock.path, lock_key=lock.key
-            )
-            raise_first(problems)
-            # A replay has the answers of the recorded trajectories only, and this one was not among them.
-            if replay is None:
-                await check_world(environment, gateway, own[0])
-        shown[name] = Shown(environment, schemas)
+        with faults.collected():
+            environment = _loaded(own[0], settings, workers_per_node)
+            schemas = await _check_environment(environment, own, settings.opened_replay(), lock)
+            shown[name] = Shown(environment, schemas)
+    raise_all(faults)
     return shown
+
+
+def _loaded(row: Row, settings: TrainingSettings, workers_per_node: int) -> Environment:
+    try:
+        environment = settings.load(row.task.environment, workers_per_node=workers_per_node)
+        faults = Faults()
+        for check in (build_agent, check_reward):
+            with faults.collected():
+                check(environment)
+        raise_all(faults)
+    except ConfigError as error:
+        raise environment_problem(row, error) from error
+    return environment
+
+
+async def _check_environment(
+    environment: Environment, rows: Sequence[Row], replay: Replay | None, lock: Lock
+) -> list[dict[str, Any]]:
+    """Validate a running environment with its rows, and play the first; returns the schemas that prompts show."""
+    # Ray has not started yet, so worlds that shards will hold are tried here.
+    hosts = None if environment.hosts is None or environment.hosts.ray else hosts_of(environment)
+    async with opened_environment(environment, replay=replay, hosts=hosts) as gateway:
+        problems, schemas = await environment_problems(
+            environment, gateway, rows, lock.entries, lock_path=lock.path, lock_key=lock.key
+        )
+        raise_all(problems)
+        # A replay has the answers of the recorded trajectories only, and this one was not among them.
+        if replay is None:
+            await check_world(environment, gateway, rows[0])
+    return schemas
 
 
 def longest_prompt(
@@ -106,12 +114,14 @@ def longest_prompt(
     from rollout.tokens.counting import prompt_length
 
     rows = list(rows)
+    faults = Faults()
     lengths: list[tuple[int, Row]] = []
     for name, environment in shown.items():
         own = [row for row in rows if row.task.environment == name]
         found, problems = prompt_lengths(own, environment.schemas, partial(prompt_length, tokens), limit=limit)
-        raise_first(problems)
+        faults += problems
         lengths += found
+    raise_all(faults)
     return max(lengths, key=itemgetter(0))
 
 
@@ -119,10 +129,12 @@ def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[st
     """Validate that the template renders the messages after a prompt, on the first row of each environment."""
     from rollout.tokens.template_check import check_template
 
+    faults = Faults()
     for row in {row.task.environment: row for row in reversed(rows)}.values():
         own = shown[row.task.environment]
         has_user = own.environment.has_user_messages
         try:
             check_template(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=has_user)
         except ConfigError as error:
-            raise row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy) from error
+            faults.append(row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy))
+    raise_all(faults)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from gateway.cassette.reading import Cassette
 from gateway.cassette.replaying import Missing, Replay
 from gateway.config.models import GatewayConfig, validate
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment, ThinkingConfig, environment_names, load_environment
 from rollout.environment.filter_config import FiltersConfig
 from rollout.environment.hosts_config import HostsConfig
@@ -161,14 +161,18 @@ def share(config: Config, workers_per_node: int, *, file: str | None = None, wor
         ConfigError: a maximum is below the number of workers, each of which needs at least one.
     """
     maxima = {f"servers.{name}.max_processes": entry.max_processes for name, entry in config.servers.items()}
-    for key, most in ({"max_sessions": config.max_sessions} | maxima).items():
-        if most is not None and most < workers_per_node:
-            raise ConfigError(
+    raise_all(
+        [
+            ConfigError(
                 f"is {most} per node, and a node has {workers_per_node} workers, each of which needs one",
                 file=file,
                 key=key,
                 remedy=f"make it at least {workers_per_node}, or lower {workers_key}",
             )
+            for key, most in ({"max_sessions": config.max_sessions} | maxima).items()
+            if most is not None and most < workers_per_node
+        ]
+    )
     servers = {
         name: entry.model_copy(update={"max_processes": entry.max_processes // workers_per_node})
         if entry.max_processes is not None

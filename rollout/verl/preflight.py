@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import structlog
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, Faults, GatewayError, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.parquet import count_rows, read_rows
 from rollout.environment.row_validation import (
@@ -32,7 +32,7 @@ from rollout.environment.startup import opened
 from rollout.environment.validation import LOCK_KEY, refuse_differences
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Lock
-from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt, raise_first
+from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt
 from rollout.training.settings import reward_parts, share
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens, workers_per_node
@@ -65,49 +65,78 @@ async def preflight(config: DictConfig) -> None:
     """Validate settings, rows, environments, lock and lengths, and the chat template's rendering of later turns.
 
     Raises:
-        ConfigError: the problems of the first check that fails, each with file, key and remedy.
+        ConfigError: all problems of the configuration and the files that it names; without any, those of the
+            environments with their rows; without any, those of the prompts. Each has file, key and remedy.
         GatewayError: a required server does not start.
     """
     settings = Settings.of(config)
     _check_given(config)
     _warn_of_renormalised_sampling(config)
-    check_trainer(config, settings)
-    check_groups(config, reward_parts(settings))
-    TraceStore(settings.trace_dir).check()
-    rows: list[Row] = []
-    agents = registered_agents(config)
-    for path in _files(config):
-        raise_first(unknown_agents(config, path, agents))
-        rows += _rows(config, path)
-    _check_batch_size(config)
-    lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
-    for environment in _environments(rows, settings, config):
-        check_thinking(environment, config)
-        check_strategy(environment, config)
-        check_shards(environment, config)
-        warn_of_several_updates(environment, config)
+    rows, lock = _check_files(config, settings)
     shown = await check_environments(rows, settings, lock, workers_per_node=workers_per_node(config))
     if any(_has_stock_rows(config, path) for path in _files(config)):
         await _check_stock_lock(lock, checked=shown, workers=workers_per_node(config))
     if rows:
         tokens = _tokens(config)
-        check_model_length(config)
-        _check_prompts(config, tokens, rows, shown)
-        check_turns(tokens, rows, shown)
+        faults = Faults()
+        with faults.collected():
+            check_model_length(config)
+        with faults.collected():
+            _check_prompts(config, tokens, rows, shown)
+        with faults.collected():
+            check_turns(tokens, rows, shown)
+        raise_all(faults)
+
+
+def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Lock]:
+    """Validate what the configuration says, and the files that it names; returns rows and lock."""
+    faults = Faults()
+    rows: list[Row] = []
+    lock: Lock | None = None
+    with faults.collected():
+        check_trainer(config, settings)
+    with faults.collected():
+        check_groups(config, reward_parts(settings))
+    with faults.collected():
+        TraceStore(settings.trace_dir).check()
+    with faults.collected():
+        agents = registered_agents(config)
+        for path in _files(config):
+            with faults.collected():
+                faults += unknown_agents(config, path, agents)
+                rows += _rows(config, path)
+    with faults.collected():
+        _check_batch_size(config)
+    with faults.collected():
+        lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
+    for row in {row.task.environment: row for row in reversed(rows)}.values():
+        with faults.collected():
+            environment = _environment(row, settings, config)
+            with faults.collected():
+                check_thinking(environment, config)
+            with faults.collected():
+                check_strategy(environment, config)
+            check_shards(environment, config)
+            warn_of_several_updates(environment, config)
+    raise_all(faults)
+    assert lock is not None
+    return rows, lock
 
 
 def _check_given(config: DictConfig) -> None:
     """Validate that keys without a default are given, and that the CPU engine has its platform."""
-    for key, remedy in {
-        "data.train_files": "name a file that `mcp-rollout data` wrote",
-        "actor_rollout_ref.model.path": "name a model directory",
-    }.items():
-        if not OmegaConf.select(config, key):
-            raise ConfigError("is not given", key=key, remedy=remedy)
+    faults = [
+        ConfigError("is not given", key=key, remedy=remedy)
+        for key, remedy in {
+            "data.train_files": "name a file that `mcp-rollout data` wrote",
+            "actor_rollout_ref.model.path": "name a model directory",
+        }.items()
+        if not OmegaConf.select(config, key)
+    ]
     if config.trainer.device == "cpu" and os.environ.get("VERL_PLATFORM") != "cpu":
-        raise ConfigError(
-            "the CPU engine needs verl's CPU platform", key="engine", remedy="set VERL_PLATFORM=cpu in the environment"
-        )
+        remedy = "set VERL_PLATFORM=cpu in the environment"
+        faults.append(ConfigError("the CPU engine needs verl's CPU platform", key="engine", remedy=remedy))
+    raise_all(faults)
 
 
 def _check_batch_size(config: DictConfig) -> None:
@@ -153,7 +182,7 @@ def _rows(config: DictConfig, path: Path) -> list[Row]:
     default = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.default_agent_loop")
     key = OmegaConf.select(config, "data.prompt_key") or "prompt"
     rows, problems = read_task_rows(path, default_agent=default, prompt_key=key)
-    raise_first(problems)
+    raise_all(problems)
     if shared := shared_indices(rows):
         if config.actor_rollout_ref.rollout.full_determinism:
             problem = f"{shared} rows have none of their own, and under full_determinism request ids are made of it"
@@ -187,13 +216,12 @@ async def _check_stock_lock(lock: Lock, *, checked: Collection[str], workers: in
             refuse_differences(entries, gateway, lock=lock.entries, path=lock.path)
 
 
-def _environments(rows: Sequence[Row], settings: Settings, config: DictConfig) -> Iterator[Environment]:
-    """The environments of the rows with the trainer's overrides."""
-    for row in {row.task.environment: row for row in reversed(rows)}.values():
-        try:
-            yield settings.load(row.task.environment, workers_per_node=workers_per_node(config))
-        except ConfigError as error:
-            raise environment_problem(row, error) from error
+def _environment(row: Row, settings: Settings, config: DictConfig) -> Environment:
+    """The environment of a row, with the trainer's overrides."""
+    try:
+        return settings.load(row.task.environment, workers_per_node=workers_per_node(config))
+    except ConfigError as error:
+        raise environment_problem(row, error) from error
 
 
 def _tokens(config: DictConfig) -> ContinuousTokens:

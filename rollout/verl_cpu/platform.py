@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import OffloadPolicy
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 from verl.utils import distributed
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
@@ -154,8 +155,9 @@ def _set_process_group_backend() -> None:
 def _register_training_engine() -> None:
     # verl's FSDP engine runs on any device, but is registered for cuda and npu only.
     from verl.workers.engine.base import EngineRegistry
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+    from verl.workers.engine.fsdp import transformer_impl
 
+    FSDPEngineWithLMHead = transformer_impl.FSDPEngineWithLMHead
     try:
         devices = EngineRegistry._engines["language_model"]["fsdp2"]
     except (AttributeError, KeyError) as error:
@@ -163,3 +165,7 @@ def _register_training_engine() -> None:
     if devices.get("cuda", FSDPEngineWithLMHead) is not FSDPEngineWithLMHead:
         raise UnsupportedVerl("verl's fsdp2 engine is not FSDPEngineWithLMHead")
     devices["cpu"] = FSDPEngineWithLMHead
+    if not hasattr(transformer_impl, "CPUOffloadPolicy"):
+        raise UnsupportedVerl("verl.workers.engine.fsdp.transformer_impl has no CPUOffloadPolicy")
+    # verl keeps a reference model in pinned host memory, which only an accelerator can read. It is in host memory here.
+    transformer_impl.CPUOffloadPolicy = lambda pin_memory: OffloadPolicy()  # pyright: ignore[reportPrivateImportUsage]

@@ -37,6 +37,7 @@ TOOLS = {
     "meta": tool("meta", read_only=True),
     "both": tool("both"),
     "hang": tool("hang"),
+    "freeze": tool("freeze"),
     "die": tool("die"),
     "die_once": tool("die_once", TEXT, read_only=True),
     "answer_and_die": tool("answer_and_die"),
@@ -101,6 +102,10 @@ def call(name, arguments, meta, request_id):
             BOTH.wait(5)
             return text("both were here")
         case "hang":
+            STORE[trajectory] = STORE.get(trajectory, "") + "hung;"
+            threading.Event().wait()
+        case "freeze":
+            WRITE.acquire()  # so that nothing more is answered
             threading.Event().wait()
         case "die":
             sys.stderr.write("the disk is on fire\n")

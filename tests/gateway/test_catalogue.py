@@ -14,6 +14,7 @@ from gateway import ConfigError, Gateway, GatewayConfig, Role, ToolDefinition, l
 from gateway.catalogue.names import expose
 from gateway.catalogue.overrides import select_tools
 from gateway.config.models import ServerConfig
+from gateway.errors import faults_of
 from gateway.schemas.fixed import without
 
 pytestmark = pytest.mark.anyio
@@ -78,6 +79,28 @@ def test_what_matches_nothing_is_one_clear_error(tools: Any, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         select(tools, *FILES)
     assert said in str(caught.value)
+
+
+def test_every_pattern_and_fixed_argument_that_matches_nothing_is_reported() -> None:
+    tools = {"allow": ["read_*", "raed_file"], "deny": ["delete_file"], "change": {"raed_dir": {}}}
+    with pytest.raises(ConfigError) as caught:
+        select(tools, *FILES, roles={"score": "judge"})
+    keys = [fault.key for fault in faults_of(caught.value)]
+    assert keys == [
+        "servers.world.tools",
+        "servers.world.tools.deny",
+        "servers.world.tools.change",
+        "servers.world.roles",
+    ]
+    fixed = {"read_file": {"fixed": {"x": 1, "y": 2}}, "read_dir": {"fixed": {"z": 3}}}
+    with pytest.raises(ConfigError) as caught:
+        select({"change": fixed}, *FILES)
+    said = [fault.problem for fault in faults_of(caught.value)]
+    assert said == [
+        "read_file has no argument 'x'",
+        "read_file has no argument 'y'",
+        "read_dir has no argument 'z'",
+    ]
 
 
 def test_a_tool_is_renamed_and_described_anew_and_called_by_its_own_name() -> None:

@@ -67,6 +67,10 @@ async def test_errors_cross_as_themselves(mini: Entries, config: Config) -> None
             assert caught.value.code == "delivery_unknown"
             assert (caught.value.server, caught.value.tool) == ("store", "die")
         async with gateway.lease(trajectory="b", task=None, seed=1) as session:
+            result = await session.call("hang", {})  # in its own process: the host says that the policy caused it
+            assert result.fault is CallFault.TIMED_OUT and "hang timed out: no answer within 0.3 s" in result.text
+    async with remote(config(store=mini("hang", call_timeout_s=0.3))) as (gateway, _):
+        async with gateway.lease(trajectory="c", task=None, seed=1) as session:
             with pytest.raises(CallTimeout):
                 await session.call("hang", {})
 

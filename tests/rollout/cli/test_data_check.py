@@ -109,6 +109,24 @@ def test_every_problem_is_named_with_row_column_and_remedy(examine: Examine) -> 
     assert "did you mean 'sums'" in said["shown"][1]["problem"]
 
 
+def test_every_problem_of_one_row_is_reported(examine: Examine) -> None:
+    said = examine([row({**MCP, "environment": "", "seed": None}, prompt=None, data_source=None)])
+    assert sorted(column for _, column in found(said)) == [
+        "data_source",
+        "extra_info.mcp.environment",
+        "extra_info.mcp.seed",
+        "prompt",
+    ]
+
+
+def test_an_environment_that_many_rows_need_is_one_problem_with_their_number(examine: Examine) -> None:
+    said = examine([row({**MCP, "environment": name}) for name in ("sms", "sums", "sms", "smus", "sms")])
+    assert [(problem["row"], "as 2 more rows do" in problem["problem"]) for problem in said["shown"]] == [
+        (0, True),
+        (3, False),
+    ]
+
+
 def test_a_task_that_no_list_has_is_tried_by_a_reset(examine: Examine) -> None:
     said = examine([row({**MCP, "task": "of my own", "seed": 99})])
     assert said["problems"] == 0  # this server resets to any task
@@ -152,7 +170,10 @@ def test_an_agent_loop_of_ones_own_is_known_by_the_file_that_registers_it(examin
     assert found(examine(rows)) == [(1, "agent_name")]
     assert examine(rows, agent_loops=file)["problems"] == 0
     file.write_text("my_loop: my.Loop\n")
-    with pytest.raises(ConfigError, match="an entry without a name"):
+    with pytest.raises(ConfigError, match="is not a list"):
+        examine(rows, agent_loops=file)
+    file.write_text("- name: my_loop\n- _target_: my.Loop\n- 3\n")
+    with pytest.raises(ConfigError, match="entries 2, 3 without a name"):
         examine(rows, agent_loops=file)
 
 

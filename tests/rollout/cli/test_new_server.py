@@ -34,6 +34,17 @@ def test_what_is_generated_passes_its_own_test_from_anywhere(tmp_path: Path) -> 
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_tests_of_two_generated_environments_run_together(tmp_path: Path) -> None:
+    tests = [tmp_path / name / f"test_{name}.py" for name in ("alpha", "beta")]
+    for test in tests:
+        new_server(test.parent.name, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0 and "8 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "server.py").write_text("mine")

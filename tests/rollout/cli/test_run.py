@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from rollout.cli.new_server import new_server
+from rollout.engines.scripted import WithoutModel
+from rollout.evaluation.play import lengths_for
 from rollout.evaluation.resume import is_done
 from rollout.trace.store import read_traces
 
@@ -97,6 +100,51 @@ def test_a_run_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> N
     assert "run.json: --split: the run in this directory had 'test', not 'train'" in said
 
 
+def test_a_run_says_how_much_was_sampled_a_second(tmp_path: Path) -> None:
+    arguments = ("calculator", "--engine", "expert", "--out", tmp_path)
+    said = run(*arguments, "-n", "2")
+    sampled = sum(turn.sampled for trace in read_traces(tmp_path) for turn in trace.turns)
+    assert said["bytes_per_second"] == pytest.approx(sampled / said["seconds"], rel=0.01) and sampled > 0
+    done = subprocess.run(
+        [COMMAND, "run", *arguments, "-n", "2", "--resume"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "0 bytes of text sampled in " in done.stdout  # all are from before
+
+
+def test_other_settings_are_refused_before_an_engine_is_reached(tmp_path: Path) -> None:
+    run("calculator", "--engine", "none", "-n", "1", "--out", tmp_path)
+    unreachable = ("--engine", "http://127.0.0.1:9", "--out", tmp_path, "--resume", "--split", "train")
+    said = run("calculator", *unreachable, status=2)
+    assert "run.json: --split" in said and "nothing answers" not in said
+
+
+def test_environments_in_directories_of_one_place_run_together_and_are_exported_from_anywhere(tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        new_server(name, tmp_path)
+    both = ("alpha", "beta", "--environments-dir", tmp_path, "--engine", "expert", "-n", "1")
+    assert run(*both, "--out", tmp_path / "both")["trajectories"] == 2
+    played = {trace.task.environment: trace.reward for trace in read_traces(tmp_path / "both")}
+    assert {name: reward and reward.score for name, reward in played.items()} == {"alpha": 1.0, "beta": 1.0}
+    run(tmp_path / "beta" / "beta.yaml", "--engine", "expert", "-n", "1", "--out", tmp_path / "one")
+    done = subprocess.run(
+        [COMMAND, "trace", "export", "one", "--sft", "-o", "sft.jsonl"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = (tmp_path / "sft.jsonl").read_text().splitlines()
+    assert json.loads(line)["tools"]
+
+
+@pytest.mark.parametrize(("given", "context", "room"), [(None, 2048, 2048), (None, None, 65536), (500, 2048, 500)])
+def test_a_trajectory_has_the_tokens_that_the_engines_context_holds(
+    given: int | None, context: int | None, room: int
+) -> None:
+    class Small(WithoutModel):
+        context_tokens = context
+
+    lengths = lengths_for(Small("none"), response_tokens=given, tokens_per_turn=None)
+    assert (lengths.response_tokens, lengths.context_tokens) == (room, context)
+
+
 def test_a_slip_that_ends_a_run_before_it_begins_does_not_bind_the_next(tmp_path: Path) -> None:
     arguments = ("calculator", "--engine", "none", "-n", "1", "--out", tmp_path)
     assert "one of train, test" in run(*arguments, "--split", "validation", status=2)
@@ -126,6 +174,34 @@ def test_an_interrupted_run_says_what_it_kept_and_how_to_go_on(tmp_path: Path) -
     assert process.returncode == 130 and "Traceback" not in said, said
     kept = sum(is_done(trace) for trace in read_traces(tmp_path))
     assert f"interrupted: {kept} trajector" in said and "--resume" in said, said
+
+
+def test_the_faults_of_all_environments_are_reported_together(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text("servers: {a: {command: x}}\nreward: {server: b}\n")
+    done = subprocess.run(
+        [
+            COMMAND,
+            "run",
+            tmp_path / "one.yaml",
+            tmp_path / "two.yaml",
+            "nine",
+            "--engine",
+            "none",
+            "--out",
+            tmp_path / "o",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
+        str(tmp_path / "one.yaml"),
+        str(tmp_path / "two.yaml"),
+        "configs/environments/nine.yaml",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, faults_of
 from rollout.environment.config import environment_names, load_environment
 
 TEXT = "servers: {{echo: {{command: '${{python}}', args: [server.py]}}}}\nsystem: {system}\n"
@@ -36,3 +36,40 @@ def test_environments_side_by_side_each_in_a_directory_of_its_own(tmp_path: Path
 def test_a_part_of_the_system_message_may_be_a_plain_text(written: str, texts: list[str], tmp_path: Path) -> None:
     write(tmp_path / "own.yaml", written)
     assert [part.text for part in load_environment("own", tmp_path).system] == texts
+
+
+WRONG = """
+servers:
+  echo: {command: x, comand: y}
+  shop: {command: "${NO_SUCH_VARIABLE}"}
+  plain: {command: x}
+user: {server: shopp}
+reward: {server: ecko}
+tasks: {server: echo}
+limits: LIMITS
+"""
+
+
+def test_the_faults_of_servers_and_of_what_refers_to_them_are_reported_together(tmp_path: Path) -> None:
+    def faults(limits: str) -> list[str]:
+        (tmp_path / "own.yaml").write_text(WRONG.replace("LIMITS", limits))
+        with pytest.raises(ConfigError) as caught:
+            load_environment("own", tmp_path)
+        return [f"{fault.key}: {fault.problem} ({fault.remedy})" for fault in faults_of(caught.value)]
+
+    servers = [
+        "servers.echo.comand: unknown key 'comand' (did you mean 'command'?)",
+        "servers.shop.command: environment variable NO_SUCH_VARIABLE is not set "
+        "(set NO_SUCH_VARIABLE, or write ${NO_SUCH_VARIABLE:-default})",
+    ]
+    assert faults("{}") == [
+        *servers,
+        "None: user.server names 'shopp', which is not one of the servers (did you mean 'shop'?)",
+        "None: reward.server names 'ecko', which is not one of the servers (did you mean 'echo'?)",
+    ]
+    assert [fault.split(":")[0] for fault in faults("{assistant_turns: 0, user_turns: x}")] == [
+        "servers.echo.comand",
+        "servers.shop.command",
+        "limits.assistant_turns",
+        "limits.user_turns",
+    ]

@@ -9,6 +9,7 @@ from mcp.server.mcpserver import MCPServer
 from worlds import environment, opened
 
 from gateway import ConfigError
+from gateway.errors import faults_of
 from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
 
@@ -95,6 +96,12 @@ async def test_an_environment_may_have_no_system_message() -> None:
 async def test_a_part_that_a_server_does_not_give_is_one_error_with_its_key(system: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         await prompt(system)
+
+
+async def test_every_part_that_a_server_does_not_give_is_reported() -> None:
+    with pytest.raises(ConfigError) as caught:
+        await prompt([{"instructions_of": "mute"}, {"text": "x"}, {"resource": {"server": "shop", "uri": "shop://x"}}])
+    assert [fault.key for fault in faults_of(caught.value)] == ["system.0", "system.2"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 import yaml
 from mcp.server.mcpserver import Context, MCPServer
-from worlds import ROLE, environment
+from serving import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from worlds import ROLE, environment, play, saying
 
 from gateway.cassette.reading import Cassette
 from gateway.cassette.recording import Recorder
@@ -22,9 +27,10 @@ from rollout.environment.task import Origin, Task
 from rollout.evaluation.play import Job, Lengths, play_all
 from rollout.evaluation.rescore import LiveScore, rescore
 from rollout.evaluation.run_record import evaluation_record
+from rollout.loop.reward_functions import WorldScore
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
-from rollout.trace.run_record import read_run_records
+from rollout.trace.run_record import RunRecord, environment_identity, read_run_records
 from rollout.trace.store import TraceStore, read_traces
 
 ROOT = Path(__file__).parents[3]
@@ -141,3 +147,43 @@ async def test_a_changed_score_of_the_server_sees_the_world_that_the_cassette_ma
     assert len(after) == 3 and after == {identity: before[identity] / 2 for identity in after}
     assert list(total.not_done) == ["is not in the cassette"] and total.done == 3
     assert live.calls == live.differing == 9
+
+
+CRITERIA = {"polite": "Says please.", "brief": "Uses few words."}
+
+
+def words(trace: Trace, world: WorldScore) -> float:
+    return len(trace.turns[-1].content.split()) * world.score
+
+
+@pytest.mark.anyio
+async def test_functions_and_a_rubric_are_applied_to_stored_traces(tmp_path: Path) -> None:
+    requests: list[dict[str, Any]] = []
+
+    async def judged(request: Request) -> JSONResponse:
+        requests.append(await request.json())
+        return JSONResponse({"choices": [{"message": {"content": '{"polite": 10, "brief": 4}'}}]})
+
+    server = MCPServer("quiz", log_level="ERROR")
+
+    @server.tool(meta={ROLE: "score"})
+    async def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"score": 0.5, "parts": {}}
+
+    first = await play({"quiz": server}, saying("It is Paris."), tmp_path / "out", reward={"server": "quiz"})
+    settings = environment_identity(environment({"quiz": server}, reward={"server": "quiz"}))
+    record = RunRecord(
+        kind="evaluation", environment=settings, tools=[], tool_digests={}, engine="scripted", sampling={}
+    )
+    async with listening(Starlette(routes=[Route("/v1/chat/completions", judged, methods=["POST"])])) as address:
+        rubric = {"criteria": CRITERIA, "endpoint": {"url": f"{address}/v1", "model": "judge"}}
+        reward = {"server": "quiz", "functions": {"words": f"{__name__}:words"}, "rubric": rubric}
+        made = environment({"quiz": server}, reward={**reward, "weights": {"words": 1.0, "polite": 0.5}})
+        for attempt in range(2):
+            store = TraceStore(tmp_path / f"new-{attempt}")
+            total = await rescore([first], made, {first.run: record}, store, judgements=tmp_path / "judgements")
+            assert (total.done, total.changed, dict(total.not_done)) == (1, 1, {})
+    assert len(requests) == 1  # the second time by content
+    (again,) = read_traces(tmp_path / "new-0")
+    assert again.reward is not None and again.reward.parts == {"words": 1.5, "polite": 1.0, "brief": 0.4}
+    assert again.reward.score == pytest.approx(0.5 + 1.5 + 0.5)

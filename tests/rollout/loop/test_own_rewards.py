@@ -19,6 +19,7 @@ from starlette.routing import Route
 from worlds import ROLE, play, saying, task
 
 from rollout.environment.reward_config import RewardConfig
+from rollout.loop import rubric as rubric_module
 from rollout.loop.limits import Limits
 from rollout.loop.reward_functions import WorldScore
 from rollout.trace.record import StopReason, Trace
@@ -89,11 +90,14 @@ async def test_a_part_that_is_declared_and_not_sent_is_no_zero(tmp_path: Path) -
 class Judge:
     """A chat endpoint that answers with what it is given, in turn; the last answer stays."""
 
-    def __init__(self, *answers: str) -> None:
-        self.answers, self.requests = list(answers), list[dict[str, Any]]()
+    def __init__(self, *answers: str, busy: int = 0) -> None:
+        self.answers, self.requests, self.busy = list(answers), list[dict[str, Any]](), busy
 
     async def complete(self, request: Request) -> Response:
         self.requests.append(await request.json())
+        if self.busy:
+            self.busy -= 1
+            return JSONResponse({"error": "later"}, status_code=429)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return JSONResponse({"choices": [{"message": {"content": answer}, "finish_reason": "stop"}]})
 
@@ -122,6 +126,18 @@ async def test_a_rubric_is_judged_by_votes_and_never_twice(tmp_path: Path) -> No
     assert "- polite: Says please." in asked["messages"][0]["content"]
     said = json.loads(asked["messages"][1]["content"])
     assert said[-1] == {"role": "assistant", "content": "It is Paris."}
+
+
+async def test_a_judge_that_is_busy_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rubric_module, "_PAUSES_S", (0.01, 0.01))
+    judge = Judge('{"polite": 10, "brief": 4}', busy=2)
+    async with judge.rubric() as rubric:
+        trace = await reward_of(tmp_path, rubric=rubric)
+        assert trace.reward is not None and trace.reward.parts["polite"] == 1.0 and len(judge.requests) == 3
+        judge.busy = 9
+        trace = await reward_of(tmp_path / "other", rubric=rubric)
+    assert trace.failure is not None and trace.failure.kind == "reward_error" and len(judge.requests) == 6
+    assert "HTTP 429" in trace.failure.message
 
 
 @pytest.mark.parametrize("answer", ["no marks", '{"polite": 10}', '{"polite": 11, "brief": 0}'])

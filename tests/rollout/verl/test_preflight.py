@@ -401,6 +401,26 @@ def test_a_batch_that_the_rows_cannot_fill_is_refused(preflight: Preflight) -> N
     assert "data.train_batch_size" in message and "is 4, and data.train_files have 3 rows" in message
 
 
+def test_what_is_wrong_with_configuration_rows_and_environment_is_reported_together(preflight: Preflight) -> None:
+    wrong = ENVIRONMENT | {"servers": {"echo": SERVER | {"comand": "x"}}, "user": {"server": "ecko"}}
+    message = preflight(
+        "data.train_batch_size=4",
+        "actor_rollout_ref.rollout.custom.mcp.record_trained=True",
+        "trainer.v1.trainer_mode=sync",
+        environment=wrong,
+        agent="my_loop",
+    )
+    for said in (
+        "custom.mcp.record_trained",
+        "row 0: agent_name: unknown agent 'my_loop'",
+        "data.train_batch_size: is 4",
+        "row 1: extra_info.mcp.environment: needs environment 'echo'",
+        "servers.echo.comand: unknown key 'comand'",
+        "user.server names 'ecko'",
+    ):
+        assert message.count(said) == 1, (said, message)
+
+
 def test_a_score_that_lacks_a_part_is_reported_before_ray_starts(preflight: Preflight) -> None:
     message = preflight(environment={**ENVIRONMENT, "reward": {"server": "echo", "parts": ["letters", "words"]}})
     assert "a trajectory of echo that does nothing fails" in message and "lacks the parts ['words']" in message

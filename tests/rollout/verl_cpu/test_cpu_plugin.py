@@ -75,6 +75,31 @@ def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> N
     ]
 
 
+REFERENCE = """
+import torch
+import torch.distributed as dist
+import verl
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from verl.utils.fsdp_utils import fsdp2_load_full_state_dict
+from verl.workers.engine.fsdp import transformer_impl
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model, mesh = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)), init_device_mesh("cpu", (1,))
+asked = torch.ones(1, 4)
+before, weights, policy = model(asked), model.state_dict(), transformer_impl.CPUOffloadPolicy(pin_memory=True)
+fully_shard(model, mesh=mesh, offload_policy=policy)
+fsdp2_load_full_state_dict(model, weights, mesh, policy)
+print(torch.equal(model(asked), before))
+dist.destroy_process_group()
+"""
+
+
+def test_a_reference_model_is_held_without_an_accelerator() -> None:
+    """The steps with which verl's engine builds one, for a divergence term; verl pins its memory, which needs a GPU."""
+    assert python(REFERENCE, VERL_PLATFORM="cpu").splitlines()[-1] == "True"
+
+
 MOVED = """
 import verl.utils.distributed as distributed
 
