@@ -76,7 +76,9 @@ def data(
     """
     if check is not None:
         if environment is not None or output is not None:
-            raise ConfigError("examines a file and writes none", key="--check", remedy="leave ENVIRONMENT and -o out")
+            raise ConfigError(
+                "examines a file and writes none", key="--check", remedy="give one file, without ENVIRONMENT and -o"
+            )
         measure = _measure(tokenizer, max_prompt_length)
         agents = {AGENT, STOCK_AGENT, *VERL_AGENTS, *(read_agent_loops(agent_loops) if agent_loops else ())}
         return _check(check, environments_dir, tool_config, measure, agents, as_json=as_json)

@@ -133,14 +133,15 @@ def grep(
 ) -> int:
     """Search the texts of trajectories: messages, thinking, calls with their arguments, whole results.
 
-    Prints `ID:TURN:KIND: line`. Exit status 1 where nothing was found.
+    Prints `ID:TURN:KIND: line`; turns are counted as by `show`, from 1, the prompt is 0. Exit status 1 where nothing
+    was found.
     """
     found = False
     with Traces(directory) as traces:
         for trace in traces.traces(where=where):
             for turn, kind, line in searched(trace, pattern, ignore_case=ignore_case):
                 found = True
-                typer.echo(trace.id if only_ids else f"{trace.id}:{turn}:{kind}: {line}")
+                typer.echo(trace.id if only_ids else f"{trace.id}:{turn + 1}:{kind}: {line}")
                 if only_ids:
                     break
     return int(not found)

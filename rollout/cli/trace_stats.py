@@ -28,6 +28,7 @@ from rollout.trace.drift import Drift, calls_seen, drifts, siblings
 from rollout.trace.entries import Entry
 from rollout.trace.export import offered_schemas
 from rollout.trace.reader import Traces
+from rollout.trace.run_record import TokenIds, read_run_records
 from rollout.trace.stats import Stats, measured, statistics_of
 
 
@@ -70,7 +71,9 @@ def stats(
         shown = {"drifted_calls": len(drifted), "drift_example": str(drifted[0]) if drifted else None} if drift else {}
         print_json(asdict(found) | shown)
     else:
-        _print_stats(found, drifted, tokenizer)
+        records = read_run_records(directory).values()
+        bytes_only = bool(records) and all(record.token_ids is TokenIds.BYTES for record in records)
+        _print_stats(found, drifted, tokenizer, bytes_only=bytes_only)
     return int(found.trajectories == 0)
 
 
@@ -111,7 +114,7 @@ def _counted_as(tokenizer: str, traces: Traces, where: str | None, tools: Schema
         yield entry
 
 
-def _print_stats(found: Stats, drifted: Sequence[Drift], tokenizer: str | None) -> None:
+def _print_stats(found: Stats, drifted: Sequence[Drift], tokenizer: str | None, *, bytes_only: bool) -> None:
     console = Console()
     table = Table("", "mean", "median", "95%", "longest", title=f"{found.trajectories} trajectories")
     for column in table.columns[1:]:
@@ -134,6 +137,11 @@ def _print_stats(found: Stats, drifted: Sequence[Drift], tokenizer: str | None) 
     if found.withdrawn:
         console.print(f"{found.withdrawn} withdrawn trajectories are left out")
     if found.recommended is None:
+        return
+    if tokenizer is None and bytes_only:
+        console.print(
+            "lengths are in bytes: --tokenizer MODEL counts tokens, and recommends lengths for a training run"
+        )
         return
     counted = "as recorded" if tokenizer is None else f"under {tokenizer}"
     console.print(f"\nTo allow for such trajectories, in tokens {counted}:")

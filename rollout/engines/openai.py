@@ -163,7 +163,8 @@ async def check_token_ids(http: EngineHttp, model: str, token: int) -> None:
     except Lost:  # says nothing about token ids
         raise
     except EngineError as error:
-        remedy = "serve the model with vLLM (return_token_ids) or SGLang, or give its directory to run it in process"
+        remedy = "serve the model with vLLM (return_token_ids) or SGLang, or give its directory to run it in process; "
+        remedy += "--engine chat:URL evaluates a chat API"
         raise ConfigError(f"the server does not complete token ids: {error}", key="--engine", remedy=remedy) from error
 
 

@@ -202,7 +202,9 @@ def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str 
     if path is None:
         named = next((path for path in paths if path), "a model")
         problem = f"the server's tokenizer ({named}) is not on this machine"
-        remedy = "give a directory with the model's tokenizer and config.json"
+        remedy = (
+            "give a directory with the model's tokenizer and config.json, or evaluate a chat API with --engine chat:URL"
+        )
         raise ConfigError(problem, key="--tokenizer", remedy=remedy)
     if not _is_directory(path):
         raise ConfigError(f"no such directory: {path}", key=key, remedy="give a model directory with its tokenizer")

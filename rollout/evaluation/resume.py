@@ -45,6 +45,8 @@ def engine_settings(options: EngineOptions) -> Settings:
         return {}
     sampling = options.sampling
     settings: Settings = {"seed": sampling.seed}
+    if options.engine.startswith(("chat:", "anthropic:")):
+        settings["engine"] = options.engine  # a name of a model means something at its own address only
     if options.engine not in WITHOUT_MODEL:
         settings |= {"temperature": sampling.temperature, "top-p": sampling.top_p, "top-k": sampling.top_k}
         settings["tool-format"] = options.tool_format

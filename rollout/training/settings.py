@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
-import structlog
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from gateway.cassette.reading import Cassette
@@ -17,8 +16,6 @@ from rollout.environment.filter_config import FiltersConfig
 from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.reward_config import RewardConfig, Section
 from rollout.environment.strategy_config import StrategyConfig
-
-log = structlog.get_logger(__name__)
 
 WORKERS_KEY = "actor_rollout_ref.rollout.agent.num_workers"
 """Where verl's configuration has the number of its agent-loop workers."""
@@ -191,6 +188,6 @@ def reward_parts(settings: TrainingSettings) -> tuple[str, ...]:
     for name in environment_names(settings.environments_dir):
         try:
             parts.update(load_environment(name, settings.environments_dir).reward.reported)
-        except ConfigError as error:  # if a row names the environment, loading it reports the error again
-            log.warning("environment file skipped", file=name, error=str(error))
+        except ConfigError:
+            continue  # perhaps the lock, or another file beside environments; a row that names it is refused on loading
     return tuple(sorted(parts))

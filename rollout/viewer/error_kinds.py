@@ -52,11 +52,12 @@ def kind_of(entry: Entry) -> ErrorKind:
 def low_rewards(scope: Scope) -> Iterator[Found]:
     """A finding for each frequent kind of error."""
     (best,) = scope.one("max(reward)", scope.played)
-    if best is None or best <= 0:
+    if best is None:
         return
+    bound = LOW_SHARE * best if best > 0 else best
     split, step = _judged(scope)
     filters = {"split": split} | ({"step_from": str(step), "step_to": str(step)} if step is not None else {})
-    low = {**filters, "reward_to": f"{LOW_SHARE * best:g}"}
+    low = {**filters, "reward_to": f"{bound:g}"}
     kinds: Counter[ErrorKind] = Counter()
     for entry in scope.pages.traces.entries(where=scope.condition(low), columns=_KIND_COLUMNS, limit=_MOST_READ):
         kinds[kind_of(entry)] += 1

@@ -133,7 +133,7 @@ def test_diff_shows_outcomes_and_the_first_difference(directory: Path) -> None:
 
 
 def test_grep_names_trajectory_turn_and_kind(directory: Path) -> None:
-    assert trace("grep", directory, "LINE 2", "-i").splitlines() == [f"2{'ab' * 15}:0:thinking: first line 2"]
+    assert trace("grep", directory, "LINE 2", "-i").splitlines() == [f"2{'ab' * 15}:1:thinking: first line 2"]
     assert len(trace("grep", directory, "second", "-l", "--where", "row = 1").splitlines()) == 2
     assert trace("grep", directory, "nowhere", status=1) == ""
     with pytest.raises(ConfigError, match="regular expression"):
