@@ -172,8 +172,9 @@ async def _environment_rows(
     try:
         environment = load_environment(name, environments_dir)
     except ConfigError as error:
-        if environments_dir is None and not error.remedy.startswith("did you mean"):
-            error = ConfigError(error.problem, file=error.file, key=error.key, remedy=_ELSEWHERE)
+        if environments_dir is None and error.problem.startswith("unknown environment"):
+            remedy = f"{_ELSEWHERE}; {error.remedy}"
+            error = ConfigError(error.problem, file=error.file, key=error.key, remedy=remedy)
         return [environment_problem(rows[0], error, rows=len(rows))]
     problems: list[ConfigError] = []
     try:

@@ -106,7 +106,8 @@ def test_every_problem_is_named_with_row_column_and_remedy(examine: Examine) -> 
     ]
     assert said["status"] == 1 and all(problem["remedy"] for problem in said["shown"])
     assert "tools of sums: add, total" in said["shown"][0]["remedy"]
-    assert "did you mean 'sums'" in said["shown"][1]["problem"]
+    assert "did you mean 'sums'" in said["shown"][1]["remedy"]
+    assert said["shown"][6]["problem"] == "the prompt has no messages"
 
 
 def test_every_problem_of_one_row_is_reported(examine: Examine) -> None:
@@ -227,4 +228,4 @@ def test_the_command_wants_a_file_to_check_or_an_environment_to_write() -> None:
 
     assert "ENVIRONMENT: is not given" in refused()
     assert "-o: is not given" in refused("retail")
-    assert "leave ENVIRONMENT and -o out" in refused("retail", "--check", "rows.parquet")
+    assert "without ENVIRONMENT and -o" in refused("retail", "--check", "rows.parquet")
