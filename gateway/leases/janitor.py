@@ -53,7 +53,9 @@ class Janitor:
         self._root: Path | None = None
         self._lock = -1
         self._unsent = b""
-        self._gone = self._closed = False
+        self._closed = False
+        self._problem = ""
+        """Why the sweeper no longer reads; empty while it does."""
 
     async def __aenter__(self) -> Self:
         if self._config is not None:
@@ -81,7 +83,10 @@ class Janitor:
             os.close(self._lock)
 
     def mark(self) -> str:
-        """A unique value for `OWNER`."""
+        """A unique value for `OWNER`, for servers that are about to start."""
+        if self._problem:
+            log.warning("janitor.gone", problem=self._problem, remedy="servers still end, their children may not")
+            self._problem = ""
         self._marks += 1
         return f"{self._token}.{self._marks}"
 
@@ -117,10 +122,8 @@ class Janitor:
         except BlockingIOError:
             pass  # sent with the next line; the last sweep covers everything
         except OSError as error:
-            self._unsent = b""
-            if not self._gone:
-                self._gone = True
-                log.warning("janitor.gone", problem=str(error), remedy="servers still end, their children may not")
+            # Ray kills a worker's children before the worker: `mark` reports it, where another server starts.
+            self._unsent, self._problem = b"", str(error)
 
 
 def _start(argv: list[str]) -> subprocess.Popen[bytes]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 import structlog
 
@@ -60,6 +61,19 @@ async def test_what_ends_after_the_last_sweep_is_neither_reported_nor_written_an
         for file in opened:
             file.close()
     assert logs == []
+
+
+async def test_a_sweeper_that_was_killed_is_reported_where_another_server_starts() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with Janitor(None) as janitor:
+            (sweeper,) = (child for child in psutil.Process().children() if "sweeper.py" in " ".join(child.cmdline()))
+            sweeper.kill()
+            sweeper.wait(5)
+            janitor.ended("none")
+            assert logs == []
+            janitor.mark()
+            janitor.mark()
+    assert [each["event"] for each in logs] == ["janitor.gone"]
 
 
 async def test_a_lease_directory_that_was_only_half_copied_is_removed(tmp_path: Path) -> None:
