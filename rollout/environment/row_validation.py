@@ -144,8 +144,8 @@ def shared_problem(shared: Sequence[int]) -> str:
 def environment_problem(row: Row, error: ConfigError, *, rows: int = 1) -> RowProblem:
     """The problem of a row whose environment cannot be loaded; `rows` of the file need it."""
     others = f", as {rows - 1} more rows do" if rows > 1 else ""
-    where = f"{error.file}: " if error.file else ""
-    problem = f"needs environment {row.task.environment!r}{others}: {where}{error.problem}"
+    said = str(error).removesuffix(f" ({error.remedy})")
+    problem = f"needs environment {row.task.environment!r}{others}: {said}"
     return row.problem(problem, key=ENVIRONMENT_KEY, remedy=error.remedy)
 
 
