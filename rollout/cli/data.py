@@ -33,6 +33,7 @@ from rollout.environment.row_validation import (
     prompt_lengths,
     read_task_rows,
     shared_indices,
+    shared_problem,
     source_problems,
     task_problems,
 )
@@ -42,6 +43,7 @@ from rollout.environment.task import Task
 from rollout.tokens.chat_template import ChatTemplate
 
 MOST_SHOWN = 20
+_ELSEWHERE = "--environments-dir names the directory of its file"
 
 app = typer.Typer(add_completion=False)
 
@@ -141,7 +143,7 @@ def _check(
     problems += agent_problems(file, agents, default_agent=AGENT, remedy=remedy)
     problems += source_problems(file)
     if shared := shared_indices(rows):
-        problem = f"{shared} rows have no number of their own: they are traced and sampled as one row"
+        problem = shared_problem(shared)
         problems.append(
             RowProblem(problem, path=file, row=None, key="extra_info.index", remedy="number the rows from 0")
         )
@@ -170,6 +172,9 @@ async def _environment_rows(
     try:
         environment = load_environment(name, environments_dir)
     except ConfigError as error:
+        if environments_dir is None and error.problem.startswith("unknown environment"):
+            remedy = f"{_ELSEWHERE}; {error.remedy}"
+            error = ConfigError(error.problem, file=error.file, key=error.key, remedy=remedy)
         return [environment_problem(rows[0], error, rows=len(rows))]
     problems: list[ConfigError] = []
     try:

@@ -50,8 +50,9 @@ def _print_server(report: ServerReport, console: Console) -> None:
     if report.unknown:
         grid.add_row("fit", Text(f"unknown: {report.unknown}", "yellow"))
     if report.advice is not None and report.advice.scope is not None:
-        told = any(report.advice.reason in problem for problem in report.problems)
-        grid.add_row("scope", Text(report.advice.scope if told else f"{report.advice.scope}: {report.advice.reason}"))
+        reason = _reason(report, report.advice.reason)
+        told = any(reason in problem for problem in report.problems)
+        grid.add_row("scope", Text(report.advice.scope if told else f"{report.advice.scope}: {reason}"))
     if report.verdict is Verdict.LEASE_DIR:
         grid.add_row("remedy", Text("doctor FILE --fix COPY writes a copy of the file with these changes"))
     for found in report.isolation:
@@ -81,6 +82,16 @@ def _print_server(report: ServerReport, console: Console) -> None:
     for option in report.to_know:
         # Never folded, so that it can be copied.
         console.print(Text(f"  {option}"), soft_wrap=True)
+    if report.to_fill:
+        console.print(Text("  made-up arguments failed; name a --call with values that mean something to", "yellow"))
+        for tool, arguments in report.to_fill.items():
+            console.print(Text(f"  {report.server}/{tool}: {', '.join(arguments)}"), soft_wrap=True)
+
+
+def _reason(report: ServerReport, reason: str) -> str:
+    """Why this scope, without what the row `fit` says already."""
+    said = report.unknown.partition(": ")[2]
+    return reason.replace(f": {said}", "") if said else reason
 
 
 def _tokens(report: ServerReport) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.errors import ConfigError, GatewayError, HarnessError
+from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, HarnessError, WorldLost
 from gateway.types import Role
 from rollout.contract import clauses, world_clauses
 from rollout.contract.clauses import ClauseFailed, ClauseUntested
@@ -98,7 +98,8 @@ async def _result(clause: Clause, examine: Examine, setup: CheckSetup) -> Clause
     except (ClauseFailed, ConfigError, GatewayError) as problem:
         owner = _owner(problem)
         blames = None if owner is clause else owner
-        return ClauseResult(clause=clause, outcome=Outcome.FAILS, said=str(problem), blames=blames)
+        ended = isinstance(problem, DeliveryUnknown | WorldLost)
+        return ClauseResult(clause=clause, outcome=Outcome.FAILS, said=str(problem), blames=blames, server_ended=ended)
 
 
 def _owner(problem: Exception) -> Clause | None:

@@ -57,6 +57,10 @@ REMEDIES: dict[Clause, str] = {
     Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; keep the replies given, and their numbers",
 }
 
+SERVER_ENDED = (
+    "the server ended, or its connection broke, before this clause was examined; see the server's error output"
+)
+
 
 class Outcome(StrEnum):
     HOLDS = "holds"
@@ -75,9 +79,14 @@ class ClauseResult:
     blames: Clause | None = None
     """The clause whose tool failed here, where it is another one."""
 
+    server_ended: bool = False
+    """Whether the server ended within the clause, so that nothing is known about the clause itself."""
+
     @property
     def remedy(self) -> str:
-        return REMEDIES[self.clause] if self.outcome is Outcome.FAILS else ""
+        if self.outcome is not Outcome.FAILS:
+            return ""
+        return SERVER_ENDED if self.server_ended else REMEDIES[self.clause]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

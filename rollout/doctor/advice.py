@@ -60,7 +60,7 @@ def advise(
         reason = f"{own.evidence}; scope: shared is cheaper, if you know that it keeps nothing"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.STATELESS)
     caution = "; its protocol has no sessions, so that this is only a connection" if modern and config.url else ""
-    note = f"; state in files needs {LEASE_DIR} as well" if config.url is None else ""
+    note = f"; state in files needs {LEASE_DIR} as well" if config.url is None and not names_lease_dir(config) else ""
     if shared is not None and shared.finding is _LEAKS:
         reason = f"shared, it leaks: {shared.evidence} (and nothing shows that this is enough{note})"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.UNKNOWN)

@@ -8,7 +8,7 @@ from gateway.config.models import ServerConfig
 from gateway.types import Audience, ToolDefinition
 from rollout.doctor.advice import advise, finding_under, unproven
 from rollout.doctor.comparison import Reference
-from rollout.doctor.plan import suggested
+from rollout.doctor.plan import arguments_to_fill, suggested
 from rollout.doctor.report import Isolation, IsolationVerdict, ServerReport, Verdict
 from rollout.doctor.throwaway import EntryChanges, Throwaway
 from rollout.doctor.verdict import World, determinism, foreign_leak, isolation_of, leak_in, unanswered
@@ -83,7 +83,9 @@ def conclude(
         report.problems.append(f"scope: {report.scope} lets trajectories see each other; {report.advice.reason}")
     report.unknown = unproven(report.scope if report.scope_given else None, report.isolation, report.advice, entry)
     if report.unknown:
-        report.to_know = _to_know(report.server, own, reference, offered, writes=throwaway is not None)
+        report.to_know = _to_know(report.server, own, offered, writes=throwaway is not None)
+        failed = [offered[name] for name in unanswered(own, reference) if name in offered]
+        report.to_fill = {tool.name: arguments for tool in failed if (arguments := arguments_to_fill(tool))}
     report.notes += [f"not called, {message}" for message in own.script.refused]
     _add_faults(report)
 
@@ -99,13 +101,10 @@ def _configured_leaks(report: ServerReport, entry: ServerConfig) -> bool:
     return found is not None and found.finding is IsolationVerdict.LEAKS
 
 
-def _to_know(
-    server: str, own: World, reference: Reference, offered: Mapping[str, ToolDefinition], *, writes: bool
-) -> tuple[str, ...]:
-    """Options that may let the probes find out: calls to fill in, and permission for what was withheld."""
+def _to_know(server: str, own: World, offered: Mapping[str, ToolDefinition], *, writes: bool) -> tuple[str, ...]:
+    """Options that may let the probes find out: calls that were not made, and permission for what was withheld."""
     script = own.script
     wanted = [*script.withheld, *(message.split(":", 1)[0] for message in script.refused)]
-    wanted += unanswered(own, reference)
     tools = [offered[name] for name in dict.fromkeys(wanted) if name in offered]
     reasons = set(script.withheld.values())
     flags = ["--allow-writes"] if not writes and "it may write" in reasons else []

@@ -25,7 +25,7 @@ from rollout.doctor.isolation import Answer, Run, Waits, foreign_calls, play
 from rollout.doctor.page import loopback_page
 from rollout.doctor.plan import CallOption, Permissions, ProbeCall, Script, new_word, plan_script
 from rollout.doctor.report import Latency, ServerReport
-from rollout.doctor.throwaway import Throwaway, why_not
+from rollout.doctor.throwaway import NO_PROGRAM, Throwaway, lease_directories, why_not
 from rollout.doctor.tool_words import Hints, Sort, credentials_of
 from rollout.doctor.verdict import World
 from rollout.environment.harness import list_tasks
@@ -75,12 +75,11 @@ class Examination:
         self._config, self._entry = config, config.servers[server]
         self._task = options.task
         self._starts: list[float] = []
-        self._word = new_word()
         self._script: Script | None = None
         self._offered: dict[str, ToolDefinition] = {}
         self._waits = Waits()
         self._throwaway: Throwaway | None = None
-        self._page = ""
+        self._word, self._page = new_word(), ""
 
     async def run(self) -> None:
         own = own_scope(self._entry)
@@ -122,7 +121,7 @@ class Examination:
             self._throwaway = None if reason else throwaway
         writes = self._throwaway is not None or self._options.allow_writes
         self._permissions = Permissions(write=writes, outside=self._options.allow_outside)
-        if not writes:
+        if not writes and reason != NO_PROGRAM:
             self._report.notes.append(f"nothing was written: {reason} (--allow-writes)")
 
     def _begin(self, step: str) -> None:
@@ -169,7 +168,8 @@ class Examination:
 
     async def _play(self, run: Run, session: Session, calls: tuple[ProbeCall, ...], place: Path | None) -> list[Answer]:
         assert self._script is not None
-        await play(run, session, calls, self._script, place=place, page=self._page, waits=self._waits)
+        named = lease_directories(self._entry)
+        await play(run, session, calls, self._script, place=place, named=named, page=self._page, waits=self._waits)
         return [step.answer for step in run.steps]
 
     async def _measure_calls(self, session: Session, seen: Run, place: Path | None) -> None:
@@ -263,9 +263,8 @@ class Examination:
             self._task = None
         elif self._task is None and Role.TASKS in roles:
             async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=None, seed=0) as session:
-                listed = await list_tasks(session, self._server, "train", limit=1)
-            if listed:
-                self._task = (listed[0].task, listed[0].seed)
+                if listed := await list_tasks(session, self._server, "train", limit=1):
+                    self._task = (listed[0].task, listed[0].seed)
         elif self._task is None:
             self._report.notes.append("it has a reset but lists no tasks: it was not reset")
 

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,7 @@ async def play(
     script: Script,
     *,
     place: Path | None,
+    named: Sequence[str] = (),
     page: str,
     waits: Waits,
 ) -> None:
@@ -117,9 +118,13 @@ async def play(
 
     Args:
         place: The throwaway directory of the server; None where it has none, or the lease has one of its own.
+        named: What the entry names below the lease's directory; the first that is a directory is where paths point.
     """
     root = str(session.lease_dir or place or "/tmp")
-    around = Surroundings(word=script.word, directory=_directory_in(root), page=page)
+    directory = _directory_in(root, named)
+    around = Surroundings(word=script.word, directory=directory, page=page)
+    if session.lease_dir is not None:
+        _put_file(Path(directory), script.word)
     found = Found()
     for call in calls:
         arguments = _with_lease_dir(call.arguments(found, around), root)
@@ -170,17 +175,27 @@ async def probe_call(session: Session, tool: str, arguments: dict[str, Any], roo
     return Answer(_without(root, text), refused=result.is_error), result.structured
 
 
-def _directory_in(root: str) -> str:
+def _directory_in(root: str, named: Sequence[str]) -> str:
     """Where paths in arguments point: a directory that the entry names, else the working directory."""
     for name in sorted(Path(root).glob("data*/*")):
         if name.is_dir():
             return str(name)
+    for each in named:
+        if Path(root, each).is_dir():
+            return str(Path(root, each))
     work = Path(root, "work")
     if work.is_dir():
         return str(work)
     # The directory of a lease whose template is one directory: an entry names that, as `${lease.dir}/files`.
     inside = [each for each in Path(root).iterdir() if each.is_dir()] if root != "/tmp" else []
     return str(inside[0]) if len(inside) == 1 else root
+
+
+def _put_file(directory: Path, word: str) -> None:
+    """Put a file into a lease's directory that is there before the first call, as `Throwaway.prepare` does."""
+    file = directory / f"{word}.txt"
+    if not file.exists():
+        file.write_text("one line\n")
 
 
 def _with_lease_dir(arguments: dict[str, Any], root: str) -> dict[str, Any]:

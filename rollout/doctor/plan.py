@@ -172,6 +172,12 @@ def argument_faults(tool: ToolDefinition, arguments: dict[str, Any], *, as_sent:
     return prepare(tool, arguments, as_sent=as_sent).faults
 
 
+def arguments_to_fill(tool: ToolDefinition) -> list[str]:
+    """The arguments of a tool whose call failed with made-up values: those with free text, else the required ones."""
+    plain = plain_arguments(tool.input_schema, "{word}")
+    return [name for name, value in plain.items() if "{word}" in json.dumps(value)] or list(plain)
+
+
 def suggested(server: str, tools: Iterable[ToolDefinition]) -> tuple[str, ...]:
     """The `--call` option of each tool that lets the probes call it, quoted for a shell."""
     calls = [

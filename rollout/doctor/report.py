@@ -148,6 +148,8 @@ class ServerReport:
     """Why the probes cannot tell whether the scope isolates trajectories; empty where they can."""
     to_know: tuple[str, ...] = ()
     """Options of the command line, each of which may let the probes find out."""
+    to_fill: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Tools that the probes called in vain, each with the arguments that need a meaningful value in a `--call`."""
     notes: list[str] = field(default_factory=list[str])
     elapsed_s: float = 0.0
 

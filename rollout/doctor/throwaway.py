@@ -8,6 +8,7 @@ refuses the process to write anywhere else (`confined`). What it wrote tells whe
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ _DATA_SUFFIXES = frozenset(
 )
 _MOST_BYTES, _MOST_FILES = 64 << 20, 4000
 HOME, WORK, TMP = "home", "work", "tmp"
+NO_PROGRAM = "there is no such program"
+_BELOW_LEASE_DIR = re.compile(re.escape(LEASE_DIR) + r"/([^\s:,;=]+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,8 +201,14 @@ def why_not(entry: ServerConfig) -> str:
     if Path(entry.command or "").name in _CONTAINERS:
         return f"{Path(entry.command or '').name} runs it elsewhere"
     if shutil.which(entry.command or "") is None and not Path(entry.cwd or ".", entry.command or "").is_file():
-        return "there is no such program"
+        return NO_PROGRAM
     return ""
+
+
+def lease_directories(entry: ServerConfig) -> tuple[str, ...]:
+    """What the entry names below `${lease.dir}`, relative to it: arguments first, for they say where data is."""
+    texts = (*entry.args, *entry.env.values(), entry.cwd or "")
+    return tuple(dict.fromkeys(name for text in texts for name in _BELOW_LEASE_DIR.findall(text)))
 
 
 def _data_texts(entry: ServerConfig) -> list[str]:

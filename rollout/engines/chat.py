@@ -66,7 +66,7 @@ class ChatEngine:
     @property
     def notes(self) -> list[str]:
         used = ", ".join(f"{count:,} {name}" for name, count in self.usage.items())
-        lengths = "it gives no token ids: lengths are bytes of text, and log-probabilities are left out"
+        lengths = f"{self.name} gives no token ids: lengths are bytes of text, and log-probabilities are left out"
         return [lengths, *([f"{self.name} counted {used}"] if used else [])]
 
     def tokens(self) -> TokenBuilder:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -36,6 +38,11 @@ _OBJECT = TypeAdapter(dict[str, Any])
 class Lost(EngineError):
     """The server could not be reached, is busy, or broke the connection off; a retry may help."""
 
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        """The pause that the server asks for, 0 where it asks for none."""
+
 
 class EngineHttp:
     """The connections to one server, shared by all trajectories of a run."""
@@ -55,6 +62,7 @@ class EngineHttp:
             headers: of every request.
         """
         self.url, self.timeouts = url, timeouts
+        self._retries = 0
         headers = {**headers, **({"authorization": f"Bearer {api_key}"} if api_key else {})}
         # `result_or_partial` bounds a whole generation; the run's --concurrency bounds how many run at once.
         timeout = httpx2.Timeout(None, connect=timeouts.connect_timeout_s)
@@ -67,10 +75,15 @@ class EngineHttp:
             raise ConfigError(f"{url!r} is no address: {error}", key="--engine") from error
 
     async def aclose(self) -> None:
+        if self._retries > 1:
+            log.warning("engine.retries", url=self.url, count=self._retries)
         await self._client.aclose()
 
     async def retried(self, send: Callable[[], Awaitable[Result]]) -> Result:
-        """Await `send` again after each `Lost`, after a pause, up to `timeouts.attempts` times in all."""
+        """Await `send` again after each `Lost`, after a pause, up to `timeouts.attempts` times in all.
+
+        The first retry of a run is logged; `aclose` logs their number.
+        """
         attempt = 1
         while True:
             try:
@@ -78,8 +91,11 @@ class EngineHttp:
             except Lost as error:
                 if attempt >= self.timeouts.attempts:
                     raise
-                log.warning("engine.retry", url=self.url, attempt=attempt, error=str(error))
-                await anyio.sleep(self.timeouts.retry_pause_s * 2 ** (attempt - 1))
+                self._retries += 1
+                if self._retries == 1:
+                    log.warning("engine.retry", url=self.url, error=str(error), further="counted at the end")
+                asked = min(error.retry_after_s, self.timeouts.retry_after_most_s)
+                await anyio.sleep(max(asked, self.timeouts.retry_pause_s * 2 ** (attempt - 1)))
                 attempt += 1
 
     async def look_up(self, path: str) -> dict[str, Any] | None:
@@ -111,7 +127,7 @@ class EngineHttp:
         """
         with _transport_errors(self.url + path):
             response = await self._client.post(path, json=body)
-        _check_status(response.status_code, response.content, self.url + path)
+        _check_status(response, response.content, self.url + path)
         return response.content
 
     async def post_for(self, model: type[Answer], path: str, body: Mapping[str, Any]) -> Answer:
@@ -132,7 +148,7 @@ class EngineHttp:
         with _transport_errors(where):
             async with self._client.stream("POST", path, json=body) as response:
                 if response.status_code != 200:
-                    _check_status(response.status_code, await response.aread(), where)
+                    _check_status(response, await response.aread(), where)
                 yield _events(model, response, where)
 
 
@@ -183,10 +199,23 @@ def _transport_errors(where: str) -> Generator[None]:
         raise Lost(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def _check_status(status: int, content: bytes, where: str) -> None:
-    if status != 200:
-        error = Lost if status in BUSY else EngineError
-        raise error(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
+def _check_status(response: httpx2.Response, content: bytes, where: str) -> None:
+    if response.status_code == 200:
+        return
+    problem = f"{where}: HTTP {response.status_code}: {content[:500].decode(errors='replace')}"
+    if response.status_code in BUSY:
+        raise Lost(problem, retry_after_s=retry_after_s(response.headers.get("retry-after", "")))
+    raise EngineError(problem)
+
+
+def retry_after_s(header: str) -> float:
+    """Seconds that the header asks to wait (RFC 9110, section 10.2.3): a number or a date; 0 for anything else."""
+    if header.strip().isdecimal():
+        return float(header)
+    try:
+        return max((parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds(), 0.0)
+    except (ValueError, TypeError):  # no date, or one without a zone
+        return 0.0
 
 
 def _parsed(model: type[Answer], content: bytes | str, where: str) -> Answer:

@@ -27,6 +27,8 @@ class Timeouts:
     """Most attempts of one request; it is retried where the connection is lost before any token arrived."""
     retry_pause_s: float = 0.5
     """Before the second attempt; doubled before each further one."""
+    retry_after_most_s: float = 60.0
+    """Longest pause that a server may ask for with the header Retry-After."""
 
 
 async def result_or_partial(

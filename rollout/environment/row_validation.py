@@ -119,23 +119,33 @@ def source_problems(path: Path) -> Iterator[RowProblem]:
         yield RowProblem("the file has no rows", path=path, row=None, key="-")
 
 
-def shared_indices(rows: Sequence[Row]) -> int:
-    """Count the rows of a file whose `extra_info.index` is missing or belongs to an earlier row, too.
+def shared_indices(rows: Sequence[Row]) -> list[int]:
+    """Numbers of the rows of a file whose `extra_info.index` is missing or belongs to an earlier row, too.
 
     Traces and sampling seeds would take them for one row.
     """
     seen: set[object] = {None}
-    shared = 0
+    shared: list[int] = []
     for row in rows:
-        shared += row.index in seen
+        if row.index in seen:
+            shared.append(row.number)
         seen.add(row.index)
     return shared
+
+
+def shared_problem(shared: Sequence[int]) -> str:
+    """What is wrong with the rows that `shared_indices` found."""
+    if len(shared) == 1:
+        return f"row {shared[0]} has no number of its own: it is traced and sampled as another one"
+    named = ", ".join(map(str, shared[:5])) + (f" and {len(shared) - 5} more" if len(shared) > 5 else "")
+    return f"rows {named} have no numbers of their own: they are traced and sampled as one row"
 
 
 def environment_problem(row: Row, error: ConfigError, *, rows: int = 1) -> RowProblem:
     """The problem of a row whose environment cannot be loaded; `rows` of the file need it."""
     others = f", as {rows - 1} more rows do" if rows > 1 else ""
-    problem = f"needs environment {row.task.environment!r}{others}: {error}"
+    said = str(error).removesuffix(f" ({error.remedy})")
+    problem = f"needs environment {row.task.environment!r}{others}: {said}"
     return row.problem(problem, key=ENVIRONMENT_KEY, remedy=error.remedy)
 
 

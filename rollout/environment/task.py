@@ -137,6 +137,9 @@ class Task(BaseModel):
             remedy = f"a list of {{role, content}}; {REMEDY}"
             faults.append(ConfigError("is not a list of chat messages", file=where, key="prompt", remedy=remedy))
             fields["prompt"] = UNREADABLE.prompt
+        elif not fields["prompt"]:
+            faults.append(ConfigError("the prompt has no messages", file=where, key="prompt", remedy=REMEDY))
+            fields["prompt"] = UNREADABLE.prompt
         fields["answer"] = _ground_truth(row.get("reward_model"))
         with faults.collected():
             task = validate(cls, fields, file=where, key="extra_info.mcp")

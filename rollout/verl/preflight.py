@@ -27,6 +27,7 @@ from rollout.environment.row_validation import (
     environment_problem,
     read_task_rows,
     shared_indices,
+    shared_problem,
 )
 from rollout.environment.startup import opened
 from rollout.environment.validation import LOCK_KEY, refuse_differences
@@ -185,13 +186,13 @@ def _rows(config: DictConfig, path: Path) -> list[Row]:
     raise_all(problems)
     if shared := shared_indices(rows):
         if config.actor_rollout_ref.rollout.full_determinism:
-            problem = f"{shared} rows have none of their own, and under full_determinism request ids are made of it"
+            problem = f"{shared_problem(shared)}, and under full_determinism request ids are made of it"
             remedy = "number the rows from 0, as `mcp-rollout data` does"
             raise RowProblem(problem, path=path, row=None, key="extra_info.index", remedy=remedy)
         log.warning(
             "rows without an extra_info.index of their own are traced and sampled as one row",
             file=str(path),
-            rows=shared,
+            rows=len(shared),
         )
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -101,6 +102,8 @@ def create(fault: str) -> MCPServer:
                 return {"score": right, "parts": {**parts, "pretty": 1.0}}
             case "score_wavers":
                 return {"score": next(ticks) / 1000, "parts": parts}
+            case "score_exits":
+                os._exit(9)
             case "score_raises":
                 return {"score": 1 / 0}
             case "score_is_text":

@@ -119,6 +119,7 @@ async def test_what_counts_on_in_a_file_is_not_called_safe_for_its_annotation(tm
         "args": {3: "${lease.dir}/state"},
         "env": {},
         "cwd": None,
+        "data": {},
     }
 
 
@@ -169,7 +170,7 @@ async def test_a_write_that_no_tool_shows_proves_nothing() -> None:
 async def test_a_server_without_its_backend_is_reported_with_the_cause_that_a_call_names() -> None:
     report = await report_on(stdio("nowhere", "refusing"))
     assert report.verdict is Verdict.UNKNOWN and "connection refused by 127.0.0.1:5432" in report.unknown
-    assert report.to_know == ("""--call 'world/query={"text": "{word}"}'""",)
+    assert report.to_know == () and report.to_fill == {"query": ["text"]}
 
 
 async def test_what_reaches_outside_is_called_only_with_leave_and_an_address_stays_on_this_machine() -> None:

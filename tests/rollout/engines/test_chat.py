@@ -6,6 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from structlog.testing import capture_logs
 
 from examples.bisecting_policy import halve
 from rollout.engines.chat import Reply, read_context
+from rollout.engines.http import EngineHttp, Lost, retry_after_s
+from rollout.engines.timeouts import Timeouts
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.run_record import read_run_records
 from rollout.trace.store import read_traces
@@ -108,6 +113,28 @@ class ChatServer:
         content += [{"type": "text", "text": reply.content}] if reply.content else []
         content += [{"type": "tool_use", "id": "y", "name": c.name, "input": c.arguments} for c in reply.calls]
         return JSONResponse({"content": content, "stop_reason": "end_turn", "usage": {"input_tokens": 7}})
+
+
+def test_a_server_may_ask_for_a_pause_in_seconds_or_until_a_date() -> None:
+    assert [retry_after_s(header) for header in ("7", "", "soon", "Wed, 21 Oct 2015 07:28:00 GMT")] == [7, 0, 0, 0]
+    assert 3000 < retry_after_s(format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)) <= 3600
+
+
+async def test_the_first_retry_is_logged_and_the_number_at_the_end() -> None:
+    http = EngineHttp("http://127.0.0.1:1", Timeouts(attempts=4, retry_pause_s=0, retry_after_most_s=0))
+    left = 3
+
+    async def send() -> str:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise Lost("HTTP 429", retry_after_s=3600)
+        return "answer"
+
+    with capture_logs() as logs:
+        assert await http.retried(send) == "answer"
+        await http.aclose()
+    assert [entry["event"] for entry in logs] == ["engine.retry", "engine.retries"] and logs[1]["count"] == 3
 
 
 async def test_an_openai_api_plays(tmp_path: Path) -> None:
