@@ -126,10 +126,10 @@ docs: install
 	$(BIN)/mkdocs build --strict
 
 test: lint third-party bfcl
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not full and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not full and not gpu"
 
 test-full: lint third-party doctor-servers bfcl sglang areal
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not gpu" --timeout 1800
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
 bench: install bench-peers

@@ -21,7 +21,7 @@ COMMANDS = {
     "configs": "Copy the included training configuration and environments, to edit them.",
     "new-server": "Write a new environment: a working server, its YAML, rows, a test and a README.",
     "data": "Write an environment's tasks as rows for verl, or examine rows before a run.",
-    "serve": "Serve an environment's worlds to gateways on other machines.",
+    "serve": "Serve worlds to gateways on other machines and tools to MCP clients, until SIGTERM or SIGINT.",
     "run": "Evaluate: roll environments out without a trainer.",
     "compare": "Compare two runs over the rows that both played.",
     "rescore": "Score recorded trajectories again, under a changed reward.",

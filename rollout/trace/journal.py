@@ -19,7 +19,7 @@ from rollout.trace.segment import Segment
 JOURNAL_SUFFIX = ".jsonl"
 _READ_VERSIONS = range(1, SCHEMA_VERSION + 1)
 _RECORD = TypeAdapter(Trace)
-_RECORDED = [each.name for each in fields(Trace) if each.init]
+_RECORDED = [each.name for each in fields(Trace) if each.init and each.metadata.get("recorded", True)]
 _SEGMENT = [each.name for each in fields(Segment)]
 _ELEMENTS = ("messages", "turns", "earlier")
 _LISTS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")

@@ -97,7 +97,7 @@ class Trace(Segment):
     strategy: StrategyRecord = field(default_factory=StrategyRecord)
     run: str = ""
     """Name of the run record, which has what all trajectories of an environment in a run share."""
-    worlds_lost: Annotated[int, Field(exclude=True)] = field(default=0, repr=False)
+    worlds_lost: Annotated[int, Field(exclude=True)] = field(default=0, repr=False, metadata={"recorded": False})
     """Attempts before this one whose world was lost. Not serialised: each has a trace of its own."""
     began_at: float = 0.0
     """Seconds since 1970."""

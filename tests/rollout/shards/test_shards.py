@@ -71,7 +71,7 @@ def environment(ledger: Path, shards: int, sessions: int) -> Environment:
         "env": {"LEDGER": str(ledger)},
         "roles": {"reset": "reset", "score": "judge"},
     }
-    hosts = {"min": shards, "max": shards, "lost_after_s": 3.0, "idle_s": IDLE_S}
+    hosts = {"min": shards, "max": shards, "lost_after_s": 10.0, "idle_s": IDLE_S}
     return Environment.model_validate(
         {
             "name": "ledger",

@@ -136,6 +136,7 @@ def test_a_batch_of_which_no_group_is_left_says_why() -> None:
         group="lone",
         calls=(),
         sampled_tokens=0,
+        worlds_lost=0,
         strategy=StrategyRecord(),
         has_branched=False,
         path_s=0.0,
