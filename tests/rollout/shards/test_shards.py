@@ -76,7 +76,7 @@ def environment(ledger: Path, shards: int, sessions: int) -> Environment:
         {
             "name": "ledger",
             "servers": {"ledger": entry},
-            "reward": {"server": "ledger"},
+            "reward": {"server": "ledger", "parts": ["letters"]},
             "limits": {"attempts": 2},
             "max_sessions": sessions,
             "hosts": {"ray": hosts},
