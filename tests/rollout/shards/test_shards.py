@@ -128,6 +128,9 @@ async def play(made: Environment, trajectories: int, kill: Any, directory: Path,
 
     policies = Barrier(trajectories, end_one)
     async with Gateway(made, hosts=hosts_of(made)) as gateway:
+        with anyio.fail_after(90):  # else the first shard that is there gets all leases
+            while (status := await director.status.remote(made.name)) is None or len(status.load) < shards:
+                await anyio.lowlevel.checkpoint()
         async with anyio.create_task_group() as tasks:
             for trace in traces:
                 tasks.start_soon(
