@@ -65,7 +65,7 @@ class Breaking:
     """
 
     def __init__(self, rng: random.Random, unread: float = 0.0) -> None:
-        self._rng, self._unread = rng, unread
+        self._rng, self.unread = rng, unread
         self.plan: defaultdict[str, list[str]] = defaultdict(list)
         self.schema: Json = {"type": "object", "properties": {"id": {"type": "string"}}}
         """Of the arguments of every tool."""
@@ -140,7 +140,7 @@ class Breaking:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 self._idle.discard(writer)
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
-                if self._in_session(head[0], headers) and self._rng.random() < self._unread:
+                if self._in_session(head[0], headers) and self._rng.random() < self.unread:
                     self.broken["closed before reading"] += 1
                     raise Closed
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
