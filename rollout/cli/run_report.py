@@ -68,7 +68,7 @@ def print_report(
     if as_json:
         head = {"engine": played.engine, "split": split, "notes": list(played.notes), "out": str(out)}
         unit = "bytes" if played.counts_bytes else "tokens"
-        head |= {"seconds": round(played.seconds, 3), f"{unit}_per_second": round(played.per_second, 1)}
+        head |= {"seconds": round(played.seconds, 6), f"{unit}_per_second": round(played.per_second, 1)}
         print_json(head | asdict(total) | {"environments": {name: asdict(found) for name, found in each.items()}})
         return total
     columns = each if len(each) == 1 else {**each, "all": total}

@@ -64,9 +64,10 @@ async def test_what_ends_after_the_last_sweep_is_neither_reported_nor_written_an
 
 
 async def test_a_sweeper_that_was_killed_is_reported_where_another_server_starts() -> None:
+    before = set(psutil.Process().children())
     with structlog.testing.capture_logs() as logs:
         async with Janitor(None) as janitor:
-            (sweeper,) = (child for child in psutil.Process().children() if "sweeper.py" in " ".join(child.cmdline()))
+            (sweeper,) = set(psutil.Process().children()) - before
             sweeper.kill()
             sweeper.wait(5)
             janitor.ended("none")

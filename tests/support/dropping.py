@@ -13,14 +13,21 @@ from anyio.abc import ByteStream, SocketStream
 
 @dataclass(kw_only=True)
 class Relay:
-    """Which share of the chunks that go through end their connection instead, and how many did."""
+    """Which share of the chunks that go through end their connection instead, and how many did.
+
+    Each direction draws from numbers of its own: which of its chunks are dropped depends on the seed alone, not on
+    how the directions alternate.
+    """
 
     port: int
     share: float
-    rng: random.Random
+    seed: int
     url: str = ""
     dropped_on_the_way: int = 0
     dropped_on_the_way_back: int = 0
+
+    def __post_init__(self) -> None:
+        self._draws = {on_the_way: random.Random(f"{self.seed} {on_the_way}") for on_the_way in (True, False)}
 
     async def serve(self, client: SocketStream) -> None:
         try:
@@ -35,7 +42,7 @@ class Relay:
         try:
             while True:
                 chunk = await source.receive()
-                if self.rng.random() < self.share:
+                if self._draws[on_the_way].random() < self.share:
                     if on_the_way:
                         self.dropped_on_the_way += 1
                     else:
@@ -50,7 +57,7 @@ class Relay:
 @asynccontextmanager
 async def dropping(port: int, *, share: float, seed: int) -> AsyncIterator[Relay]:
     """A relay to a server at `port` of this machine, as long as the block lasts."""
-    relay = Relay(port=port, share=share, rng=random.Random(seed))
+    relay = Relay(port=port, share=share, seed=seed)
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
     relay.url = f"http://127.0.0.1:{listener.extra_attributes[anyio.abc.SocketAttribute.local_port]()}"
     async with listener, anyio.create_task_group() as tasks:
