@@ -120,9 +120,13 @@ def check_steps(config: MCPConfig, *, rows: int) -> None:
     """Validate that AReaL's loop has as many steps as it was asked for: it ends after its epochs without a word.
 
     Raises:
-        ConfigError: the training file has fewer rows than a batch, or fewer than the steps need.
+        ConfigError: a batch or a group would be empty, or the training file has fewer rows than a batch or than the
+            steps need.
     """
     data, steps = config.train_dataset, config.total_train_steps
+    for key, value in (("train_dataset.batch_size", data.batch_size), ("gconfig.n_samples", config.gconfig.n_samples)):
+        if value < 1:
+            raise ConfigError(f"must be at least 1, got {value}", key=key, remedy="correct the value")
     epoch = rows // data.batch_size if data.drop_last else -(-rows // data.batch_size)
     if not epoch:
         problem = f"is {data.batch_size}, and {data.path} has {rows} rows"
