@@ -56,7 +56,7 @@ class Trainer(PPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         try:
             super().__init__(*args, **kwargs)
-        except BaseException:
+        except BaseException:  # also an interrupt: nothing else knows the workers
             if self.scheduler is not None:
                 self.scheduler.delete_workers()
             raise
