@@ -70,7 +70,7 @@ def can_narrow(builder: Any, ends: Sequence[int]) -> bool:
         ends: ids that may end a completion; the contexts end in one of them, or in none, in turn.
     """
     tried, endings = False, [[], *([end] for end in ends)]
-    for index, (previous, new, tools) in enumerate(_probes()):
+    for index, (previous, new, tools) in enumerate(probes()):
         # Probes come in pairs, tool results and a user's message: each ending is tried before both.
         context = [*range(2 * TAIL), *endings[index // 2 % len(endings)]]
         expected = _attempt(builder, context, previous, new, tools, narrow=False)
@@ -105,7 +105,7 @@ def _attempt(builder: Any, *conversation: Any, narrow: bool) -> Edit | None:
         return None
 
 
-def _probes() -> Iterator[tuple[list[Message], list[Message], list[dict[str, Any]]]]:
+def probes() -> Iterator[tuple[list[Message], list[Message], list[dict[str, Any]]]]:
     """(past messages, new messages, tools): tool results or a user's message, after conversations of every length."""
     tools = [_tool("look"), _tool("find")]
     results = [("look", "It is blue."), ("find", '\n{"at": [1, 2]}\n'), ("look", "")]
