@@ -18,10 +18,6 @@ TAIL = 64
 """Ids of the context in a narrow view: builders compare its end with markers of a few tokens."""
 
 _OPENING: Message = {"role": "user", "content": "Begin."}
-_TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {"name": "do", "description": "Do.", "parameters": {"type": "object", "properties": {}}},
-}
 
 
 def render(
@@ -30,12 +26,12 @@ def render(
     """Render new messages with verl's builder.
 
     Args:
-        narrow: show the builder only the end of the context, an outline of the message before the new ones, and one
-            tool in place of all.
+        narrow: show the builder only the end of the context, an outline of the message before the new ones, and no
+            tools.
     """
     if narrow:
         context, previous = context[-TAIL:], [_OPENING, *map(_outline, previous[-1:])]
-        tools = [_TOOL] if tools else []
+        tools = ()
     past = with_images(previous)
     offered = [dict(tool) for tool in tools] or None
     return edit_of(builder.merge_context_tokens(past, [*past, *with_images(new)], context, tools=offered))

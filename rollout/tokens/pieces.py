@@ -14,7 +14,7 @@ from typing import Any
 
 from rollout.types import Message
 
-_SHORT, _KEPT = 400, 2048
+_SHORT, _KEPT = 2000, 1024
 """Characters of a piece that is kept, and how many are."""
 _SHORT_CONVERSATION, _KEPT_CONVERSATIONS = 4000, 256
 """The same of conversations, as JSON."""
