@@ -94,7 +94,7 @@ def required_changes(case: Case) -> Diff:
 
 @cache
 def _checked(write: str) -> Callable[..., Any]:
-    """A write that validates its arguments. Kept, since making the validator takes longer than all the rest of a score."""
+    """A write that validates its arguments. Kept, since making the validator takes longer than the rest of a score."""
     return validate_call(WRITES[write])
 
 

@@ -14,8 +14,10 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -42,6 +44,7 @@ from rollout.types import Completion, Policy, TokenBuilder
 ABOVE_S = 0.02
 """A callback that is reported."""
 _ARCHIVED_BYTES = 8 * 2**20
+WARM_UP = 8
 _LONGEST_EVERY = 20
 """Of retail's tasks, every so many-th needs 15 turns."""
 
@@ -90,48 +93,68 @@ async def longest_tasks(environment: Environment, gateway: Gateway) -> tuple[lis
     return tasks, completions
 
 
+class Retail:
+    """The longest tasks of retail, played with an engine that answers at once."""
+
+    def __init__(
+        self, environment: Environment, gateway: Gateway, tasks: list[Task], completions: dict[str, list[Completion]]
+    ) -> None:
+        self._environment, self._gateway, self._tasks = environment, gateway, tasks
+        self._engine = InstantEngine(completions)
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, concurrency: int) -> AsyncGenerator[Retail]:
+        """With its servers running, for so many trajectories at a time."""
+        (environment,) = load_environments(["retail"], None, tool_format=None)
+        environment = environment.model_copy(update={"max_sessions": concurrency + 1})
+        async with opened_environment(environment) as gateway:
+            yield cls(environment, gateway, *await longest_tasks(environment, gateway))
+
+    async def play(
+        self, count: int, *, concurrency: int, archive_bytes: int, finished: Callable[[Trace], None]
+    ) -> None:
+        """Plays `count` trajectories into a journal, which is removed afterwards."""
+        jobs = [
+            Job(self._environment, self._tasks[number % len(self._tasks)], Origin(row=number, engine="instant"))
+            for number in range(count)
+        ]
+        with tempfile.TemporaryDirectory() as home:
+            store = TraceStore(home, archive_bytes=archive_bytes)
+            await play_all(
+                jobs,
+                gateways={self._environment.name: self._gateway},
+                engine=self._engine,
+                lengths=Lengths(response_tokens=1 << 20),
+                store=store,
+                concurrency=concurrency,
+                finished=finished,
+            )
+            store.close()
+
+
 async def measure(concurrency: int, trajectories: int) -> dict[str, Any]:
     """Plays `trajectories` of them, `concurrency` at a time, twice."""
-    (environment,) = load_environments(["retail"], None, tool_format=None)
-    environment = environment.model_copy(update={"max_sessions": concurrency + 1})
-    async with opened_environment(environment) as gateway:
-        tasks, completions = await longest_tasks(environment, gateway)
-        engine, turns, failed = InstantEngine(completions), 0, 0
+    turns = failed = 0
+
+    def finished(trace: Trace) -> None:
+        nonlocal turns, failed
+        turns += len(trace.turns)
+        failed += trace.failure is not None or trace.reward is None or trace.reward.score != 1.0
+
+    async with Retail.opened(concurrency) as retail:
+        play = partial(retail.play, concurrency=concurrency, finished=finished)
         servers = descendants()
         tune_collector()
-
-        def finished(trace: Trace) -> None:
-            nonlocal turns, failed
-            turns += len(trace.turns)
-            failed += trace.failure is not None or trace.reward is None or trace.reward.score != 1.0
-
-        async def play(count: int, archive_bytes: int) -> None:
-            jobs = [
-                Job(environment, tasks[number % len(tasks)], Origin(row=number, engine=engine.name))
-                for number in range(count)
-            ]
-            with tempfile.TemporaryDirectory() as home:
-                store = TraceStore(home, archive_bytes=archive_bytes)
-                await play_all(
-                    jobs,
-                    gateways={environment.name: gateway},
-                    engine=engine,
-                    lengths=Lengths(response_tokens=1 << 20),
-                    store=store,
-                    concurrency=concurrency,
-                    finished=finished,
-                )
-                store.close()
-
-        await play(len(tasks), 1 << 40)
+        await play(WARM_UP, archive_bytes=1 << 40)
         turns = 0
         began, own, others = time.perf_counter(), time.process_time(), cpu_of_s(servers)
-        await play(trajectories, 1 << 40)
+        await play(trajectories, archive_bytes=1 << 40)
         wall = time.perf_counter() - began
         spent = time.process_time() - own, cpu_of_s(servers) - others
         played = turns
         with timed(ABOVE_S) as callbacks:
-            await play(trajectories, _ARCHIVED_BYTES)
+            await play(trajectories, archive_bytes=_ARCHIVED_BYTES)
     return {
         "concurrency": concurrency,
         "trajectories": trajectories,

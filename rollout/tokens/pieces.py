@@ -18,7 +18,22 @@ _SHORT, _KEPT = 2000, 1024
 """Characters of a piece that is kept, and how many are."""
 _SHORT_CONVERSATION, _KEPT_CONVERSATIONS = 4000, 256
 """The same of conversations, as JSON."""
-_PROBES = ("", "a", " a", "a ", "\n", "\n\n a", "\t", "1", "é", "\u4e2d\u6587", "\U0001f351", "\u0301", '{"a": [1]}\n', "A.")
+_PROBES = (
+    "",
+    "a",
+    " a",
+    "a ",
+    "\n",
+    "\n\n a",
+    "\t",
+    "1",
+    "é",
+    "\u4e2d\u6587",
+    "\U0001f351",
+    "\u0301",
+    '{"a": [1]}\n',
+    "A.",
+)
 """Texts beside a marker, for each way in which a tokenizer may treat the beginning or end of a text."""
 
 
