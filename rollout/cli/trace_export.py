@@ -87,9 +87,7 @@ def export(
     if exported.without_ids:
         text += f", {exported.without_ids} of them because they are no plain conversation and have no model's token ids"
     if exported.without_pair:
-        text += (
-            f", {exported.without_pair} of them because no trajectory of their row differs by {min_margin:g} in reward"
-        )
+        text += f", {exported.without_pair} of them because none of their row differs by {min_margin:g} in reward"
     print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)
     return int(exported.rows + exported.as_ids == 0)
 
