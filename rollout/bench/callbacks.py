@@ -7,7 +7,7 @@ import gc
 import time
 from asyncio.events import Handle
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
@@ -39,7 +39,7 @@ def described(handle: Handle) -> str:
 
 
 @contextmanager
-def timed(above_s: float) -> Iterator[Callbacks]:
+def timed(above_s: float) -> Generator[Callbacks]:
     """Within the block, every callback of every loop of this thread is timed."""
     found, run = Callbacks(above_s), Handle._run  # pyright: ignore
     collecting_s = 0.0

@@ -8,7 +8,7 @@ apart and subtracted. Prints one JSON object; trajectories of both alternate.
 """
 
 # verl has no types.
-# pyright: basic
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 

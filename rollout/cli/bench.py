@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import anyio
 import typer
@@ -173,10 +173,10 @@ def _report(figures: dict[str, Any], as_json: bool) -> int:
 
 def _lines(figures: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
     """Each figure with its path."""
-    return [
-        line
-        for name, value in figures.items()
-        for line in (
-            _lines(value, f"{above}{name} / ") if isinstance(value, dict) and value else [(above + name, value)]
-        )
-    ]
+    lines: list[tuple[str, Any]] = []
+    for name, value in figures.items():
+        if isinstance(value, dict) and value:
+            lines += _lines(cast("dict[str, Any]", value), f"{above}{name} / ")
+        else:
+            lines.append((above + name, value))
+    return lines
