@@ -8,9 +8,10 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -28,7 +29,7 @@ Floor = AbstractAsyncContextManager[Ask]
 WARM_UP = 20
 CALLERS, TYPICAL = (1, 16, 64, 256), 16
 """Calls in flight where CPU time and calls per second are measured."""
-TURNS = 10
+TURNS, LEAST_TURNS = 10, 3
 """Of each side, where CPU time is measured."""
 _TEXT = "x" * 100
 
@@ -76,22 +77,24 @@ class CallCost:
         return self.typical.calls_per_s / self.connecting_calls_per_s
 
 
-async def measure_calls(calls: int, connects: int) -> dict[str, CallCost]:
+async def measure_calls(calls: int, connects: int, callers: Sequence[int] = CALLERS) -> dict[str, CallCost]:
     """Measure calls of a small tool; returns the costs by transport.
 
     Args:
         calls: Sequential calls of each side, and as many concurrent ones.
         connects: Calls for which a client connects.
+        callers: Numbers of calls in flight; `TYPICAL` is added.
     """
     own = create_server()
     stdio = StdioServerParameters(command=sys.executable, args=STDIO_ARGUMENTS)
     entry = {"command": sys.executable, "args": STDIO_ARGUMENTS}
     costs: dict[str, CallCost] = {}
-    costs["in_process"] = await _measure(own, {"factory": "unused:unused"}, calls, connects, connect=lambda _, __: own)
-    costs["stdio"] = await _measure(stdio, entry, calls, connects, floor=_stdio_floor())
+    measure = partial(_measure, calls=calls, connects=connects, callers=sorted({*callers, TYPICAL}))
+    costs["in_process"] = await measure(own, {"factory": "unused:unused"}, connect=lambda _, __: own)
+    costs["stdio"] = await measure(stdio, entry, floor=_stdio_floor())
     async with http_server() as url:
         floor = over_http(int(url.split(":")[2].partition("/")[0]))
-        costs["http"] = await _measure(url, {"url": url}, calls, connects, floor=floor)
+        costs["http"] = await measure(url, {"url": url}, floor=floor)
     return costs
 
 
@@ -104,9 +107,10 @@ async def _stdio_floor() -> AsyncGenerator[Ask]:
 async def _measure(
     target: Any,
     entry: dict[str, Any],
+    *,
     calls: int,
     connects: int,
-    *,
+    callers: Sequence[int],
     connect: Callable[[Any, str], Any] | None = None,
     floor: Floor | None = None,
 ) -> CallCost:
@@ -130,7 +134,7 @@ async def _measure(
             await session.call("echo", arguments)
 
         sdk_ms, session_ms = await _alternating(by_sdk, by_session, calls)
-        by_callers = {callers: await _in_turns(by_sdk, by_session, calls, callers) for callers in CALLERS}
+        by_callers = {each: await _in_turns(by_sdk, by_session, calls, each) for each in callers}
         return CallCost(
             sdk_ms=sdk_ms,
             session_ms=session_ms,
@@ -153,12 +157,13 @@ async def _alternating(one: Call, other: Call, calls: int) -> tuple[float, float
 
 
 async def _in_turns(one: Call, other: Call, calls: int, callers: int) -> CallerCost:
-    """`TURNS` turns of the SDK's side and of ours."""
+    """Turns of the SDK's side and of ours, each of at least one call of each caller."""
     cpu: tuple[list[float], list[float]] = [], []
     rate: tuple[list[float], list[float]] = [], []
-    each = max(callers, calls // TURNS)
+    turns = max(LEAST_TURNS, min(TURNS, calls // callers))
+    each = max(callers, calls // turns)
     sides = list(enumerate((one, other)))
-    for turn in range(TURNS):
+    for turn in range(turns):
         for side, call in sides if turn % 2 else reversed(sides):
             began, spent = time.perf_counter(), time.process_time()
             await _concurrently(call, each, callers)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rollout.bench.calls import TYPICAL, CallCost, measure_calls
+from rollout.bench.calls import CALLERS, TYPICAL, CallCost, measure_calls
 from rollout.bench.leases import measure_leases
 from rollout.cli.bench_cells import medians, run_cell
 from rollout.cli.bench_sessions import bench_sessions
@@ -29,16 +29,13 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure what
 def bench_call(
     calls: Annotated[int, typer.Option(min=10, help="Calls per transport, of each side.")] = 400,
     connects: Annotated[int, typer.Option(min=1, help="Calls with their own connection, per transport.")] = 16,
+    callers: Annotated[list[int] | None, typer.Option(min=1, help="Calls in flight; default: 1, 16, 64, 256.")] = None,
     repeats: Repeats = 1,
     as_json: AsJson = False,
 ) -> int:
     """Compare a call through the gateway with the SDK's own client, and with connecting for each call."""
-    costs = medians(
-        [
-            {transport: _flat(cost) for transport, cost in anyio.run(measure_calls, calls, connects).items()}
-            for _ in range(repeats)
-        ]
-    )
+    runs = [anyio.run(measure_calls, calls, connects, callers or CALLERS) for _ in range(repeats)]
+    costs = medians([{transport: _flat(cost) for transport, cost in run.items()} for run in runs])
     if as_json:
         fields = {field: {transport: cost[field] for transport, cost in costs.items()} for field in costs["stdio"]}
         print_json({"calls": calls, "connects": connects, **fields})
@@ -47,8 +44,8 @@ def bench_call(
     for column in ("floor, CPU ms", "SDK, calls/s", "calls/s", "connecting, calls/s"):
         table.add_column(column)
     for transport, cost in costs.items():
-        for callers, each in cost["by_callers"].items():
-            is_typical = callers == str(TYPICAL)
+        for in_flight, each in cost["by_callers"].items():
+            is_typical = in_flight == str(TYPICAL)
             table.add_row(
                 transport,
                 *(
@@ -56,7 +53,7 @@ def bench_call(
                     if is_typical
                     else [""] * 3
                 ),
-                callers,
+                in_flight,
                 _of(each, "sdk_cpu_ms", 3),
                 _of(each, "session_cpu_ms", 3),
                 _of(each, "cpu_ratio_to_sdk"),
@@ -178,5 +175,5 @@ def _lines(figures: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
         if isinstance(value, dict) and value:
             lines += _lines(cast("dict[str, Any]", value), f"{above}{name} / ")
         else:
-            lines.append((above + name, value))
+            lines.append((above + name, cast("Any", value)))
     return lines

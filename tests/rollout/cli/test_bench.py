@@ -28,7 +28,7 @@ def bench(*arguments: str) -> Any:
 
 
 def test_a_call_is_compared_with_the_sdks_client_and_with_connecting_on_every_transport() -> None:
-    found = bench("call", "--calls", "20", "--connects", "1")
+    found = bench("call", "--calls", "20", "--connects", "1", "--callers", "1")
     assert {*found} >= {"ratio_to_sdk", "ratio_to_connecting", "calls_per_s", "sdk_cpu_ms", "session_cpu_ms"}
     for by_transport in (
         found["ratio_to_sdk"],
@@ -38,7 +38,7 @@ def test_a_call_is_compared_with_the_sdks_client_and_with_connecting_on_every_tr
     ):
         assert by_transport.keys() == TRANSPORTS and all(value > 0 for value in by_transport.values())
     for transport in TRANSPORTS:
-        assert {*found["by_callers"][transport]} == {"1", "16", "64", "256"}
+        assert {*found["by_callers"][transport]} == {"1", "16"}
     # Nothing can cost less than writing and reading the bytes.
     assert all(0 < found["floor_cpu_ms"][transport] < found["sdk_cpu_ms"][transport] for transport in ("stdio", "http"))
     # Connecting means starting the server: a hundredfold, however busy the machine.
