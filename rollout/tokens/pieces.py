@@ -45,7 +45,7 @@ class Pieces:
     """
 
     def __init__(self, tokenizer: Any, markers: Mapping[str, int]) -> None:
-        self._tokenizer, self._markers = tokenizer, markers
+        self._wrapped, self._markers = tokenizer, markers
         self._backend: Any = tokenizer.backend_tokenizer
         self._split = re.compile("(" + "|".join(map(re.escape, sorted(markers, key=len, reverse=True))) + ")").split
         self._ids: dict[str, list[int]] = {}
@@ -67,17 +67,19 @@ class Pieces:
         return made if made._is_faithful() and all(made._renders_alike(*each) for each in conversations) else None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
+        if name == "_wrapped":  # while a copy is made
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
 
     def apply_chat_template(self, messages: list[Message], **options: Any) -> Any:
         """As the tokenizer's own; ids without further columns come from the pieces."""
         if not options.get("tokenize", True) or options.get("return_dict", True):
-            return self._tokenizer.apply_chat_template(messages, **options)
+            return self._wrapped.apply_chat_template(messages, **options)
         # verl renders what goes before the new messages without a generation prompt: its stand-ins, again and again.
         key = "" if options.get("add_generation_prompt") or not self._keeps else _key(messages, options)
         if (known := self._conversations.get(key)) is not None:
             return known.copy()
-        text: str = self._tokenizer.apply_chat_template(messages, **{**options, "tokenize": False})
+        text: str = self._wrapped.apply_chat_template(messages, **{**options, "tokenize": False})
         ids = self.encode_text(text)
         if key:
             _keep(self._conversations, _KEPT_CONVERSATIONS, key, ids.copy())
@@ -101,7 +103,7 @@ class Pieces:
         if backend.truncation is None and backend.padding is None and not backend.encode_special_tokens:
             ids = backend.encode(text, add_special_tokens=False).ids
         else:
-            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            ids = self._wrapped.encode(text, add_special_tokens=False)
         if len(text) < _SHORT:
             _keep(self._ids, _KEPT, text, ids)
         return ids
@@ -112,12 +114,12 @@ class Pieces:
             for marker in self._markers
             for before, after in zip(_PROBES, (*_PROBES[3:], *_PROBES[:3]), strict=True)
         ]
-        return all(self.encode_text(text) == self._tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        return all(self.encode_text(text) == self._wrapped.encode(text, add_special_tokens=False) for text in texts)
 
     def _renders_alike(self, messages: list[Message], tools: Sequence[Any]) -> bool:
         options = {"tools": list(tools) or None, "tokenize": True, "add_generation_prompt": True, "return_dict": False}
         try:
-            expected = self._tokenizer.apply_chat_template(messages, **options)
+            expected = self._wrapped.apply_chat_template(messages, **options)
         except Exception:  # the template's boundary, as in `narrow_view`: it refuses both alike
             return True
         return list(expected) == self.apply_chat_template(messages, **options)

@@ -193,3 +193,47 @@ def test_a_template_that_needs_the_whole_conversation_is_given_it() -> None:
         assert costs[7] > costs[2]
     finally:
         tokenizer.chat_template = template
+
+
+@pytest.mark.parametrize("text", ["", "It is <|im_end|> or <think>.", "\n\n ", "\u4e2d\U0001f351", "A" * 5000])
+def test_texts_are_tokenised_in_pieces_as_in_whole_also_where_settings_are_left_behind(text: str) -> None:
+    tokenizer, pieces = tokenizer_for("hermes"), fast_tokens("hermes").pieces
+    whole = f"<|im_start|>user\n{text}<|im_end|>\n"
+    expected = tokenizer.encode(whole, add_special_tokens=False)
+    assert pieces.encode_text(whole) == expected
+    try:
+        tokenizer.backend_tokenizer.enable_truncation(2)
+        assert pieces.encode_text(whole + text) == tokenizer.encode(whole + text, add_special_tokens=False)
+    finally:
+        tokenizer.backend_tokenizer.no_truncation()
+
+
+def test_a_tokenizer_whose_markers_take_spaces_beside_them_is_left_alone() -> None:
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from rollout.tokens.pieces import Pieces, markers_of
+
+    backend = Tokenizer(models.BPE({chr(number): number - 32 for number in range(32, 127)}, []))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.add_special_tokens([AddedToken("<|a|>", lstrip=True), AddedToken("<|b|>"), AddedToken("<|b|><|c|>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    tokenizer.chat_template = "<|a|>{{ messages }}<|b|>"
+    assert markers_of(tokenizer) == {} and Pieces.of(tokenizer, []) is None
+
+
+def test_a_template_that_writes_the_time_is_rendered_each_time() -> None:
+    from rollout.tokens.pieces import Pieces
+
+    tokenizer: Any = tokenizer_for("hermes")
+    template = tokenizer.chat_template
+    messages: list[Message] = [{"role": "user", "content": "Hello."}]
+    try:
+        for head, kept in (("", 1), ("{{- strftime_now('%H') -}}", 0)):
+            tokenizer.chat_template = head + template
+            pieces = Pieces.of(tokenizer, [])
+            assert pieces is not None
+            pieces.apply_chat_template(messages, tokenize=True, return_dict=False, add_generation_prompt=False)
+            assert len(pieces._conversations) == kept
+    finally:
+        tokenizer.chat_template = template
