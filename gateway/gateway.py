@@ -95,7 +95,7 @@ class Gateway:
         try:
             await (self._start_all() if self._hosts is None else self._start_on_hosts(self._hosts))
             self._start_cassette()
-        except BaseException as error:
+        except BaseException as error:  # cleanup, also when cancelled: the caller's block is not entered
             await self._openings.__aexit__(type(error), error, error.__traceback__)
             raise
         return self

@@ -32,15 +32,19 @@ ROLLOUT = (
     {"environment", "formats"},
     {"trace", "shards"},
     {"loop", "tokens"},
-    {"agents", "bench", "engines", "verl_cpu", "viewer"},
+    {"agents", "engines", "verl_cpu", "viewer"},
     {"training"},
     {"areal", "evaluation", "contract", "doctor", "verl"},
+    {"bench"},
     {"cli"},
     {"__init__"},
 )
 ADAPTERS = tuple(
     ROOT / "rollout" / room
-    for room in ("areal", "verl", "verl_cpu", "tokens", "decoding", "shards", "engines/in_process.py")
+    for room in (
+        *("areal", "verl", "verl_cpu", "tokens", "decoding", "shards"),
+        *("engines/in_process.py", "bench/stock_turn.py"),
+    )
 )
 HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf", "areal"}
 
@@ -162,3 +166,24 @@ def test_the_gateway_is_at_most_ten_imports_deep() -> None:
         return 1 + max(map(depth, needs[module]), default=0)
 
     assert max(map(depth, needs)) <= 10
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    """Whether it catches every exception; `ast.Name` finds the class in a tuple, too."""
+    caught = [] if handler.type is None else [n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)]
+    return handler.type is None or bool({"Exception", "BaseException"} & set(caught))
+
+
+@pytest.mark.parametrize("package", ["gateway", "mcp_rollout", "mcp_servers", "rollout"])
+def test_what_catches_every_exception_raises_it_again_or_names_the_boundary(package: str) -> None:
+    unnamed: list[str] = []
+    for path in modules(package):
+        lines = path.read_text().splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.ExceptHandler) and is_broad(node):
+                head = "\n".join(lines[node.lineno - 1 : node.body[0].lineno])
+                last = node.body[-1]
+                raises_again = isinstance(last, ast.Raise) and last.exc is None
+                if "boundary" not in head and not (raises_again and "#" in head):
+                    unnamed.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert unnamed == []

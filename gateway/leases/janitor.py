@@ -100,7 +100,7 @@ class Janitor:
             fill = partial(shutil.copytree, self._config.template, made, symlinks=True, dirs_exist_ok=True)
             try:
                 await anyio.to_thread.run_sync(fill)
-            except BaseException:
+            except BaseException:  # cleanup, also when cancelled: the copy may be incomplete
                 self.emptied(made)
                 raise
         return made

@@ -170,8 +170,7 @@ class Openings:
         try:
             await connection.started()
             await self.watch.compare(server, connection.tools)
-        # Cancellation too: the owner task does not end with its caller.
-        except BaseException:
+        except BaseException:  # cleanup, also when cancelled: the owner task does not end with its caller
             connection.end("it did not start")
             raise
         return connection

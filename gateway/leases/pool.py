@@ -208,7 +208,7 @@ class BundlePool:
         bundle = Bundle()
         try:
             await self._open(bundle)
-        except BaseException as error:
+        except BaseException as error:  # cleanup, also when cancelled: a part of the bundle may be open
             if isinstance(error, GatewayError):
                 self._backoff.failed()
             # Not awaited: the session that wanted this bundle need not wait until it is gone.

@@ -90,7 +90,7 @@ class RemotePool:
                 log.warning("host.lost", host=config.url, problem=str(error))
                 self._forget(config)
                 self._hosts.give_back(config, lost=True)
-            except BaseException:
+            except BaseException:  # cleanup, also when cancelled: the place is free again
                 self._hosts.give_back(config, lost=False)
                 raise
 

@@ -78,8 +78,8 @@ class Sending:
         self._running[server] += 1
         try:
             return await self._send(call)
-        except BaseException as error:
-            self._failed.add(server)  # also when cancelled: the server may still be running the call
+        except BaseException as error:  # cleanup, also when cancelled: the server may still be running the call
+            self._failed.add(server)
             if isinstance(error, GatewayError) and server in self._exclusive and not self.ended:
                 self._note_fault(server, error)
             caused = isinstance(error, GatewayError) and error.fault is not None

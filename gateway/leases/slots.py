@@ -47,7 +47,7 @@ class Slots:
         self._grant()
         try:
             await waiter.granted.wait()
-        except BaseException:
+        except BaseException:  # cleanup: only a cancellation ends the wait early
             # Granted and cancelled in the same turn of the event loop: the caller never learns that it has them.
             if waiter.granted.is_set():
                 self.release(needs)

@@ -121,9 +121,9 @@ class RemoteHost:
                 handle = str(found.get("lease", ""))
                 if found.get("granted"):
                     return found
-        except BaseException:
+        except BaseException:  # cleanup, also when cancelled: the host frees the place at once, not after its idle time
             if handle:
-                with anyio.move_on_after(self.config.connect_timeout_s, shield=True):  # the place is free at once
+                with anyio.move_on_after(self.config.connect_timeout_s, shield=True):
                     await self._post_quietly(CLOSE, {}, {LEASE_META: handle})
             raise
 

@@ -90,7 +90,7 @@ class Forks:
             close_streams(ours)
             self._lost(f"{type(error).__name__}: {error}".rstrip(": "))
             return None
-        except BaseException:
+        except BaseException:  # cleanup, also when cancelled
             # The fork may exist already. It reads the end of its input; the sweeper ends it otherwise.
             close_streams(ours)
             raise
@@ -127,7 +127,7 @@ class Forks:
                         refused = await self._open()
             except (OSError, TimeoutError) as error:
                 refused = f"its fork server did not start: {error or 'no answer in time'}"
-            except BaseException:
+            except BaseException:  # cleanup, also when cancelled: half a fork server is none
                 self._end()
                 raise
             if refused:

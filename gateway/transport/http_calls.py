@@ -129,8 +129,7 @@ class HttpCalls:
                 delivery.left()
             connection.send(data, self._config.max_message_bytes)
             await connection.arrival()
-        # Also when cancelled: `leave` closes a connection in mid-answer, since the rest would meet the next request.
-        except BaseException:
+        except BaseException:  # cleanup, also when cancelled: in mid-answer it closes the connection
             self._leave(connection)
             raise
         self._requests.keep_cookies(url, connection.answer)

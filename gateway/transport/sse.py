@@ -65,7 +65,7 @@ class SseTransport:
             self._stack.callback(tasks.cancel_scope.cancel)
             # Returns once the server has named its endpoint; until then there is no address to post to.
             await tasks.start(self._read)
-        except BaseException:
+        except BaseException:  # cleanup, also when cancelled: `__aexit__` is not called then
             await self._stack.aclose()
             raise
         timeout = httpx2.Timeout(self._config.start_timeout_s, read=self._config.call_timeout_s)

@@ -201,7 +201,7 @@ def _call_each(function: Callable[..., object], arguments: list[list[Any]], resu
     for given in arguments:
         try:
             answer = json.dumps({"value": function(*given)})
-        except Exception as error:  # untrusted code: a failed call must not stop the others
+        except Exception as error:  # the boundary to untrusted code: one call fails, not all
             answer = json.dumps({"error": f"{type(error).__name__}: {error}"[:300]})
         os.write(results, answer.encode() + b"\n")
 

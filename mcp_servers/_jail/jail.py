@@ -107,7 +107,7 @@ class _Child:
                     cwd="/",
                     start_new_session=True,
                 )
-        except BaseException:
+        except BaseException:  # cleanup, also on Ctrl-C: `__exit__` is not called then
             self._close_pipes()
             raise
         finally:

@@ -102,7 +102,7 @@ async def measure(server: int, port: int, sessions: int, steps: int) -> dict[str
                     failures["wrong answer"] += 1
                     return
                 waits.append(time.perf_counter() - began - WAIT_S)
-        except Exception as error:  # as above
+        except Exception as error:  # the boundary to the peer, as above
             failures[type(error).__name__] += 1
 
     def memory() -> tuple[int, int]:

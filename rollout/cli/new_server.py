@@ -53,7 +53,7 @@ def new_server(
             written = [*_write(name, partial), *_write_rows(name, partial)]
             partial.chmod(0o755)
             partial.rename(target)  # fails where the directory has been created in the meantime
-        except BaseException:
+        except BaseException:  # cleanup, also on Ctrl-C: no half of an environment is left
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except OSError as error:

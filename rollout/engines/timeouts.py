@@ -53,7 +53,7 @@ async def result_or_partial(
         with scope:
             try:
                 results.append(await work())
-            except Exception as error:  # raised below as it is, not in a task group's
+            except Exception as error:  # boundary of the task: raised below as it is, not in a group
                 errors.append(error)
         done.set()
 
@@ -70,7 +70,7 @@ async def result_or_partial(
             with anyio.move_on_after(timeouts.abort_timeout_s, shield=True):
                 try:
                     await abort()
-                except Exception as error:  # raised below, unless there is a result
+                except Exception as error:  # boundary, as above; not raised where there is a result
                     errors.append(error)
                 await done.wait()
             scope.cancel()

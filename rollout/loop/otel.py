@@ -104,7 +104,7 @@ class OtelSpans:
         ) as span:
             try:
                 yield span
-            except Exception as error:
+            except Exception as error:  # observed, not handled: the span names its class
                 _fail(span, error.code if isinstance(error, CodedError) else type(error).__name__)
                 raise
 

@@ -126,7 +126,7 @@ class _Played:
                 self._set_timer(0.0 if self._is_ending else max(0.0, self._ends_at - anyio.current_time()))
             try:
                 resume = partial(self._coroutine.send, (yield awaited))
-            except BaseException as error:  # what the agent's await raised is raised in the agent
+            except BaseException as error:  # boundary: what the await raised is raised in the agent
                 if self._is_stopped:
                     # `_stop` cancelled the task only to get here; the task itself goes on.
                     self._task.uncancel()

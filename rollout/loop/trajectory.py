@@ -202,7 +202,7 @@ async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenera
     except Exception as error:  # boundary: a defect of this program
         trace.fail("internal_error", f"{type(error).__name__}: {error}")
         raise
-    except BaseException:
+    except BaseException:  # what is left is a cancellation or the end of the process
         trace.fail("cancelled", "the trajectory was cancelled from outside")
         raise
     finally:

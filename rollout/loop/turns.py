@@ -159,8 +159,8 @@ class Turns:
             try:
                 with self._context.spans.user():
                     reply = await self._user.answer(self._trace, self._parsed.content)
-            except BaseException:
-                self.is_over = True  # whether the user has read the message is unknown
+            except BaseException:  # also when cancelled: whether the user has read the message is unknown
+                self.is_over = True
                 raise
             finally:
                 self._trace.turns[-1].server_events.add(self._session.drain_server_events())

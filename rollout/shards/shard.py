@@ -53,7 +53,7 @@ class Shard:
             async with opened_environment(self._environment) as gateway, serving(gateway, config) as served:
                 started.set_result(served)
                 await asyncio.Event().wait()
-        except Exception as error:
+        except Exception as error:  # boundary of the owner task: `state` raises it
             if started.done():
                 raise
             started.set_exception(error)

@@ -251,7 +251,7 @@ class Index:
         try:
             yield
             self._database.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # cleanup, also on Ctrl-C: the next transaction needs the end of this one
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise

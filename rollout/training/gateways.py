@@ -41,7 +41,7 @@ class ContextTasks:
                 async with context as value:
                     entered.set_result(value)
                     await exit_.wait()
-            except BaseException as error:
+            except BaseException as error:  # boundary of the owner task: `enter` raises it
                 # After entry the error is the context's own end; a cancellation must end the task. `cancel` frees a
                 # caller that still waits.
                 if entered.done() or not isinstance(error, Exception):

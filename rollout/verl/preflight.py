@@ -57,7 +57,7 @@ class PreflightCallback(Callback):
         except (ConfigError, GatewayError) as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(2) from error
-        except Exception as error:  # Hydra logs any other exception as a warning and starts the run
+        except Exception as error:  # Hydra's boundary: it logs any other exception and starts the run
             traceback.print_exc()
             raise SystemExit(1) from error
 

@@ -110,7 +110,7 @@ def _import(preload: str) -> None:
     for module in preload.split(","):
         try:
             importlib.import_module(module)
-        except Exception:  # a worker that needs the module fails at its own import, where the user sees it
+        except Exception:  # boundary of the import: a worker that needs it fails where the user sees it
             traceback.print_exc()
     gc.collect()
     gc.freeze()  # the collector would write to every page that the workers share
