@@ -19,8 +19,9 @@ def import_user_module(name: str, *, key: str, file: str | None = None) -> Modul
     try:
         return import_module(name)
     except Exception as error:  # the boundary of a user's module, which can raise anything when it is imported
-        is_missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
-        remedy = _remedy(str(error.name)) if is_missing else "correct the module"
+        remedy = "correct the module"
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            remedy = _remedy(str(error.name))
         problem = f"cannot import {name}: {type(error).__name__}: {error}"
         raise ConfigError(problem, file=file, key=key, remedy=remedy) from error
 
