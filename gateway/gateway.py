@@ -24,7 +24,7 @@ from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
 from gateway.connection.identity import ServerIdentity
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
-from gateway.leases.asked import Identity, LeaseRequest
+from gateway.leases.lease_request import Identity, LeaseRequest
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
 from gateway.leases.remote_pool import RemotePool

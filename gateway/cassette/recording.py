@@ -28,9 +28,10 @@ from gateway.cassette.lines import (
 from gateway.cassette.reading import SUFFIX
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
+from gateway.connection.any_connection import OutgoingCall
 from gateway.errors import ConfigError, GatewayError, ToolsChanged
 from gateway.failure import Failure
-from gateway.leases.asked import LeaseRequest, OutgoingCall
+from gateway.leases.lease_request import LeaseRequest
 from gateway.leases.sending import Sending
 from gateway.server_events import ServerEvents
 from gateway.types import Role, ToolDefinition, ToolResult

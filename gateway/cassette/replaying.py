@@ -17,7 +17,7 @@ from gateway.cassette.recording import RecordedLeases
 from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
 from gateway.errors import ReplayMismatch
-from gateway.leases.asked import LeaseRequest
+from gateway.leases.lease_request import LeaseRequest
 from gateway.leases.session import Session
 from gateway.types import ToolDefinition, canonical_json
 

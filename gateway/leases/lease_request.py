@@ -1,16 +1,12 @@
-"""What is asked of a lease and of its calls: the same for servers, for recording them, and for a cassette."""
+"""What a lease is requested with: the same for servers, for recording them, and for a cassette."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
 from gateway.types import ToolDefinition
-
-if TYPE_CHECKING:
-    from gateway.connection.in_flight import InFlightCall
 
 Identity = Mapping[str, str | int | bool]
 """What distinguishes the trajectories of a task: `sample`, `attempt`, ..."""
@@ -41,14 +37,3 @@ class LeaseRequest:
     def hidden_tools(self) -> Mapping[str, ToolDefinition]:
         """The tools that may be used once `Session.reveal` names them."""
         return MappingProxyType({name: tool for name, tool in self.tools.items() if name in self.later_tools})
-
-
-@dataclass(slots=True)
-class OutgoingCall:
-    """One call of a session. Not frozen: one is made for each call, and that takes a third of the time."""
-
-    tool: ToolDefinition
-    arguments: Mapping[str, Any]
-    timeout_s: float
-    in_flight: Callable[[], InFlightCall]
-    """Makes the record of one attempt."""
