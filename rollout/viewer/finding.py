@@ -101,6 +101,11 @@ class Check:
         ]
 
 
+def check(title: str, *, threshold: str) -> Callable[[Callable[[Scope], Iterator[Found]]], Check]:
+    """Make a check of a function that yields what it finds in a scope."""
+    return lambda find: Check(title=title, threshold=threshold, find=find)
+
+
 @dataclass(frozen=True)
 class Scope:
     """The trajectories of one environment in one run."""
