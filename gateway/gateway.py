@@ -24,14 +24,13 @@ from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
 from gateway.connection.identity import ServerIdentity
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable
-from gateway.leases.lease_request import Identity, LeaseRequest
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
 from gateway.leases.remote_pool import RemotePool
 from gateway.leases.session import Session
 from gateway.remote.hosts import Hosts
 from gateway.transport.target import Connect
-from gateway.types import ToolDefinition, ToolResult
+from gateway.types import Identity, LeaseRequest, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 

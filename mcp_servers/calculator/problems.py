@@ -10,7 +10,7 @@ from random import Random
 from mcp_servers import kit
 from mcp_servers.calculator.arithmetic import answer_in
 from mcp_servers.calculator.stories import Family, Question, Step, Story, questions, tell
-from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score, Split, Splits, told_texts
+from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score, Split, Splits, texts_for_user
 from mcp_servers.kit.records import Difficulty
 
 TASKS = Splits("calculator", {"train": 200, "test": 100})
@@ -75,7 +75,7 @@ def score(problem: Problem, messages: Sequence[Message]) -> Score:
 
     Two different answers count as none.
     """
-    texts = told_texts(messages)
+    texts = texts_for_user(messages)
     given = answer_in(texts[-1]) if texts else None
     form, answer = given is not None, given == problem.answer
     return Score(score=0.9 * answer + 0.1 * form, parts={"answer": float(answer), "form": float(form)})

@@ -185,7 +185,7 @@ def _new_record(record: RunRecord, environment: Environment) -> RunRecord:
 
 
 class LiveScore:
-    """Lets the servers score again: each world is made anew by the calls of a cassette, and then scored.
+    """Lets the servers score again: each world is rebuilt by the calls of a cassette, and then scored.
 
     Args:
         gateway: of the environment, with its servers running.

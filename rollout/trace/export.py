@@ -1,6 +1,6 @@
 """Export traces as training data: for SFT, or preference pairs of trajectories of the same row.
 
-SFT has two files: conversations, and the ids and loss masks of trajectories that a conversation cannot stand for.
+SFT has two files: conversations, and the ids and loss masks of trajectories that a conversation cannot represent.
 Conversations and pairs contain thinking and tool calls.
 """
 

@@ -88,7 +88,7 @@ class Check:
     find: Callable[[Scope], Iterator[Found]]
 
     def findings(self, scope: Scope) -> list[Finding]:
-        """What stands out in a scope."""
+        """What the check finds in a scope."""
         return [
             Finding(
                 title=f"{self.title}: {found.about}" if found.about else self.title,
@@ -114,7 +114,7 @@ class Scope:
     filters: Mapping[str, str]
     """`runs` and `environment`."""
     base: str | None = None
-    """A condition for all of them, besides."""
+    """A further condition for all of them."""
     _kept: dict[Any, Any] = field(default_factory=dict[Any, Any], compare=False)
 
     def sampled(self, compute: Callable[[Scope], T]) -> T:

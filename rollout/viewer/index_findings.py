@@ -66,7 +66,7 @@ def flat_groups(scope: Scope) -> Iterator[Found]:
     yield Found(
         detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only "
         f"({full:,} the full one): "
-        "their advantages are 0 and they teach nothing.",
+        "their advantages are 0, so they contribute no gradient.",
         groups=[scope.group("one of each group", scope.entries(f"id IN ({ids})"), view={"tab": "siblings"})],
     )
 
@@ -93,7 +93,7 @@ def truncation(scope: Scope) -> Iterator[Found]:
 
 
 @check(
-    "A tool that fails for everybody",
+    "A tool that nearly always fails",
     threshold=f"at least {FAILING_SHARE:.0%} of a tool's calls, of {FAILING_CALLS} or more, returned an error",
 )
 def failing_tools(scope: Scope) -> Iterator[Found]:

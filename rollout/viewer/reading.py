@@ -14,9 +14,8 @@ from typing import TypeVar
 import structlog
 
 from gateway.errors import ConfigError
-from rollout.trace.files import sources
+from rollout.trace.files import Skipped, sources
 from rollout.trace.reader import Traces
-from rollout.trace.skipped import Skipped
 from rollout.viewer.pages import Pages
 
 log = structlog.get_logger(__name__)
