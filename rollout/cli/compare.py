@@ -13,7 +13,7 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, Where, print_json
-from rollout.evaluation.comparison import COLUMNS, Comparison, Difference, Flip, RowKey, compare, rows_of
+from rollout.evaluation.comparison import COLUMNS, COSTS, Comparison, Difference, Flip, RowKey, compare, rows_of
 from rollout.evaluation.comparison import Row as RunRow
 from rollout.trace.reader import Traces
 from rollout.trace.run_record import RunRecord, TokenIds, read_run_records
@@ -49,8 +49,11 @@ def compare_runs(
     if differing and not anyway:
         remedy = "play both with the same environment, or compare them with --anyway"
         raise ConfigError(f"is not comparable with {a}: {'; '.join(differing)}", file=b, remedy=remedy)
-    found = compare(rows_a, rows_b, success_at=success_at)
-    notes = differing + list(_without_tokens(a, runs_a, b, runs_b))
+    notes, costs = differing, list(COSTS)
+    if not _same_unit(a, runs_a, b, runs_b):
+        notes.append("one run counts tokens and the other bytes of text: sampled tokens are not compared")
+        costs.remove("sampled_tokens")
+    found = compare(rows_a, rows_b, success_at=success_at, costs=costs)
     if not found:
         problem = (
             f"has no row (environment, task and seed) in common with {a}: {_summary(rows_a)} and {_summary(rows_b)}"
@@ -91,14 +94,13 @@ def _differences(a: Path, runs_a: Runs, b: Path, runs_b: Runs) -> Iterator[str]:
                 yield f"{environment} had {what}"
 
 
-def _without_tokens(a: Path, runs_a: Runs, b: Path, runs_b: Runs) -> Iterator[str]:
-    """Says where one run counts tokens and the other bytes."""
+def _same_unit(a: Path, runs_a: Runs, b: Path, runs_b: Runs) -> bool:
+    """Whether both runs count tokens, or both bytes, as far as their records show."""
     kinds: list[set[TokenIds]] = []
     for path, runs in ((a, runs_a), (b, runs_b)):
         played = set[str]().union(*runs.values())
         kinds.append({record.token_ids for name, record in read_run_records(path).items() if name in played})
-    if all(kinds) and kinds[0] != kinds[1]:
-        yield "one run counts tokens and the other bytes of text: their sampled tokens cannot be compared"
+    return not all(kinds) or kinds[0] == kinds[1]
 
 
 def _reward(record: RunRecord) -> str:

@@ -92,7 +92,7 @@ class Comparison:
     reward: Difference
     success: Difference
     costs: dict[str, Difference]
-    """By `turns`, `tool_calls` and `sampled_tokens`, each per trajectory."""
+    """By `turns`, `tool_calls` and `sampled_tokens`, each per trajectory; those that were compared."""
     gained: list[Flip]
     lost: list[Flip]
 
@@ -110,16 +110,19 @@ def rows_of(entries: Iterable[Entry]) -> dict[RowKey, Row]:
     return rows
 
 
-def compare(a: dict[RowKey, Row], b: dict[RowKey, Row], *, success_at: float = 1.0) -> list[Comparison]:
+def compare(
+    a: dict[RowKey, Row], b: dict[RowKey, Row], *, success_at: float = 1.0, costs: Sequence[str] = COSTS
+) -> list[Comparison]:
     """Compare two runs in every environment in which they share rows.
 
     Args:
         a: the first run's rows, which the differences are from.
         b: the second run's.
         success_at: the least reward that counts as a success.
+        costs: those of `COSTS` that mean the same in both.
     """
     environments = dict.fromkeys(environment for environment, _, _ in a)
-    found = (_compared(name, _rows_in(a, name), _rows_in(b, name), success_at) for name in environments)
+    found = (_compared(name, _rows_in(a, name), _rows_in(b, name), success_at, costs) for name in environments)
     return [comparison for comparison in found if comparison is not None]
 
 
@@ -127,7 +130,9 @@ def _rows_in(rows: dict[RowKey, Row], environment: str) -> dict[RowKey, Row]:
     return {key: row for key, row in rows.items() if key[0] == environment}
 
 
-def _compared(environment: str, a: dict[RowKey, Row], b: dict[RowKey, Row], success_at: float) -> Comparison | None:
+def _compared(
+    environment: str, a: dict[RowKey, Row], b: dict[RowKey, Row], success_at: float, costs: Sequence[str]
+) -> Comparison | None:
     shared = sorted(a.keys() & b.keys())
     if not shared:
         return None
@@ -149,7 +154,7 @@ def _compared(environment: str, a: dict[RowKey, Row], b: dict[RowKey, Row], succ
         success=paired(*success),
         costs={
             name: paired([fmean(row.costs[name]) for row in before], [fmean(row.costs[name]) for row in after])
-            for name in COSTS
+            for name in costs
         },
         gained=[flip for flip in flips if flip.b > flip.a],
         lost=[flip for flip in flips if flip.b < flip.a],

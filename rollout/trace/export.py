@@ -39,6 +39,8 @@ class Exported:
     """Trajectories that are exported as ids and loss mask."""
     without_ids: int = 0
     """Trajectories that are left out because they need ids and have those of no model; `left_out` counts them too."""
+    without_pair: int = 0
+    """Scored whole conversations for which no sibling's reward differs enough; `left_out` counts them too."""
 
 
 def export_sft(
@@ -111,7 +113,8 @@ def export_preferences(
     with _JsonLines(path) as file:
         for better, worse in pairs:
             file.write(preference_row(better, worse, tools))
-    return Exported(rows=file.rows, left_out=total - 2 * file.rows)
+    paired, scored = 2 * file.rows, sum(map(len, groups.values()))
+    return Exported(rows=file.rows, left_out=total - paired, without_pair=scored - paired)
 
 
 def preference_row(better: Trace, worse: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:

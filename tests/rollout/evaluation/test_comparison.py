@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from itertools import product
@@ -85,3 +86,14 @@ def test_runs_with_another_reward_are_refused(tmp_path: Path) -> None:
     message = call("compare", tmp_path / "a", tmp_path / "b", status=2)
     assert "guess had another reward" in message and "--anyway" in message
     assert "note: guess had another reward" in call("compare", tmp_path / "a", tmp_path / "b", "--anyway")
+
+
+def test_tokens_are_not_compared_with_bytes(tmp_path: Path) -> None:
+    call("run", GUESS, "--engine", "expert", "-n", "2", "--out", tmp_path / "text")
+    shutil.copytree(tmp_path / "text", tmp_path / "ids")
+    (record,) = (tmp_path / "ids").rglob("*.run.json")
+    record.write_text(record.read_text().replace('"bytes"', '"model"'))
+    text = call("compare", tmp_path / "text", tmp_path / "ids")
+    assert "one run counts tokens" in text and "│ tool calls" in text and "│ sampled tokens" not in text
+    same: Any = json.loads(call("compare", tmp_path / "text", tmp_path / "text", "--json"))
+    assert "sampled_tokens" in same["environments"]["guess"]["costs"] and same["notes"] == []

@@ -97,7 +97,7 @@ def test_a_rewarded_trajectory_that_was_cut_is_no_conversation(tmp_path: Path, r
     done = export_sft([cut], tmp_path / "sft.jsonl", tools=TOOLS)
     assert done == Exported(rows=0, left_out=0, as_ids=1)
     pairs = export_preferences([cut, played(0.0)], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
-    assert pairs == Exported(rows=0, left_out=2)
+    assert pairs == Exported(rows=0, left_out=2, without_pair=1)
 
 
 def test_what_adding_rounds_off_keeps_nothing_out(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_best_of_a_row_is_paired_with_its_worst_while_their_rewards_lie_apar
     scores = [0.2, 1.0, 0.5, 0.0, 0.6, 0.9]
     traces = [replace(played(score), id=f"t{score}") for score in scores]
     done = export_preferences(traces, tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
-    assert done == Exported(rows=2, left_out=2)
+    assert done == Exported(rows=2, left_out=2, without_pair=2)
     rows = exported(tmp_path / "pairs.jsonl")
     assert [(row["chosen_reward"], row["rejected_reward"]) for row in rows] == [(1.0, 0.0), (0.9, 0.2)]
     (better,) = [trace for trace in traces if trace.id == rows[0]["chosen_trajectory"]]
@@ -146,7 +146,7 @@ def test_only_trajectories_of_the_same_row_and_tools_are_paired(tmp_path: Path) 
     ]
     (tmp_path / "pairs.jsonl").write_text("from before")
     done = export_preferences([better, *others], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
-    assert done == Exported(rows=0, left_out=6)
+    assert done == Exported(rows=0, left_out=6, without_pair=5)
     assert (tmp_path / "pairs.jsonl").read_text() == "from before"
     with pytest.raises(ConfigError, match="--min-margin"):
         export_preferences([better, worse], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0)
