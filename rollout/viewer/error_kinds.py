@@ -12,7 +12,7 @@ from rollout.trace.entries import Entry
 from rollout.trace.record import Trace
 from rollout.trace.trained import TrainedSegment
 from rollout.viewer.filters import TRUNCATED
-from rollout.viewer.finding import EXAMPLES, Example, Found, MovedToken, Scope, check, named
+from rollout.viewer.finding import EXAMPLES, Example, Found, MovedToken, Scope, check, title_of
 
 LOW_SHARE = 0.5
 """A reward of at most this share of the environment's best one is low."""
@@ -109,7 +109,7 @@ def _explained(scope: Scope, entry: Entry) -> Example:
     """The trajectory with the first thing that went wrong in it."""
     trace = scope.pages.traces.read(entry)
     note, turn = what_went_wrong(trace)
-    return Example(id=entry["id"], title=named(entry), reward=entry["reward"], note=note, view={"turn": turn})
+    return Example(id=entry["id"], title=title_of(entry), reward=entry["reward"], note=note, view={"turn": turn})
 
 
 def what_went_wrong(trace: Trace) -> tuple[str, int]:
@@ -153,7 +153,7 @@ def _in_training(scope: Scope, filters: dict[str, str]) -> list[Example]:
             (
                 pushed,
                 Example(
-                    id=entry["id"], title=named(entry), reward=entry["reward"], note=note, view=view, tokens=tokens
+                    id=entry["id"], title=title_of(entry), reward=entry["reward"], note=note, view=view, tokens=tokens
                 ),
             )
         )

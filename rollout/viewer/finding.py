@@ -175,7 +175,7 @@ class Scope:
     ) -> ExampleGroup:
         """Examples from entries, with the filters of the list that has all of their kind."""
         examples = [
-            Example(id=each["id"], title=named(each), reward=each["reward"], note=note(each), view=view or {})
+            Example(id=each["id"], title=title_of(each), reward=each["reward"], note=note(each), view=view or {})
             for each in entries
         ]
         return self.listed(title, examples, filters)
@@ -188,7 +188,7 @@ class Scope:
         return ExampleGroup(title=title, examples=examples, filters={**self.filters, **filters}, total=total)
 
 
-def named(entry: Entry) -> str:
-    """How a trajectory is called in a report."""
+def title_of(entry: Entry) -> str:
+    """A trajectory's title in a report."""
     step = "" if entry["step"] is None else f", step {entry['step']}"
     return f"{entry['task'] or entry['id'][:12]}{step}, sample {entry['sample']}"
