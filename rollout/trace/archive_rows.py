@@ -9,10 +9,9 @@ from typing import Any, TypeGuard, cast
 
 from rollout.trace.columns import ELEMENTS
 from rollout.trace.events import ToolEvent, UserEvent, call_message, tool_message
-from rollout.trace.lengths import recorded_lengths
 from rollout.trace.outcome import StrategyRecord
 from rollout.trace.record import Trace, Turn
-from rollout.trace.segment import Segment
+from rollout.trace.segment import Segment, recorded_lengths
 from rollout.types import Call
 
 Row = dict[str, Any]
@@ -60,7 +59,8 @@ def row_of(trace: Trace) -> Row:
 
 def selectable(trace: Trace) -> Row:
     """The values of the columns without lists, which the index has as well."""
-    task, origin, segments, lengths = trace.task, trace.origin, (*trace.earlier, trace), recorded_lengths(trace)
+    task, origin, segments = trace.task, trace.origin, (*trace.earlier, trace)
+    lengths = recorded_lengths(trace.segments or [trace], len(trace.turns))
     return {
         "id": trace.id,
         "environment": task.environment,

@@ -197,11 +197,7 @@ def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     Raises:
         ConfigError: `tools` lacks the trace's environment or one of its tools.
     """
-    return {
-        "messages": _messages(trace),
-        **_source(trace, tools),
-        **_outcome(trace),
-    }
+    return {"messages": _messages(trace), **_source(trace, tools), **_outcome(trace)}
 
 
 def _source(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
