@@ -133,10 +133,13 @@ test-full: lint third-party doctor-servers bfcl sglang areal
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
 bench: install bench-peers
-	$(BIN)/mcp-rollout bench call --json
+	$(BIN)/mcp-rollout bench call
+	$(BIN)/mcp-rollout bench lease retail
+	$(BIN)/mcp-rollout bench start
+	$(BIN)/mcp-rollout bench turn
+	$(BIN)/mcp-rollout bench overlap
+	$(BIN)/mcp-rollout bench trace
 	$(BIN)/mcp-rollout bench sessions --openenv $(OPENENV_VENV)/bin/python
-	$(BIN)/python tests/bench/turn_cost.py
-	$(BIN)/python tests/bench/starts.py
 	$(BIN)/python tests/bench/event_loop.py
 
 clean:

@@ -32,15 +32,19 @@ ROLLOUT = (
     {"environment", "formats"},
     {"trace", "shards"},
     {"loop", "tokens"},
-    {"agents", "bench", "engines", "verl_cpu", "viewer"},
+    {"agents", "engines", "verl_cpu", "viewer"},
     {"training"},
     {"areal", "evaluation", "contract", "doctor", "verl"},
+    {"bench"},
     {"cli"},
     {"__init__"},
 )
 ADAPTERS = tuple(
     ROOT / "rollout" / room
-    for room in ("areal", "verl", "verl_cpu", "tokens", "decoding", "shards", "engines/in_process.py")
+    for room in (
+        *("areal", "verl", "verl_cpu", "tokens", "decoding", "shards"),
+        *("engines/in_process.py", "bench/stock_turn.py"),
+    )
 )
 HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf", "areal"}
 

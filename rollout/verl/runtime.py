@@ -43,7 +43,7 @@ class Runtime:
         self._recordings = Recordings(settings, gateways)
         self.recorded = self._recordings.engine
         self._rollout = config.actor_rollout_ref.rollout
-        self._narrow_view: bool | None = None
+        self._first_tokens: ContinuousTokens | None = None
         environments = Environments(
             gateways,
             self.store,
@@ -65,9 +65,11 @@ class Runtime:
         Raises:
             ConfigError: verl's `multi_turn.format` names no tool format.
         """
-        made = ContinuousTokens(builder, tokenizer, self._rollout.multi_turn.format, narrow_view=self._narrow_view)
-        self._narrow_view = made.narrow_view
-        return made
+        first, tool_format = self._first_tokens, self._rollout.multi_turn.format
+        if first is None:
+            first = self._first_tokens = ContinuousTokens(builder, tokenizer, tool_format)
+            return first
+        return ContinuousTokens(builder, tokenizer, tool_format, narrow_view=first.narrow_view, pieces=first.pieces)
 
 
 class Worker:
