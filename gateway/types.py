@@ -11,6 +11,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+LEASE_EXTENSION = "mcp-rollout/leases"
+"""The extension of the protocol by which a gateway leases worlds of another one."""
 TRAJECTORY_META = "mcp-rollout/trajectory"
 """Key in each request's `_meta`: the trajectory id, by which our `shared` servers keep state apart."""
 SEED_META = "mcp-rollout/seed"

@@ -129,6 +129,7 @@ async def measure(entry: dict[str, Any], server: int | None, sessions: int, step
             await session.call("step", {"wait_s": 0.0})
         pid = _server_of(os.getpid()) if server == 0 else server
         before = _memory(pid)
+        tune_collector()
         run = Run(gateway, sessions, steps)
         began = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
@@ -137,7 +138,6 @@ async def measure(entry: dict[str, Any], server: int | None, sessions: int, step
             await run.opened.wait()
             open_s = time.perf_counter() - began
             held = _memory(pid)
-            tune_collector()
             began, cpu = time.perf_counter(), _cpu(pid)
             run.start.set()
             await run.played.wait()
