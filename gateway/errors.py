@@ -160,6 +160,10 @@ class NotAnMCPServer(ServerUnavailable):
     code = "not_an_mcp_server"
 
 
+class ServesWorlds(ServerUnavailable):
+    """The server is a gateway that leases worlds; `gateway.leases.hosted` leases them."""
+
+
 class NothingListens(ServerUnavailable):
     """No connection to the server's address could be made."""
 

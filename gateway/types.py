@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+LEASE_EXTENSION = "mcp-rollout/leases"
+"""The extension of the protocol by which a gateway leases worlds of another one."""
 TRAJECTORY_META = "mcp-rollout/trajectory"
 """Key in each request's `_meta`: the trajectory id, by which our `shared` servers keep state apart."""
 SEED_META = "mcp-rollout/seed"

@@ -49,6 +49,7 @@ class Calls:
         """The server's instructions, which one of the resource tools returns."""
         self.on_timeout: Callable[[], None] = lambda: None
         """Called for each call that was not answered in time."""
+        self.failures = MCP_FAILURES
         self.notes_delivery = False
         """Whether the transport notes when requests leave and passes notifications to the link. Otherwise progress
         comes through mcp's callbacks, and every request counts as sent."""
@@ -79,7 +80,7 @@ class Calls:
         call: InFlightCall,
     ) -> ToolResult:
         where = {"server": tool.server, "tool": tool.name}
-        session = self._open_session(**where)
+        session = self.open_session(**where)
         call.redact = self._redactor.json
         # Such a transport does not say when a request leaves, so it counts as sent: no resend without an annotation.
         if not self.notes_delivery:
@@ -102,7 +103,7 @@ class Calls:
                 if call.raw is not None and isinstance(error, MCPError):
                     said = error.error.model_dump(exclude_none=True)
                     call.raw.error = call.redact(said)
-                return self._failed(error, call, repeatable=tool.safe_to_resend, **where)
+                return self.failed(error, call, repeatable=tool.safe_to_resend, **where)
             finally:
                 # Also when cancelled: a late message with this token must not reach a call that has ended.
                 self._in_flight.close(token)
@@ -179,25 +180,26 @@ class Calls:
 
     async def _list_raw(self, timeout_s: float) -> list[Any]:
         where = {"server": self._server, "tool": "tools/list"}
-        session = self._open_session(**where)
+        session = self.open_session(**where)
         with Delivery() as delivery, anyio.move_on_after(timeout_s):
             try:
                 return await raw_tools(session, self._config.max_message_bytes)
             except MCP_FAILURES as error:
-                refusal = self._failed(error, delivery, repeatable=True, **where)
+                refusal = self.failed(error, delivery, repeatable=True, **where)
                 raise ProtocolError(refusal.text, **where) from error
         raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
 
-    def _open_session(self, server: str, tool: str) -> ClientSession:
+    def open_session(self, server: str, tool: str) -> ClientSession:
+        """mcp's session. Raises `ServerUnavailable` where it is not open."""
         if self.session is None or self._link.over.is_set():
             unavailable = ServerUnavailable(self._link.down or "not connected", server=server, tool=tool)
             unavailable.may_resend = True  # nothing was sent
             raise unavailable
         return self.session
 
-    def _failed(self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str) -> ToolResult:
+    def failed(self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str) -> ToolResult:
         """The server's refusal, for the policy to read; raises where it gave no answer."""
-        if delivery.broke is None and self._closed_by_mcp(error):
+        if delivery.broke is None and self.closed_by_mcp(error):
             delivery.break_off(Broke.LINE, "the connection ended")
         outcome = failure(error, delivery, down=self._link.down, repeatable=repeatable, server=server, tool=tool)
         if delivery.broke is Broke.SESSION:
@@ -206,7 +208,7 @@ class Calls:
             raise outcome from error
         return outcome
 
-    def _closed_by_mcp(self, error: Exception) -> bool:
+    def closed_by_mcp(self, error: Exception) -> bool:
         """Whether mcp raised this because its streams ended. Servers use its code and its words for errors of their
         own, so that the state of mcp's dispatcher decides."""
         if not isinstance(error, MCPError) or error.code != mcp.CONNECTION_CLOSED:

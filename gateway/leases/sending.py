@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import structlog
 
+from gateway.connection.relay import ErrorAnswer, ForwardedRequest
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
 from gateway.leases.asked import OutgoingCall
 from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.any_connection import AnyConnection
+    from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +87,37 @@ class Sending:
             caused = isinstance(error, GatewayError) and error.fault is not None
             if not caused and isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(server):
                 raise WorldLost(error.problem, server=server, tool=call.tool.name) from error
+            raise
+        finally:
+            self._running[server] -= 1
+
+    def local(self, server: str) -> Connection:
+        """The connection to a server of this gateway's own. Raises `ServerUnavailable` where it is on another host."""
+        connection = self.connections[server]
+        if not hasattr(connection, "forwarding"):
+            raise ServerUnavailable("its worlds are on another host: examine it there", server=server)
+        return cast("Connection", connection)
+
+    async def forward(self, server: str, request: ForwardedRequest) -> dict[str, Any]:
+        """Send an MCP client's request, once: its client knows whether to repeat it. For gateways that relay.
+
+        Raises:
+            ErrorAnswer: the server's answer is an error.
+            GatewayError: as `Forwarding.send`.
+        """
+        connection = self.local(server)
+        if self.ended:
+            raise ServerUnavailable("the lease has ended", server=server, tool=request.method)
+        if not connection.alive and (reopen := self._reopen.get(server)) is not None:
+            self.connections[server] = await reopen()
+            connection = self.local(server)
+        self._running[server] += 1
+        try:
+            return await connection.forwarding.send(request, meta=self._meta, trajectory=self._trajectory)
+        except ErrorAnswer:
+            raise
+        except BaseException:  # also when cancelled: the server may still be at it
+            self._failed.add(server)
             raise
         finally:
             self._running[server] -= 1

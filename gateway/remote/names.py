@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-EXTENSION = "mcp-rollout/leases"
+from gateway.types import LEASE_EXTENSION
+
+EXTENSION = LEASE_EXTENSION
 """Under `capabilities.extensions` of `server/discover`, and under `capabilities.experimental` of `initialize`."""
 VERSION = 1
 """Of the extension; both sides have to speak the same."""

@@ -168,6 +168,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 log.warning("stdio.garbage", server=self._name, begins=begins)
         elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
             self._inbox.put(message)
+            if isinstance(message, JSONRPCNotification) and message.method != "notifications/cancelled":
+                self._link.on_notification(message.method, message.params, None)  # a client's subscription, perhaps
         else:
             # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
             self._link.on_notification(message.method, message.params, None)

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 import structlog
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import ShardsConfig
@@ -193,7 +194,13 @@ def _take_state(shards: _Shards, shard: _Running, state: ShardState) -> None:
 
 def shard_director() -> Any:
     """Handle of the job's `ShardDirector`, made if there is none. Ray ends it with its last handle."""
+    # On the node of the process that makes it, which it does not outlive: the end of another node must not end it.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     made = ray.remote(ShardDirector).options(
-        name=ACTOR_NAME, get_if_exists=True, num_cpus=0, max_concurrency=_CONCURRENCY
+        name=ACTOR_NAME,
+        get_if_exists=True,
+        num_cpus=0,
+        max_concurrency=_CONCURRENCY,
+        scheduling_strategy=here,
     )
     return made.remote()
