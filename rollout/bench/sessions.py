@@ -30,6 +30,8 @@ from rollout.process import tune_collector
 
 WAIT_S = 1.0
 LEASE_TIMEOUT_S = 600.0
+OPENED_AT_ONCE = 256
+"""As for OpenEnv: with all resets at once, the last ones of 16,384 wait longer than `reset_timeout_s`."""
 TRANSPORTS = ("in_process", "stdio", "http", "http_sdk")
 """`http_sdk` is HTTP with the SDK's server in place of the kit's."""
 
@@ -64,13 +66,17 @@ class Run:
         self.waits: list[float] = []
         self.failures = Counter[str]()
         self._opening, self._playing = sessions, sessions
+        self._gate = asyncio.Semaphore(OPENED_AT_ONCE)
         self.opened, self.start, self.played, self.end = (asyncio.Event() for _ in range(4))
 
     async def hold(self, number: int) -> None:
         """Leases a session, takes its steps, and holds it until all have."""
         is_open = False
         try:
-            async with self._gateway.lease(trajectory=f"t{number}", task="t", seed=number) as session:
+            async with contextlib.AsyncExitStack() as stack:
+                async with self._gate:
+                    lease = self._gateway.lease(trajectory=f"t{number}", task="t", seed=number)
+                    session = await stack.enter_async_context(lease)
                 is_open = True
                 self._arrived()
                 await self.start.wait()
