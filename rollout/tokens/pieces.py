@@ -95,6 +95,10 @@ class Pieces:
                 ids += self._piece(piece)
         return ids
 
+    def decode_ids(self, ids: Sequence[int]) -> str:
+        """Text of ids, markers included."""
+        return self._backend.decode(ids, skip_special_tokens=False)
+
     def _piece(self, text: str) -> list[int]:
         if (known := self._ids.get(text)) is not None:
             return known
@@ -114,7 +118,11 @@ class Pieces:
             for marker in self._markers
             for before, after in zip(_PROBES, (*_PROBES[3:], *_PROBES[:3]), strict=True)
         ]
-        return all(self.encode_text(text) == self._wrapped.encode(text, add_special_tokens=False) for text in texts)
+        return all(self._is_alike(text) for text in texts)
+
+    def _is_alike(self, text: str) -> bool:
+        ids = self._wrapped.encode(text, add_special_tokens=False)
+        return self.encode_text(text) == ids and self.decode_ids(ids) == decode(self._wrapped, ids)
 
     def _renders_alike(self, messages: list[Message], tools: Sequence[Any]) -> bool:
         options = {"tools": list(tools) or None, "tokenize": True, "add_generation_prompt": True, "return_dict": False}
@@ -123,6 +131,11 @@ class Pieces:
         except Exception:  # the template's boundary, as in `narrow_view`: it refuses both alike
             return True
         return list(expected) == self.apply_chat_template(messages, **options)
+
+
+def decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Text of ids as the tokenizer has it, markers included."""
+    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def markers_of(tokenizer: Any) -> dict[str, int]:

@@ -13,7 +13,7 @@ from rollout.formats import find_format
 from rollout.tokens.images import image_urls, read_image
 from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render
 from rollout.tokens.parsing import CompletionParser
-from rollout.tokens.pieces import Pieces
+from rollout.tokens.pieces import Pieces, decode
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
 _PROMPT_END = 16
@@ -80,7 +80,7 @@ class ContinuousTokens:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.pieces.decode_ids(ids) if self.pieces is not None else decode(self._tokenizer, ids)
 
     def encode_completion(self, text: str) -> list[int]:
         """Ids of a completion's text, the end-of-turn token added."""

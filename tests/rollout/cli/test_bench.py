@@ -18,11 +18,14 @@ from rollout.cli.bench_cells import medians
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 TRANSPORTS = {"in_process", "stdio", "http"}
+BOUND_S = 280
+"""Every command starts several processes, which takes long on a busy machine."""
+pytestmark = pytest.mark.timeout(300)
 
 
 def bench(*arguments: str) -> Any:
     done = subprocess.run(
-        [COMMAND, "bench", *arguments, "--json"], cwd=ROOT, capture_output=True, check=True, timeout=100
+        [COMMAND, "bench", *arguments, "--json"], cwd=ROOT, capture_output=True, check=True, timeout=BOUND_S
     )
     return json.loads(done.stdout)
 
@@ -127,20 +130,20 @@ def test_sessions_take_every_step_over_each_transport() -> None:
 
 def test_openenv_is_left_out_where_its_environment_is_missing(tmp_path: Path) -> None:
     arguments = ["sessions", "-n", "1", "--over", "openenv", "--openenv", str(tmp_path / "python"), "--json"]
-    done = subprocess.run([COMMAND, "bench", *arguments], cwd=ROOT, capture_output=True, check=True, timeout=100)
+    done = subprocess.run([COMMAND, "bench", *arguments], cwd=ROOT, capture_output=True, check=True, timeout=BOUND_S)
     assert json.loads(done.stdout)["cells"] == []
     assert b"make bench-peers" in done.stderr
 
 
 def test_an_unknown_row_is_named() -> None:
-    done = subprocess.run([COMMAND, "bench", "sessions", "--over", "carrier"], capture_output=True, timeout=100)
+    done = subprocess.run([COMMAND, "bench", "sessions", "--over", "carrier"], capture_output=True, timeout=BOUND_S)
     assert done.returncode == 2 and b"carrier" in done.stderr
 
 
 def test_too_few_open_files_are_said_at_start() -> None:
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400));"
     program = f"{limit} from rollout.bench.sessions import main; main('http', 512, 1)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S)
     assert done.returncode == 1
     assert "512 sessions over HTTP need 812 open files" in done.stderr and "may open 400" in done.stderr
 
