@@ -24,7 +24,6 @@ from gateway.connection.connection import Connection
 from gateway.connection.identity import ServerIdentity
 from gateway.connection.start_warnings import warn_of_definitions, warn_of_hidden_text
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
-from gateway.leases.asked import Identity, LeaseRequest
 from gateway.leases.hosted import Hosted
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
@@ -33,7 +32,7 @@ from gateway.leases.session import Session
 from gateway.remote.host import OfferedServer
 from gateway.remote.hosts import Hosts
 from gateway.transport.target import Connect
-from gateway.types import ToolDefinition, ToolResult
+from gateway.types import Identity, LeaseRequest, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 

@@ -14,6 +14,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 from gateway.config.models import ServerConfig
+from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.call_request import send_call
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor
@@ -27,7 +28,7 @@ from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.link import Link
 from gateway.transport.results import Answer, PlainResult, read_answer, read_result
 from gateway.transport.wire import failure
-from gateway.types import ToolDefinition, ToolResult
+from gateway.types import ToolResult
 
 MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
 """What mcp raises when a request fails."""
@@ -54,66 +55,52 @@ class Calls:
         """Whether the transport notes when requests leave and passes notifications to the link. Otherwise progress
         comes through mcp's callbacks, and every request counts as sent."""
 
-    async def call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        in_flight: InFlightCall | None,
-    ) -> ToolResult:
+    async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:
         """As `Connection.call`."""
         try:
-            with in_flight or InFlightCall(server=tool.server, tool=tool.name) as call:
-                result = await self._call(tool, arguments, meta, timeout_s, call)
+            with call.in_flight() as in_flight:
+                result = await self._call(call, meta, in_flight)
         except GatewayError as error:
             raise self._redactor.error(error) from error.__cause__
         return self._redactor.result(result)
 
-    async def _call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        call: InFlightCall,
-    ) -> ToolResult:
+    async def _call(self, call: OutgoingCall, meta: Mapping[str, Any], in_flight: InFlightCall) -> ToolResult:
+        tool = call.tool
         where = {"server": tool.server, "tool": tool.name}
         session = self.open_session(**where)
-        call.redact = self._redactor.json
+        in_flight.redact = self._redactor.json
         # Such a transport does not say when a request leaves, so it counts as sent: no resend without an annotation.
         if not self.notes_delivery:
-            call.left()
-        token = self._in_flight.open(call)
+            in_flight.left()
+        token = self._in_flight.open(in_flight)
         if self.notes_delivery:
             meta = {**meta, "progressToken": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | PlainResult | None = None
-        with anyio.move_on_after(timeout_s) as call.scope:
+        with anyio.move_on_after(call.timeout_s) as in_flight.scope:
             try:
                 if tool.resource_kind is None:
-                    answer = await self._call_tool(session, tool.name, arguments, meta, call)
+                    answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
                 else:
-                    answer = await fetch(session, tool.name, arguments, instructions=self.instructions, meta=meta)
+                    answer = await fetch(session, tool.name, call.arguments, instructions=self.instructions, meta=meta)
             # An answerer's failure outranks what the server then made of it.
             except MCP_FAILURES as error:
-                if call.broken is not None:
-                    raise call.broken from error
-                if call.raw is not None and isinstance(error, MCPError):
+                if in_flight.broken is not None:
+                    raise in_flight.broken from error
+                if in_flight.raw is not None and isinstance(error, MCPError):
                     said = error.error.model_dump(exclude_none=True)
-                    call.raw.error = call.redact(said)
-                return self.failed(error, call, repeatable=tool.safe_to_resend, **where)
+                    in_flight.raw.error = in_flight.redact(said)
+                return self.failed(error, in_flight, repeatable=tool.safe_to_resend, **where)
             finally:
                 # Also when cancelled: a late message with this token must not reach a call that has ended.
                 self._in_flight.close(token)
         # Again, since a server may answer normally after its request was refused.
-        if call.broken is not None:
-            raise call.broken
+        if in_flight.broken is not None:
+            raise in_flight.broken
         # Only the deadline leaves the block without an answer: every other way out returns or raises.
         if answer is None:
             self.on_timeout()
-            raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
+            raise CallTimeout(f"no answer within {call.timeout_s:g} s", **where)
         try:
             result = read_result(answer, trusted=self._config.trusted, elapsed_s=time.perf_counter() - began)
         except ValueError as error:

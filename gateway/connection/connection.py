@@ -20,10 +20,10 @@ from mcp import Client
 from mcp.client.session import ClientSession, IncomingMessage
 
 from gateway.config.models import Kind, ServerConfig
+from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.calls import MCP_FAILURES, Calls
 from gateway.connection.forwarding import Forwarding
 from gateway.connection.identity import LEASES, ServerIdentity, identity_of, serves_worlds
-from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import InFlightCalls
 from gateway.connection.start_failures import cannot_start, describe, not_in_time
@@ -111,29 +111,20 @@ class Connection:
         """The server's process, where the gateway started it."""
         return self._link.pid
 
-    async def call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        in_flight: InFlightCall | None = None,
-    ) -> ToolResult:
+    async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:
         """Send one request and wait for its result; safe from any task, any number at a time.
 
         Args:
-            timeout_s: Suspended while the server waits for an answer to a request that it made.
-            in_flight: Answers such requests and records what the server sends; without one they are refused.
+            meta: The request's `_meta`.
 
         Raises:
             RequestRefused: the server requested input that no configured component could give.
             ServerUnavailable: the request surely did not run.
             DeliveryUnknown: it was sent, and the line broke before the answer.
-            CallTimeout: it was not answered within `timeout_s`.
+            CallTimeout: it was not answered within its `timeout_s`.
             ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
         """
-        return await self._calls.call(tool, arguments, meta=meta, timeout_s=timeout_s, in_flight=in_flight)
+        return await self._calls.call(call, meta)
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """The server's tools as it sends them, not parsed beyond JSON. Raises what `call` raises."""

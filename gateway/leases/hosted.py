@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from gateway.config.hosts import HostConfig
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.opening import Openings
 from gateway.leases.remote_pool import RemotePool
 from gateway.remote.host import OfferedServer
-from gateway.remote.hosts import HostList
+from gateway.remote.hosts import HostConfig, HostList
 
 
 class Hosted:

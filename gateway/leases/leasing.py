@@ -15,7 +15,6 @@ from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
 from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
-from gateway.leases.asked import LeaseRequest
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
 from gateway.leases.remote_pool import RemotePool
@@ -24,7 +23,7 @@ from gateway.leases.session import Session
 from gateway.leases.slots import Slots
 from gateway.leases.taking import Wanted, take_all
 from gateway.remote.world import RemoteConnection
-from gateway.types import SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition
+from gateway.types import SEED_META, TRAJECTORY_META, LeaseRequest, Role, Scope, ToolDefinition
 
 if TYPE_CHECKING:
     from gateway.connection.any_connection import AnyConnection

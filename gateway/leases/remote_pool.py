@@ -10,12 +10,11 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.config.hosts import HostConfig
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, HostRefused, WorldLost
 from gateway.leases.pool import Bundle
 from gateway.remote.host import Offer, RemoteHost
-from gateway.remote.hosts import Hosts
+from gateway.remote.hosts import HostConfig, Hosts
 from gateway.remote.outcome import HostError
 from gateway.remote.world import RemoteWorld
 from gateway.transport.http_connection import HttpConnections

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import structlog
 
+from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
-from gateway.leases.asked import OutgoingCall
 from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Sending:
         self._check(tool)
         connection = self.connections[tool.server]
         try:
-            return await self._attempt(connection, call)
+            return await connection.call(call, self._meta)
         except GatewayError as error:
             if not error.may_resend:
                 raise
@@ -141,16 +141,11 @@ class Sending:
             log.info(
                 "session.resent", trajectory=self._trajectory, server=tool.server, tool=tool.name, after=broken.code
             )
-            return replace(await self._attempt(again, call), resends=1)
+            return replace(await again.call(call, self._meta), resends=1)
         except ServerUnavailable as error:
             if isinstance(broken, DeliveryUnknown):
                 raise broken from error  # the second attempt did not run, but the first one may have
             raise
-
-    def _attempt(self, connection: AnyConnection, call: OutgoingCall) -> Awaitable[ToolResult]:
-        return connection.call(
-            call.tool, call.arguments, meta=self._meta, timeout_s=call.timeout_s, in_flight=call.in_flight()
-        )
 
     def _note_fault(self, server: str, error: GatewayError) -> None:
         """Set the error's `fault`: what this trajectory's calls did to a process that served no other trajectory."""

@@ -15,9 +15,9 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
+from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
 from gateway.errors import GatewayError, HarnessError
-from gateway.leases.asked import OutgoingCall
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending, caused_by_policy
 from gateway.schemas.arguments import encodable, prepare

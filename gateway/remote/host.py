@@ -22,7 +22,7 @@ from gateway.transport.http_connection import HttpConnections
 from gateway.types import ToolDefinition
 
 if TYPE_CHECKING:
-    from gateway.config.hosts import HostConfig
+    from gateway.remote.hosts import HostConfig
     from gateway.remote.world import RemoteWorld
 
 log = structlog.get_logger(__name__)

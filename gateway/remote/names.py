@@ -25,7 +25,7 @@ SERVER_META = "mcp-rollout/server"
 OUTCOME_META = "mcp-rollout/outcome"
 """In a result's `_meta`: what the call's result does not say, as in `gateway.remote.outcome`."""
 FAILURE = "mcp-rollout/failure"
-"""In the `data` of an error: a `gateway.failure.Failure`."""
+"""In the `data` of an error: a `gateway.errors.Failure`."""
 
 PROTOCOL = "2026-07-28"
 """The protocol version of requests between gateways; it has no sessions."""

@@ -21,8 +21,8 @@ import anyio
 import structlog
 from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
-from gateway.config.child_env import child_env
 from gateway.config.models import ServerConfig
+from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
 from gateway.transport.lines import LineSplitter, Oversize, parse_message, read_line, unusable_answer

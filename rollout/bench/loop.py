@@ -27,7 +27,6 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.bench.callbacks import timed
 from rollout.bench.costs import cpu_of_s, descendants
-from rollout.collector import tune_collector
 from rollout.engines.scripted import expert_script
 from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
@@ -35,6 +34,7 @@ from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task
 from rollout.evaluation.environments import load_environments
 from rollout.evaluation.play import Job, Lengths, play_all
+from rollout.process import tune_collector
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.run_record import TokenIds

@@ -29,13 +29,13 @@ from mcp import Client, StdioServerParameters
 from gateway.types import SEED_META, TRAJECTORY_META
 from rollout.bench.costs import cpu_of_s, descendants, listening, missing_descriptors
 from rollout.bench.wait_server import MODULE
-from rollout.collector import tune_collector
 from rollout.environment.config import load_environment
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
+from rollout.process import tune_collector
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore

@@ -26,7 +26,7 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.bench.costs import cpu_s, listening, memory_kb, missing_descriptors, quantile
 from rollout.bench.wait_server import MODULE
-from rollout.collector import tune_collector
+from rollout.process import tune_collector
 
 WAIT_S = 1.0
 LEASE_TIMEOUT_S = 600.0

@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from gateway.config.hosts import HostConfig
 from gateway.errors import ServerUnavailable
-from gateway.remote.hosts import HostList, Hosts
+from gateway.remote.hosts import HostConfig, HostList, Hosts
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import ShardsConfig
 

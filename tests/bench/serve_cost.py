@@ -23,10 +23,9 @@ import anyio
 import structlog
 from mcp import Client
 
-from gateway.config.hosts import HostConfig
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
-from gateway.remote.hosts import HostList
+from gateway.remote.hosts import HostConfig, HostList
 from rollout.bench.costs import cpu_s, listening
 
 CONCURRENT = 16

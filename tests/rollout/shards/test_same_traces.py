@@ -39,8 +39,7 @@ async def test_two_samples_of_each_task_have_the_same_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, tasks: int
 ) -> None:
     pytest.importorskip("ray")
-    from rollout.shards.cluster import connected
-    from rollout.shards.director import shard_director
+    from rollout.shards.director import connected, shard_director
     from rollout.shards.hosts import hosts_of
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
