@@ -16,6 +16,9 @@ AREAL_VENV ?= .venv-areal
 # So has OpenEnv, whose own client and server `make bench` measures beside ours.
 OPENENV_VENV ?= .venv-openenv
 
+# And FastMCP, whose proxy it measures beside `mcp-rollout serve`.
+FASTMCP_VENV ?= .venv-fastmcp
+
 # So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
 DOCTOR_SERVERS ?= .venv-doctor
 
@@ -92,8 +95,14 @@ $(AREAL_VENV)/.areal: pyproject.toml constraints/cpu.txt constraints/sglang_cpu.
 	$(AREAL_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt pytest pytest-timeout hypothesis psutil
 	@touch $@
 
-# The peers of `mcp-rollout bench`: OpenEnv's client and server, pinned.
-bench-peers: $(OPENENV_VENV)/.installed
+# The peers of `make bench`, pinned: OpenEnv's client and server, and FastMCP.
+bench-peers: $(OPENENV_VENV)/.installed $(FASTMCP_VENV)/.installed
+
+$(FASTMCP_VENV)/.installed: constraints/fastmcp.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make bench-peers PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	$(PYTHON) -m venv $(FASTMCP_VENV)
+	$(FASTMCP_VENV)/bin/python -m pip install --quiet --constraint constraints/fastmcp.txt fastmcp
+	@touch $@
 
 $(OPENENV_VENV)/.installed: constraints/openenv.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make bench-peers PYTHON=/path/to/python3.11)" >&2; exit 2; }
@@ -133,11 +142,15 @@ test-full: lint third-party doctor-servers bfcl sglang areal
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
 bench: install bench-peers
-	$(BIN)/mcp-rollout bench call --json
+	$(BIN)/mcp-rollout bench call
+	$(BIN)/mcp-rollout bench lease retail
+	$(BIN)/mcp-rollout bench start
+	$(BIN)/mcp-rollout bench turn
+	$(BIN)/mcp-rollout bench overlap
+	$(BIN)/mcp-rollout bench trace
 	$(BIN)/mcp-rollout bench sessions --openenv $(OPENENV_VENV)/bin/python
-	$(BIN)/python tests/bench/turn_cost.py
-	$(BIN)/python tests/bench/starts.py
 	$(BIN)/python tests/bench/event_loop.py
+	$(BIN)/python tests/bench/serve_cost.py --fastmcp $(FASTMCP_VENV)/bin/python
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(DOCTOR_SERVERS) outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) outputs

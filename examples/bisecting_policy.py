@@ -1,4 +1,4 @@
-"""A policy of one's own, for `mcp-rollout run --engine examples.bisecting_policy:engine`: it plays `guess`."""
+"""Your own policy for `mcp-rollout run --engine examples.bisecting_policy:engine`: it plays `guess`."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from demo_experiment.areal import ArealRun
 from demo_experiment.display import chart, console
-from demo_experiment.experiment import COMPARED_STEPS, collect, prepare_model
+from demo_experiment.experiment import COMPARED_STEPS, Experiment, collect, prepare_model
 
 ROOT = Path(__file__).resolve().parent.parent
-LEARNING_RATES = {"learning": 5e-4, "control": 0.0}
+LEARNING_RATES = {"learning": Experiment.learning_rate, "control": 0.0}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,10 +12,12 @@ Each class has a stable `code` for traces and metrics. Instances can be pickled,
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
+
+from pydantic import BaseModel, ConfigDict
 
 
 class CodedError(Exception):
@@ -160,6 +162,10 @@ class NotAnMCPServer(ServerUnavailable):
     code = "not_an_mcp_server"
 
 
+class ServesWorlds(ServerUnavailable):
+    """The server is a gateway that leases worlds; `gateway.leases.hosted` leases them."""
+
+
 class NothingListens(ServerUnavailable):
     """No connection to the server's address could be made."""
 
@@ -235,3 +241,38 @@ class WorldLost(GatewayError):
 
 class HostRefused(GatewayError):
     """A host does not admit this gateway: a wrong token, another program, or another version of the extension."""
+
+
+class Failure(BaseModel):
+    """A `GatewayError`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    code: str
+    """The error's class, as in traces: `call_timeout`, `server_unavailable`, ..."""
+    message: str
+    state: dict[str, str | bool | None] = {}
+    """The error's fields, such as `server` and `tool`."""
+
+    @classmethod
+    def of(cls, error: GatewayError) -> Failure:
+        state = {name: value for name, value in vars(error).items() if isinstance(value, str | bool | None)}
+        return cls(code=error.code, message=str(error), state=state)
+
+    def error(self) -> GatewayError:
+        """The error, to raise."""
+        kind = _ERRORS.get(self.code, GatewayError)
+        fields = {"server": None, "tool": None, "may_resend": False, "fault": None, **self.state}
+        rebuilt = rebuild(kind, (self.message,), fields)
+        assert isinstance(rebuilt, GatewayError)
+        return rebuilt
+
+
+def _subclasses(kind: type[GatewayError]) -> Mapping[str, type[GatewayError]]:
+    found: dict[str, type[GatewayError]] = {kind.code: kind}
+    for each in kind.__subclasses__():
+        found |= _subclasses(each)
+    return found
+
+
+_ERRORS: Mapping[str, type[CodedError]] = _subclasses(GatewayError)

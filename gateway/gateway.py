@@ -10,12 +10,11 @@ from uuid import uuid4
 
 import anyio
 import structlog
-from anyio.lowlevel import checkpoint
 
 from gateway.cassette.recording import RecordedLeases, Recorder
 from gateway.cassette.replaying import Missing, Replay, ReplayedLeases
 from gateway.cassette.starting import cassette_leases, replay_only
-from gateway.catalogue.hidden_text import HiddenText, hidden_in, plain
+from gateway.catalogue.hidden_text import HiddenText, hidden_in
 from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.overrides import select_tools
 from gateway.catalogue.resource_tools import made_tool, resource_tools
@@ -23,15 +22,17 @@ from gateway.config.models import GatewayConfig
 from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
 from gateway.connection.identity import ServerIdentity
-from gateway.errors import ConfigError, GatewayError, ServerUnavailable
-from gateway.leases.asked import Identity, LeaseRequest
+from gateway.connection.start_warnings import warn_of_definitions, warn_of_hidden_text
+from gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
+from gateway.leases.hosted import Hosted
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
 from gateway.leases.remote_pool import RemotePool
 from gateway.leases.session import Session
+from gateway.remote.host import OfferedServer
 from gateway.remote.hosts import Hosts
 from gateway.transport.target import Connect
-from gateway.types import ToolDefinition, ToolResult
+from gateway.types import Identity, LeaseRequest, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,7 @@ class Gateway:
         replay: Answers calls instead of the servers, which are not started unless what is missing is to be live.
         hosts: Gateways that serve these servers elsewhere (`mcp-rollout serve`); nothing is started here. What the
             entries say of commands, pools, tools and roles is then decided there.
+        relay_mode: As in `Openings`; see `for_clients`.
 
     Raises, on entry:
         ServerUnavailable: a `required` server did not start (`ConnectTimeout`: not in time).
@@ -64,6 +66,7 @@ class Gateway:
         record: Recorder | None = None,
         replay: Replay | None = None,
         hosts: Hosts | None = None,
+        relay_mode: str | None = None,
     ) -> None:
         self.config = config
         self.name = name
@@ -79,8 +82,11 @@ class Gateway:
         self.hidden_text: Mapping[str, tuple[HiddenText, ...]] = MappingProxyType({})
         """By server, invisible characters in its tools and instructions."""
         self._log = log.bind(gateway=name)
-        self._hosts, self._remote = hosts, None
-        self._openings = Openings(config if hosts is None else config.model_copy(update={"servers": {}}), connect)
+        self._hosts = hosts
+        self._remotes: list[RemotePool] = []
+        self._connect = connect
+        started = config if hosts is None else config.model_copy(update={"servers": {}})
+        self._openings = Openings(started, connect, relay_mode=relay_mode)
         self._leases: Leases | None = None
         self._record, self._replay = record, replay
         self._cassette: RecordedLeases | ReplayedLeases | None = None
@@ -106,27 +112,33 @@ class Gateway:
         if self._leases is None:  # a replay, which has opened nothing
             return
         self._leases.close()
-        if self._remote is not None:
-            with anyio.CancelScope(shield=True):  # each world bounds it
-                await self._remote.aclose()
+        with anyio.CancelScope(shield=True):  # each world bounds it
+            for remote in self._remotes:
+                await remote.aclose()
         await self._openings.__aexit__(exc_type, exc, traceback)
 
     async def _start_all(self) -> None:
         opened: dict[str, Connection] = {}
         failed: dict[str, GatewayError | ConfigError] = {}
         directory = await self._openings.directory() if self._openings.bundled else None
+        on_hosts: list[str] = []
 
         async def start(server: str) -> None:
             try:
                 opened[server] = await self._openings.open(server, directory)
+            except ServesWorlds:
+                on_hosts.append(server)
             except (GatewayError, ConfigError) as error:
                 failed[server] = error
 
         async with anyio.create_task_group() as starting:
             for server in self.config.servers:
                 starting.start_soon(start, server)
+        hosted = Hosted()
+        await hosted.open(self.config, on_hosts, self._openings)
+        self._remotes = hosted.pools
         failures: dict[str, GatewayError] = {}
-        for server, error in failed.items():
+        for server, error in (failed | hosted.failed).items():
             if self.config.servers[server].required:
                 raise error
             self._log.warning("server.unavailable", server=server, problem=str(error))
@@ -136,21 +148,19 @@ class Gateway:
                 error = unavailable
             failures[server] = error
         opened = {server: opened[server] for server in self.config.servers if server in opened}
-        await self._publish(opened, failures)
-        self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=self._log)
+        found = opened | hosted.offered
+        await self._publish({server: found[server] for server in self.config.servers if server in found}, failures)
+        log, remotes = self._log, self._remotes
+        self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=log, remotes=remotes)
 
     async def _start_on_hosts(self, hosts: Hosts) -> None:
-        self._remote = RemotePool(self.config, hosts, self._openings.http, self._openings.tasks, name="hosts")
-        offered = (await self._remote.start()).servers
-        found = {server: offered[server] for server in self.config.servers}
-        self.instructions = MappingProxyType({server: each.instructions for server, each in found.items()})
-        self.identities = MappingProxyType({server: each.identity for server, each in found.items()})
-        self.malformed = MappingProxyType({server: each.malformed for server, each in found.items()})
-        hidden = {server: await hidden_in(each.tools, each.instructions) for server, each in found.items()}
-        self.hidden_text = MappingProxyType(hidden)
+        pool = RemotePool(self.config, hosts, self._openings.http, self._openings.tasks, name="hosts")
+        offered = (await pool.start()).servers
+        self._remotes, found = [pool], {server: offered[server] for server in self.config.servers}
+        await self._describe(found)
         self.catalogue = MappingProxyType({server: each.tools for server, each in found.items()})
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
-        self._leases = Leases(self.config, self.catalogue, self._openings, {}, None, log=self._log, remote=self._remote)
+        self._leases = Leases(self.config, self.catalogue, self._openings, {}, None, log=self._log, remotes=[pool])
 
     def _start_cassette(self) -> None:
         """Put the recording, or the replay with live servers behind it, in front of the leases."""
@@ -166,39 +176,50 @@ class Gateway:
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         self._cassette = ReplayedLeases(replay.cassette, self.config, self.name, self.catalogue, None)
 
-    async def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
+    async def _publish(
+        self, opened: Mapping[str, Connection | OfferedServer], failed: Mapping[str, GatewayError]
+    ) -> None:
         self.failures = MappingProxyType(dict(failed))
-        self.instructions = MappingProxyType({server: found.instructions for server, found in opened.items()})
-        self.identities = MappingProxyType({server: found.identity for server, found in opened.items()})
-        self.malformed = MappingProxyType({server: found.malformed for server, found in opened.items()})
-        for server, connection in opened.items():
-            for problem in connection.malformed:
-                self._log.warning("server.tool_malformed", server=server, problem=problem)
-            if connection.tools_with_secrets:
-                self._log.warning(
-                    "server.secret_in_tools", server=server, tools=[*map(plain, connection.tools_with_secrets)]
-                )
-        self.hidden_text = MappingProxyType(
-            {server: await hidden_in(found.tools, found.instructions) for server, found in opened.items()}
-        )
-        for server, findings in self.hidden_text.items():
-            if findings:
-                self._log.warning("server.hidden_text", server=server, findings=[str(found) for found in findings])
-        await checkpoint()  # with thousands of tools, all of this at once would hold the event loop
+        await self._describe(opened)
+        warn_of_definitions(self._log, opened)
+        warn_of_hidden_text(self._log, self.hidden_text)
+        await anyio.lowlevel.checkpoint()  # with thousands of tools, all of this at once would hold the event loop
         chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
-        await checkpoint()
+        await anyio.lowlevel.checkpoint()
         check_elicitation(self.config, chosen)
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
         for server, connection in opened.items():
+            if isinstance(connection, OfferedServer):
+                continue
             names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
             await self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
 
-    def _chosen(self, server: str, connection: Connection) -> tuple[ToolDefinition, ...]:
+    async def _describe(self, found: Mapping[str, Connection | OfferedServer]) -> None:
+        self.instructions = MappingProxyType({server: each.instructions for server, each in found.items()})
+        self.identities = MappingProxyType({server: each.identity for server, each in found.items()})
+        self.malformed = MappingProxyType({server: each.malformed for server, each in found.items()})
+        hidden = {server: await hidden_in(each.tools, each.instructions) for server, each in found.items()}
+        self.hidden_text = MappingProxyType(hidden)
+
+    def _chosen(self, server: str, connection: Connection | OfferedServer) -> tuple[ToolDefinition, ...]:
+        if isinstance(connection, OfferedServer):
+            return connection.tools
         config, own = self.config.servers[server], {tool.name for tool in connection.tools}
         chosen = select_tools(server, config, connection.tools)
         return chosen + resource_tools(server, config, has=connection.resource_kinds, taken=own)
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """Those that are open here."""
+        return tuple(self._openings.connections)
+
+    def for_clients(self, config: GatewayConfig, relay_mode: str) -> Gateway | None:
+        """A gateway of its own for MCP clients, not entered; None where the servers are not this gateway's to start."""
+        if self._hosts is not None or self._replay is not None:
+            return None
+        return Gateway(config, connect=self._connect, name=self.name, relay_mode=relay_mode)
 
     @property
     def spawned(self) -> Mapping[str, str]:
@@ -250,12 +271,11 @@ class Gateway:
             ToolsChanged: a server's tools differ from those at the gateway's start.
             GatewayError: a server could not be reached, or refused the reset.
         """
-        chosen = self._select(tools) | self._select(later_tools)
         asked = LeaseRequest(
             trajectory=trajectory,
             task=task,
             seed=seed,
-            tools=chosen,
+            tools=self._select(tools) | self._select(later_tools),
             later_tools=later_tools,
             identity=identity,
             resets=resets,

@@ -14,11 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from demo_experiment.display import bar, console
+from demo_experiment.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
 from rollout.trace.store import read_traces
 
 PYTHON = Path(__file__).parents[2] / ".venv-areal" / "bin" / "python"
 TIMEOUT_S, STARTING_S, ENDING_S = 3600.0, 300.0, 60.0
+BATCH = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +34,8 @@ class ArealRun:
     out: Path
     steps: int
     learning_rate: float
-    samples: int = 6
-    temperature: float = 1.0
+    """Of the first step; it falls to 0 along a cosine."""
+    samples: int = 8
 
     def train(self) -> list[float]:
         """The mean reward of each step.
@@ -39,6 +44,7 @@ class ArealRun:
             SystemExit: AReaL ended with an error; the end of its output has been shown.
         """
         self.out.mkdir(parents=True, exist_ok=True)
+        self._write_rows()
         with _sglang(self.home / "model", self.out / "sglang.log") as server:
             command = [PYTHON, "-m", "rollout.areal.train", "--config", "configs/areal/cpu.yaml"]
             command += [f"{key}={value}" for key, value in self._overrides().items()]
@@ -63,6 +69,15 @@ class ArealRun:
                 scores[trace.origin.step].append(trace.reward.score)
         return [statistics.fmean(scores[step]) for step in sorted(scores) if step < self.steps]
 
+    def _write_rows(self) -> None:
+        """Write as many rows as the steps take: AReaL's schedules go over all rows, wherever the training ends."""
+        rows, needed = pq.read_table(self.home / "train.parquet"), self.steps * BATCH
+        pq.write_table(pa.concat_tables([rows] * -(-needed // rows.num_rows)).slice(0, needed), self._rows)
+
+    @property
+    def _rows(self) -> Path:
+        return self.out / "rows.parquet"
+
     @property
     def _traces(self) -> Path:
         return self.out / "traces"
@@ -70,7 +85,7 @@ class ArealRun:
     def _overrides(self) -> dict[str, object]:
         return {
             "actor.path": self.home / "model",
-            "train_dataset.path": self.home / "train.parquet",
+            "train_dataset.path": self._rows,
             "cluster.fileroot": self.out,
             "mcp.trace_dir": self._traces,
             "mcp.tool_config_path": self.home / "tool_config.yaml",
@@ -78,14 +93,17 @@ class ArealRun:
             "mcp.response_tokens": 288,
             "gconfig.n_samples": self.samples,
             "gconfig.max_new_tokens": 64,
-            "gconfig.temperature": self.temperature,
+            "gconfig.temperature": TEMPERATURE,
             # The three order states alternate from row to row; unshuffled, every batch has each of them three times.
             "train_dataset.shuffle": False,
-            "train_dataset.batch_size": 9,
-            "rollout.max_concurrent_rollouts": 9,
+            "train_dataset.batch_size": BATCH,
+            "rollout.max_concurrent_rollouts": BATCH,
             "rollout.max_head_offpolicyness": 0,
             "actor.optimizer.lr": self.learning_rate,
-            "actor.optimizer.weight_decay": 0.0,
+            "+actor.optimizer.lr_scheduler_type": "cosine",
+            "+actor.optimizer.eps": ADAM_EPS,
+            # verl's has the divergence in the loss, AReaL in the reward of each token.
+            "actor.kl_ctl": KL_WEIGHT,
             "total_train_steps": self.steps,
         }
 

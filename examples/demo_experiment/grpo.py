@@ -42,7 +42,7 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
         "data.max_response_length": 288,
         "actor_rollout_ref.model.path": home / "model",
         "actor_rollout_ref.actor.optim.lr": learning_rate,
-        # Falls to 0: at a constant rate Adam goes on moving a policy that has nothing left to learn, and unlearns form.
+        # Falls to 0: at a constant rate Adam keeps moving a policy that has converged, and degrades its format.
         "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine",
         # Of the order of a gradient here. With Adam's usual 1e-8 each weight moves by the rate, however small its
         # gradient: also the embeddings of tokens that no training row has, and with them the form on new wordings.

@@ -14,9 +14,9 @@ import structlog
 
 from gateway.cassette.lines import is_query
 from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
-from gateway.cassette.secrets import CassetteSecrets
+from gateway.connection.any_connection import OutgoingCall
+from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
-from gateway.leases.asked import OutgoingCall
 from gateway.leases.sending import Sending
 from gateway.server_events import ServerEvents
 from gateway.shortened import cut_text

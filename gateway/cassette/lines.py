@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gateway.errors import ConfigError
-from gateway.failure import Failure
+from gateway.errors import ConfigError, Failure
 from gateway.server_events import ServerEvents
 from gateway.types import Content, ContentKind, Role, ToolDefinition, ToolResult
 

@@ -19,8 +19,7 @@ from gateway.cassette.lines import (
     unnamed,
 )
 from gateway.errors import ConfigError
-from gateway.leases.asked import Identity
-from gateway.types import Role, canonical_json
+from gateway.types import Identity, Role, canonical_json
 
 SUFFIX = ".cassette.jsonl"
 

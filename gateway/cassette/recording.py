@@ -26,14 +26,13 @@ from gateway.cassette.lines import (
     parse,
 )
 from gateway.cassette.reading import SUFFIX
-from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, GatewayError, ToolsChanged
-from gateway.failure import Failure
-from gateway.leases.asked import LeaseRequest, OutgoingCall
+from gateway.connection.any_connection import OutgoingCall
+from gateway.connection.redaction import CassetteSecrets
+from gateway.errors import ConfigError, Failure, GatewayError, ToolsChanged
 from gateway.leases.sending import Sending
 from gateway.server_events import ServerEvents
-from gateway.types import Role, ToolDefinition, ToolResult
+from gateway.types import LeaseRequest, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.in_flight import InFlightCall

@@ -14,12 +14,11 @@ from gateway.cassette.answering import ReplayedSending
 from gateway.cassette.lines import RecordedLease
 from gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
 from gateway.cassette.recording import RecordedLeases
-from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
+from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import ReplayMismatch
-from gateway.leases.asked import LeaseRequest
 from gateway.leases.session import Session
-from gateway.types import ToolDefinition, canonical_json
+from gateway.types import LeaseRequest, ToolDefinition, canonical_json
 
 if TYPE_CHECKING:
     from gateway.leases.leasing import Leases

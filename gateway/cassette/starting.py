@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gateway.cassette.lines import RecordedGateway
 from gateway.cassette.recording import RecordedLeases, Recorder, recorded_gateway
 from gateway.cassette.replaying import Replay, ReplayedLeases
-from gateway.cassette.secrets import CassetteSecrets
 from gateway.config.models import GatewayConfig
+from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import ConfigError
 from gateway.types import ToolDefinition
 

@@ -1,4 +1,4 @@
-"""Expand `${VARIABLE}` in configuration files: environment variables, this program's own, and those of editors."""
+"""Environment variables: `${VARIABLE}` in configuration files, and what a server process inherits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from typing import Any, cast
 from gateway.errors import ConfigError, Faults, raise_all
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+INHERITED_ENV = frozenset(
+    "PATH HOME USER LOGNAME SHELL TERM LANG LANGUAGE TZ TMPDIR TMP TEMP "
+    "VIRTUAL_ENV PYTHONPATH LD_LIBRARY_PATH XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME "
+    "SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS "
+    "SYSTEMROOT SYSTEMDRIVE COMSPEC PATHEXT WINDIR USERPROFILE APPDATA LOCALAPPDATA PROGRAMFILES".split()
+)
+"""Variables that a server process inherits, in addition to `LC_*` and its entry's `env`. All others, for example tokens
+and proxy addresses with credentials, stay with the trainer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,3 +140,13 @@ class _Place:
 
     def _error(self, problem: str, remedy: str) -> ConfigError:
         return ConfigError(problem, file=self.file, key=self.key, remedy=remedy)
+
+
+def child_env(entry: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server process: the allow-list (see `INHERITED_ENV`) and what its entry names."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper() in INHERITED_ENV or name.upper().startswith("LC_")
+    }
+    return inherited | dict(entry)

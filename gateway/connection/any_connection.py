@@ -1,14 +1,29 @@
-"""What a session needs of a connection to a server, wherever the server runs."""
+"""One call of a session, and what a session needs of the connection that carries it, wherever the server runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from gateway.connection.in_flight import InFlightCall
 from gateway.types import ToolDefinition, ToolResult
+
+if TYPE_CHECKING:
+    from gateway.connection.in_flight import InFlightCall
+
+
+@dataclass(slots=True)
+class OutgoingCall:
+    """One call of a session. Not frozen: one is made for each call, and that takes a third of the time."""
+
+    tool: ToolDefinition
+    arguments: Mapping[str, Any]
+    timeout_s: float
+    """Suspended while the server waits for an answer to a request that it made."""
+    in_flight: Callable[[], InFlightCall]
+    """Makes the record of one attempt, which answers such requests and keeps what the server sends."""
 
 
 class AnyConnection(Protocol):
@@ -39,15 +54,7 @@ class AnyConnection(Protocol):
         """Set when nothing of the connection is left."""
         ...
 
-    async def call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        in_flight: InFlightCall | None = None,
-    ) -> ToolResult:
+    async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:
         """As `Connection.call`."""
         ...
 

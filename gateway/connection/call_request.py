@@ -34,6 +34,18 @@ async def send_call(
     request: Json = {"method": "tools/call", "params": {**params, "_meta": dict(params["_meta"])}}
     # The session's own stamp: protocol version and client in `_meta`, headers, and arguments mirrored into headers.
     session._stamp(request, options)  # pyright: ignore[reportPrivateUsage]
+    return await send_stamped(session, channel, request, options, delivery, on_progress)
+
+
+async def send_stamped(
+    session: ClientSession,
+    channel: Channel | None,
+    request: Json,
+    options: CallOptions,
+    delivery: Delivery,
+    on_progress: ProgressFnT | None,
+) -> Json:
+    """Send a request that has the session's stamp; as `send_call`."""
     dispatcher = session._dispatcher  # pyright: ignore[reportPrivateUsage]
     if channel is not None and isinstance(dispatcher, JSONRPCDispatcher) and _untraced():
         try:
@@ -44,13 +56,13 @@ async def send_call(
         options["on_progress"] = on_progress
     # A copy: in process the server gets the very objects, and may change them.
     copied = from_json(to_json(request["params"]))
-    return await dispatcher.send_raw_request("tools/call", copied, options)
+    return await dispatcher.send_raw_request(request["method"], copied, options)
 
 
 async def _over_channel(
     dispatcher: JSONRPCDispatcher[Any], channel: Channel, request: Json, options: CallOptions, delivery: Delivery
 ) -> Json:
-    number = dispatcher._allocate_id()  # pyright: ignore[reportPrivateUsage]
+    number = delivery.request_id = dispatcher._allocate_id()  # pyright: ignore[reportPrivateUsage]
     try:
         numbered = {"jsonrpc": "2.0", "id": number, **request}
         return await channel.send(numbered, options.get("headers") or {}, delivery)

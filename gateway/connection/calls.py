@@ -14,6 +14,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 from gateway.config.models import ServerConfig
+from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.call_request import send_call
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor
@@ -27,7 +28,7 @@ from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.link import Link
 from gateway.transport.results import Answer, PlainResult, read_answer, read_result
 from gateway.transport.wire import failure
-from gateway.types import ToolDefinition, ToolResult
+from gateway.types import ToolResult
 
 MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
 """What mcp raises when a request fails."""
@@ -49,70 +50,57 @@ class Calls:
         """The server's instructions, which one of the resource tools returns."""
         self.on_timeout: Callable[[], None] = lambda: None
         """Called for each call that was not answered in time."""
+        self.failures = MCP_FAILURES
         self.notes_delivery = False
         """Whether the transport notes when requests leave and passes notifications to the link. Otherwise progress
         comes through mcp's callbacks, and every request counts as sent."""
 
-    async def call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        in_flight: InFlightCall | None,
-    ) -> ToolResult:
+    async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:
         """As `Connection.call`."""
         try:
-            with in_flight or InFlightCall(server=tool.server, tool=tool.name) as call:
-                result = await self._call(tool, arguments, meta, timeout_s, call)
+            with call.in_flight() as in_flight:
+                result = await self._call(call, meta, in_flight)
         except GatewayError as error:
             raise self._redactor.error(error) from error.__cause__
         return self._redactor.result(result)
 
-    async def _call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        call: InFlightCall,
-    ) -> ToolResult:
+    async def _call(self, call: OutgoingCall, meta: Mapping[str, Any], in_flight: InFlightCall) -> ToolResult:
+        tool = call.tool
         where = {"server": tool.server, "tool": tool.name}
-        session = self._open_session(**where)
-        call.redact = self._redactor.json
+        session = self.open_session(**where)
+        in_flight.redact = self._redactor.json
         # Such a transport does not say when a request leaves, so it counts as sent: no resend without an annotation.
         if not self.notes_delivery:
-            call.left()
-        token = self._in_flight.open(call)
+            in_flight.left()
+        token = self._in_flight.open(in_flight)
         if self.notes_delivery:
             meta = {**meta, "progressToken": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | PlainResult | None = None
-        with anyio.move_on_after(timeout_s) as call.scope:
+        with anyio.move_on_after(call.timeout_s) as in_flight.scope:
             try:
                 if tool.resource_kind is None:
-                    answer = await self._call_tool(session, tool.name, arguments, meta, call)
+                    answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
                 else:
-                    answer = await fetch(session, tool.name, arguments, instructions=self.instructions, meta=meta)
+                    answer = await fetch(session, tool.name, call.arguments, instructions=self.instructions, meta=meta)
             # An answerer's failure outranks what the server then made of it.
             except MCP_FAILURES as error:
-                if call.broken is not None:
-                    raise call.broken from error
-                if call.raw is not None and isinstance(error, MCPError):
+                if in_flight.broken is not None:
+                    raise in_flight.broken from error
+                if in_flight.raw is not None and isinstance(error, MCPError):
                     said = error.error.model_dump(exclude_none=True)
-                    call.raw.error = call.redact(said)
-                return self._failed(error, call, repeatable=tool.safe_to_resend, **where)
+                    in_flight.raw.error = in_flight.redact(said)
+                return self.failed(error, in_flight, repeatable=tool.safe_to_resend, **where)
             finally:
                 # Also when cancelled: a late message with this token must not reach a call that has ended.
                 self._in_flight.close(token)
         # Again, since a server may answer normally after its request was refused.
-        if call.broken is not None:
-            raise call.broken
+        if in_flight.broken is not None:
+            raise in_flight.broken
         # Only the deadline leaves the block without an answer: every other way out returns or raises.
         if answer is None:
             self.on_timeout()
-            raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
+            raise CallTimeout(f"no answer within {call.timeout_s:g} s", **where)
         try:
             result = read_result(answer, trusted=self._config.trusted, elapsed_s=time.perf_counter() - began)
         except ValueError as error:
@@ -179,25 +167,26 @@ class Calls:
 
     async def _list_raw(self, timeout_s: float) -> list[Any]:
         where = {"server": self._server, "tool": "tools/list"}
-        session = self._open_session(**where)
+        session = self.open_session(**where)
         with Delivery() as delivery, anyio.move_on_after(timeout_s):
             try:
                 return await raw_tools(session, self._config.max_message_bytes)
             except MCP_FAILURES as error:
-                refusal = self._failed(error, delivery, repeatable=True, **where)
+                refusal = self.failed(error, delivery, repeatable=True, **where)
                 raise ProtocolError(refusal.text, **where) from error
         raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
 
-    def _open_session(self, server: str, tool: str) -> ClientSession:
+    def open_session(self, server: str, tool: str) -> ClientSession:
+        """mcp's session. Raises `ServerUnavailable` where it is not open."""
         if self.session is None or self._link.over.is_set():
             unavailable = ServerUnavailable(self._link.down or "not connected", server=server, tool=tool)
             unavailable.may_resend = True  # nothing was sent
             raise unavailable
         return self.session
 
-    def _failed(self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str) -> ToolResult:
+    def failed(self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str) -> ToolResult:
         """The server's refusal, for the policy to read; raises where it gave no answer."""
-        if delivery.broke is None and self._closed_by_mcp(error):
+        if delivery.broke is None and self.closed_by_mcp(error):
             delivery.break_off(Broke.LINE, "the connection ended")
         outcome = failure(error, delivery, down=self._link.down, repeatable=repeatable, server=server, tool=tool)
         if delivery.broke is Broke.SESSION:
@@ -206,7 +195,7 @@ class Calls:
             raise outcome from error
         return outcome
 
-    def _closed_by_mcp(self, error: Exception) -> bool:
+    def closed_by_mcp(self, error: Exception) -> bool:
         """Whether mcp raised this because its streams ended. Servers use its code and its words for errors of their
         own, so that the state of mcp's dispatcher decides."""
         if not isinstance(error, MCPError) or error.code != mcp.CONNECTION_CLOSED:

@@ -19,15 +19,16 @@ import structlog
 from mcp import Client
 from mcp.client.session import ClientSession, IncomingMessage
 
-from gateway.config.models import ServerConfig
+from gateway.config.models import Kind, ServerConfig
+from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.calls import MCP_FAILURES, Calls
-from gateway.connection.identity import ServerIdentity, identity_of
-from gateway.connection.in_flight import InFlightCall
+from gateway.connection.forwarding import Forwarding
+from gateway.connection.identity import LEASES, ServerIdentity, identity_of, serves_worlds
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import InFlightCalls
 from gateway.connection.start_failures import cannot_start, describe, not_in_time
 from gateway.connection.tool_listing import list_definitions, watch_tool_changes
-from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable
+from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable, ServesWorlds
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
@@ -55,6 +56,8 @@ class Connection:
     """Called, possibly often, when the server announces that its list of tools has changed."""
     answered: frozenset[RequestKind] = frozenset()
     """Kinds of server requests that have an answerer; declared as capabilities."""
+    relays: bool = False
+    """Whether it forwards requests of MCP clients, to which all requests of the server then pass."""
 
     tools: tuple[ToolDefinition, ...] = field(default=(), init=False)
     malformed: tuple[str, ...] = field(default=(), init=False)
@@ -65,6 +68,8 @@ class Connection:
     identity: ServerIdentity = field(default_factory=ServerIdentity, init=False)
     resource_kinds: frozenset[ResourceKind] = field(default=frozenset(), init=False)
     """What the server has besides tools."""
+    capabilities: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
+    """The server's own, as it declared them."""
     start_s: float = field(default=0.0, init=False)
     """Seconds from the start of `run` until calls could be sent."""
     done: anyio.Event = field(default_factory=anyio.Event, init=False)
@@ -81,6 +86,7 @@ class Connection:
         self._link.on_notification = self._on_notification
         self._link.redact = self._redactor.text
         self._calls = Calls(self.server, self.config, self._link, self._in_flight, self._redactor)
+        self.forwarding = Forwarding(self.server, self._link, self._calls, self._in_flight, self._redactor)
         # A lambda, because `_suspect` is replaced by each probe.
         self._calls.on_timeout = lambda: self._suspect.set()
         self._suspect = anyio.Event()
@@ -105,29 +111,20 @@ class Connection:
         """The server's process, where the gateway started it."""
         return self._link.pid
 
-    async def call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        in_flight: InFlightCall | None = None,
-    ) -> ToolResult:
+    async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:
         """Send one request and wait for its result; safe from any task, any number at a time.
 
         Args:
-            timeout_s: Suspended while the server waits for an answer to a request that it made.
-            in_flight: Answers such requests and records what the server sends; without one they are refused.
+            meta: The request's `_meta`.
 
         Raises:
             RequestRefused: the server requested input that no configured component could give.
             ServerUnavailable: the request surely did not run.
             DeliveryUnknown: it was sent, and the line broke before the answer.
-            CallTimeout: it was not answered within `timeout_s`.
+            CallTimeout: it was not answered within its `timeout_s`.
             ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
         """
-        return await self._calls.call(tool, arguments, meta=meta, timeout_s=timeout_s, in_flight=in_flight)
+        return await self._calls.call(call, meta)
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """The server's tools as it sends them, not parsed beyond JSON. Raises what `call` raises."""
@@ -183,6 +180,9 @@ class Connection:
 
     async def _hold(self, scope: anyio.CancelScope, began: float) -> None:
         async with self._client() as client:
+            if not self.relays and serves_worlds(client):
+                self._error = ServesWorlds("it serves worlds, which are leased", server=self.server)
+                return
             await self._read_server(client)
             self.start_s = anyio.current_time() - began
             self.protocol.learn(client)
@@ -226,22 +226,27 @@ class Connection:
             client_info=_CLIENT_INFO,
             cache=None,
             log_level=self.config.log_level,
-            elicitation_callback=self._in_flight.elicit if RequestKind.ELICITATION in self.answered else None,
-            sampling_callback=self._in_flight.sample if RequestKind.SAMPLING in self.answered else None,
+            elicitation_callback=self._in_flight.elicit if self._asks(RequestKind.ELICITATION) else None,
+            sampling_callback=self._in_flight.sample if self._asks(RequestKind.SAMPLING) else None,
+            extensions=[LEASES] if self.config.kind is Kind.HTTP and not self.relays else None,
+            list_roots_callback=self._in_flight.list_roots if self.relays else None,
             message_handler=self._on_mcp_message,
         )
 
+    def _asks(self, kind: RequestKind) -> bool:
+        return self.relays or kind in self.answered
+
     async def _on_mcp_message(self, message: IncomingMessage) -> None:
         """Notifications of transports that do not pass them to the link."""
-        if isinstance(message, mcp.LoggingMessageNotification):
-            self._on_notification(message.method, message.params.model_dump(by_alias=True), None)
-        elif isinstance(message, mcp.ToolListChangedNotification):
-            self._on_notification(message.method, None, None)
+        passed = isinstance(message, mcp.LoggingMessageNotification | mcp.ToolListChangedNotification)
+        if passed or (self.relays and not isinstance(message, Exception | mcp.ProgressNotification)):
+            params = message.params.model_dump(by_alias=True, mode="json", exclude_none=True) if message.params else {}
+            self._on_notification(message.method, params, None)
 
     def _on_notification(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
         if method == "notifications/tools/list_changed":
             self._tools_changed()
-        else:
+        if method != "notifications/tools/list_changed" or self.relays:
             self._in_flight.record(method, params or {}, context)
 
     def _tools_changed(self) -> None:
@@ -255,6 +260,9 @@ class Connection:
         )
         self.instructions = self._calls.instructions = self._redactor.text(client.instructions or "")
         self.identity = identity_of(client, self._redactor)
+        if self.relays:
+            declared = client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+            self.capabilities = self._redactor.json(declared)
         has = {
             ResourceKind.INSTRUCTIONS: self.instructions,
             ResourceKind.RESOURCES: client.server_capabilities.resources,

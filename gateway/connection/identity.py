@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcp import Client
+from mcp.client.extension import advertise
 
 from gateway.connection.redaction import Redactor
+from gateway.types import LEASE_EXTENSION
 
+LEASES = advertise(LEASE_EXTENSION, {"version": 1})
+"""What a client declares that can lease worlds."""
 _LENGTH = 200
 """Characters that are kept of a name and of a version."""
 
@@ -21,6 +25,11 @@ class ServerIdentity:
     version: str = ""
     protocol: str = ""
     """The protocol version that was negotiated."""
+
+
+def serves_worlds(client: Client) -> bool:
+    """Whether the server is a gateway that leases worlds."""
+    return LEASE_EXTENSION in (client.server_capabilities.extensions or {})
 
 
 def identity_of(client: Client, redactor: Redactor) -> ServerIdentity:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import anyio
 import structlog
 
+from gateway.connection.relay import Relay
 from gateway.errors import GatewayError, RequestRefused
 from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 from gateway.shortened import cut_text, shortened
@@ -67,6 +68,7 @@ class InFlightCall(Delivery):
         log_level: The least severe log message that is recorded.
         nested: Whether a call that is itself in flight waits for this one.
         raw: Gets the server's own answer.
+        relay: Gets what the server sends meanwhile, in place of answerers and the record.
     """
 
     is_call = True
@@ -83,9 +85,10 @@ class InFlightCall(Delivery):
         log_level: str = "info",
         nested: bool = False,
         raw: RawAnswer | None = None,
+        relay: Relay | None = None,
     ) -> None:
         super().__init__(nested=nested)
-        self.raw = raw
+        self.raw, self.relay = raw, relay
         self.server, self.tool, self.trajectory = server, tool, trajectory
         self.broken: GatewayError | None = None
         """Why an answerer failed; the policy did not cause the outcome of the call."""

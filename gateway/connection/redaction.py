@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic_core import to_json
 
-from gateway.config.models import ServerConfig
+from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.secret_forms import forms_of
 from gateway.errors import GatewayError
 from gateway.transport.link import Link
@@ -267,3 +267,16 @@ def is_secret_name(name: str) -> bool:
     """Whether a variable, header, option or query key of this name holds a secret."""
     words = [word.lower() for word in _SPLIT.split(name)]
     return any(word in _WORDS or word.endswith(_ENDINGS) for word in words)
+
+
+class CassetteSecrets:
+    """The secrets of all servers of a configuration, which no cassette keeps."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._secrets = [Secrets(entry) for entry in config.servers.values()]
+
+    def redact(self, value: Any) -> Any:
+        """A JSON value without them."""
+        for secrets in self._secrets:
+            value = secrets.redact_json(value)
+        return value

@@ -10,9 +10,10 @@ from typing import Any, cast
 import anyio
 import mcp_types as mcp
 from mcp.client.session import ClientRequestContext, ClientSession
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.connection.in_flight import InFlightCall, Refused
+from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import RequestRefused
 from gateway.schemas.cost import measure
 from gateway.server_events import RequestKind
@@ -20,6 +21,8 @@ from gateway.transport.delivery import DELIVERY, Delivery
 from gateway.transport.wire import first_fault
 from gateway.types import TRAJECTORY_META
 
+_SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"
+_SAMPLED = mcp.CreateMessageResult | mcp.CreateMessageResultWithTools
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
 Answer = mcp.ElicitResult | mcp.CreateMessageResult
 
@@ -34,6 +37,8 @@ class InFlightCalls:
     def __init__(self) -> None:
         self._open: dict[int, InFlightCall] = {}
         self._tokens = 0
+        self.relay: Relay | None = None
+        """To the client that alone uses the connection; gets what belongs to no call."""
 
     def open(self, call: InFlightCall) -> int:
         """Register a call that begins; returns its progress token."""
@@ -68,6 +73,8 @@ class InFlightCalls:
         Args:
             context: What it was sent in; None for the current context.
         """
+        if self._relay(method, params, context):
+            return
         if method == "notifications/progress":
             if (call := self.by_token(params.get("progressToken"))) is not None:
                 call.progress(params.get("progress"), params.get("total"), params.get("message"))
@@ -76,17 +83,45 @@ class InFlightCalls:
             if calls := self.find(params.get("_meta"), here):
                 calls[-1].logged(params.get("level"), params.get("data"), tool=_tools(calls))
 
+    def _relay(self, method: str, params: Mapping[str, Any], context: Context | None) -> bool:
+        """Pass a notification to the client that it is for; False where it is for none."""
+        given: Any = params.get("_meta")
+        meta = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else Json()
+        subscription = meta.get(_SUBSCRIPTION_META)
+        calls = list(self._open.values())
+        if method == "notifications/progress":
+            call = self.by_token(params.get("progressToken"))
+        elif subscription is not None:
+            call = next((call for call in calls if call.relay and _same_id(call.request_id, subscription)), None)
+        elif any(call.relay for call in calls):
+            found = self.find(meta, DELIVERY.get() if context is None else context.get(DELIVERY))
+            call = found[-1] if found else None
+        else:
+            call = None
+        relay = call.relay if call is not None else self.relay
+        if relay is None:
+            return False
+        relay.notify(method, call.redact(dict(params)) if call is not None else params)
+        return True
+
+    async def list_roots(self, context: ClientRequestContext) -> mcp.ListRootsResult | mcp.ErrorData:
+        """mcp's callback for a pushed request for roots, which only clients have."""
+        passed = await self._passed_on("roots/list", mcp.RequestParams(_meta=context.meta), mcp.ListRootsResult)
+        return passed or mcp.ErrorData(code=mcp.INVALID_REQUEST, message="there are no roots here")
+
     async def elicit(
         self, context: ClientRequestContext, params: mcp.ElicitRequestParams
     ) -> mcp.ElicitResult | mcp.ErrorData:
         """mcp's callback for a pushed elicitation."""
-        return await self._pushed(RequestKind.ELICITATION, params, mcp.ElicitResult)
+        passed = await self._passed_on("elicitation/create", params, mcp.ElicitResult)
+        return passed or await self._pushed(RequestKind.ELICITATION, params, mcp.ElicitResult)
 
     async def sample(
         self, context: ClientRequestContext, params: mcp.CreateMessageRequestParams
     ) -> mcp.CreateMessageResult | mcp.ErrorData:
         """mcp's callback for a pushed sampling request."""
-        return await self._pushed(RequestKind.SAMPLING, params, mcp.CreateMessageResult)
+        passed = await self._passed_on("sampling/createMessage", params, _SAMPLED)
+        return passed or await self._pushed(RequestKind.SAMPLING, params, mcp.CreateMessageResult)
 
     async def _pushed(self, kind: RequestKind, params: Params, model: type[Any]) -> Any:
         delivery = DELIVERY.get()
@@ -113,6 +148,30 @@ class InFlightCalls:
                 return await _answered(calls[-1], kind, params, model, tool=_tools(calls))
             except Refused as refusal:
                 return mcp.ErrorData(code=mcp.INVALID_REQUEST, message=f"{kind} refused: {refusal}")
+
+    async def _passed_on(self, method: str, params: BaseModel, model: Any) -> Any:
+        """A client's answer to a pushed request, where one is to be asked; None elsewhere."""
+        delivery = DELIVERY.get()
+        calls = self.find(getattr(params, "meta", None), delivery)
+        relay = calls[-1].relay if calls else self.relay
+        if relay is None:
+            return None
+        if delivery is not None:
+            delivery.round_done()
+            DELIVERY.set(Delivery())
+        with ExitStack() as stopped:
+            for call in calls:
+                call.round_done()
+                stopped.enter_context(call.clock_stopped())
+            try:
+                asked = params.model_dump(by_alias=True, mode="json", exclude_unset=True)
+                answer = await relay.request(method, calls[-1].redact(asked) if calls else asked)
+                return TypeAdapter(model).validate_python(answer, by_name=False)
+            except ErrorAnswer as refused:
+                return mcp.ErrorData.model_validate(refused.error)
+            except ValidationError as error:
+                fault = f"the client's answer does not fit the protocol: {first_fault(error)}"
+                return mcp.ErrorData(code=mcp.INTERNAL_ERROR, message=fault)
 
     def declare(self, session: ClientSession, asks: frozenset[RequestKind]) -> None:
         """Answer undeclared kinds of requests too, with a refusal that the trace records."""
@@ -171,6 +230,10 @@ async def _answered(
         problem = f"{kind}: the answer does not fit the protocol: {fault}"
         call.broken = RequestRefused(problem, **where)
         raise Refused(problem) from error
+
+
+def _same_id(number: int | None, said: object) -> bool:
+    return number is not None and str(number) == str(said)
 
 
 def _tools(calls: Sequence[InFlightCall]) -> str:

@@ -5,7 +5,7 @@ mcp parses a page as a whole, so one malformed tool would hide all others on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import anyio
@@ -49,7 +49,8 @@ async def list_definitions(
     pages, faults = await _raw_pages(session, most_bytes)
     version = session.protocol_version or LATEST_HANDSHAKE_VERSION
     if last.version == version and _is_same(last.pages, pages):
-        _tell_session(session, last.listed)
+        session._x_mcp_header_maps.update(last.headers)  # pyright: ignore[reportPrivateUsage]
+        session._tool_output_schemas.update(last.output_schemas)  # pyright: ignore[reportPrivateUsage]
         return list(last.tools), faults + list(last.faults)
     listed, tools, of_tools, seen = list[mcp.Tool](), list[ToolDefinition](), list[str](), set[str]()
     for page in pages:
@@ -62,9 +63,16 @@ async def list_definitions(
             usable = _tell_session(session, well_formed)
             more, unusable = read_tools(server, usable, roles, seen)
             listed, tools, of_tools = listed + usable, tools + more, of_tools + malformed + unusable
-    last.pages, last.version, last.listed = pages, version, listed
+    last.pages, last.version = pages, version
     last.tools, last.faults = tuple(tools), tuple(of_tools)
+    names = {tool.name for tool in listed}
+    last.headers = _of(names, session._x_mcp_header_maps)  # pyright: ignore[reportPrivateUsage]
+    last.output_schemas = _of(names, session._tool_output_schemas)  # pyright: ignore[reportPrivateUsage]
     return tools, faults + of_tools
+
+
+def _of(names: Collection[str], found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in names if name in found}
 
 
 def _tell_session(session: ClientSession, tools: Sequence[mcp.Tool]) -> list[mcp.Tool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
 from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
-from gateway.leases.asked import LeaseRequest
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
 from gateway.leases.remote_pool import RemotePool
@@ -24,7 +23,7 @@ from gateway.leases.session import Session
 from gateway.leases.slots import Slots
 from gateway.leases.taking import Wanted, take_all
 from gateway.remote.world import RemoteConnection
-from gateway.types import SEED_META, TRAJECTORY_META, Role, Scope, ToolDefinition
+from gateway.types import SEED_META, TRAJECTORY_META, LeaseRequest, Role, Scope, ToolDefinition
 
 if TYPE_CHECKING:
     from gateway.connection.any_connection import AnyConnection
@@ -39,7 +38,7 @@ class Leases:
     Args:
         opened: By server.
         directory: The one that the bundled servers among them share.
-        remote: Has the worlds of all servers that are on hosts.
+        remotes: Have the worlds of all servers that are on hosts.
         log: Bound to the gateway's name.
 
     Raises:
@@ -55,12 +54,12 @@ class Leases:
         directory: Path | None,
         *,
         log: structlog.stdlib.BoundLogger,
-        remote: RemotePool | None = None,
+        remotes: Sequence[RemotePool] = (),
     ) -> None:
         self._config, self._catalogue, self._log = config, catalogue, log
         self._openings, self._watch = openings, openings.watch
         self._shared: dict[str, SharedConnection] = {}
-        self._remote = remote
+        self._remotes = remotes
         self._pools: dict[str, BundlePool | RemotePool] = {}
         """By server; servers that share a directory, or a host, share a pool."""
         self._warned: set[str] = set()
@@ -87,8 +86,8 @@ class Leases:
             self._pools |= dict.fromkeys(together, self._bundle_pool(together, first))
         elif directory is not None:  # none of its servers has started
             self._openings.tasks.start_soon(self._openings.discard, Bundle(directory=directory))
-        if self._remote is not None:
-            self._pools |= dict.fromkeys(self._remote.servers, self._remote)
+        for remote in self._remotes:
+            self._pools |= dict.fromkeys(remote.servers, remote)
         limits = {pool.name: pool.most for pool in self._pools.values() if pool.most is not None}
         self._slots = Slots({_SESSIONS: self._config.max_sessions, **limits}, common=_SESSIONS)
 

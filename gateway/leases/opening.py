@@ -35,13 +35,17 @@ _CLOSING_SPARE_S = 5.0
 class Openings:
     """Entered and left by one task; what it opens lives in separate tasks until it is left.
 
+    Args:
+        relay_mode: mcp's mode of connections that forward requests of MCP clients; None for others.
+
     Raises, on entry:
         ConfigError: directories of leases cannot be made, or are asked for where they cannot be.
     """
 
-    def __init__(self, config: GatewayConfig, connect: Connect | None) -> None:
-        self._config, self._connect = config, connect
-        self.protocols = {server: NegotiatedProtocol() for server in config.servers}
+    def __init__(self, config: GatewayConfig, connect: Connect | None, *, relay_mode: str | None = None) -> None:
+        self._config, self._connect, self._relays = config, connect, relay_mode is not None
+        mode = relay_mode or "auto"
+        self.protocols = {server: NegotiatedProtocol(mode=mode, first=mode) for server in config.servers}
         self._redactors = {
             server: Redactor(config.servers[server], protocol.tokens) for server, protocol in self.protocols.items()
         }
@@ -159,7 +163,15 @@ class Openings:
             connections=self.http,
             forks=self.forks.get(server),
         )
-        connection = Connection(server, config, target, protocol, on_tools_changed=self.watch.notice, answered=answered)
+        connection = Connection(
+            server,
+            config,
+            target,
+            protocol,
+            on_tools_changed=self.watch.notice,
+            answered=answered,
+            relays=self._relays,
+        )
         self.connections.add(connection)
         # Before the start, so that discarding the bundle also ends a connection that is still starting.
         if bundle is not None:

@@ -10,12 +10,11 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.config.hosts import HostConfig
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, HostRefused, WorldLost
 from gateway.leases.pool import Bundle
 from gateway.remote.host import Offer, RemoteHost
-from gateway.remote.hosts import Hosts
+from gateway.remote.hosts import HostConfig, Hosts
 from gateway.remote.outcome import HostError
 from gateway.remote.world import RemoteWorld
 from gateway.transport.http_connection import HttpConnections
@@ -30,15 +29,25 @@ class RemotePool:
     Args:
         config: Its servers are those that the hosts serve, by the same names.
         tasks: Outlives every lease.
+        by_entry: Whether the only server of a host may have another name here.
     """
 
     most = None
     """The hosts bound what they hold."""
 
     def __init__(
-        self, config: GatewayConfig, hosts: Hosts, connections: HttpConnections, tasks: TaskGroup, *, name: str
+        self,
+        config: GatewayConfig,
+        hosts: Hosts,
+        connections: HttpConnections,
+        tasks: TaskGroup,
+        *,
+        name: str,
+        by_entry: bool = False,
     ) -> None:
-        self.name, self.servers = name, tuple(config.servers)
+        self.name, self.servers, self._by_entry = name, tuple(config.servers), by_entry
+        self.names = {server: server for server in config.servers}
+        """The hosts' names by ours."""
         self._config, self._hosts = config, hosts
         self._connections, self._tasks = connections, tasks
         self._known: dict[str, RemoteHost] = {}
@@ -67,8 +76,10 @@ class RemotePool:
             lost = False
         finally:
             self._hosts.give_back(config, lost=lost)
-        for server in self._config.servers:
-            if server not in host.offer.servers:
+        if self._by_entry and len(self.names) == len(host.offer.servers) == 1:
+            self.names = dict.fromkeys(self.names, *host.offer.servers)
+        for server, name in self.names.items():
+            if name not in host.offer.servers:
                 remedy = f"it serves: {', '.join(host.offer.servers) or 'none'}"
                 raise ConfigError(f"{config.url} has no server {server!r}", key=f"servers.{server}", remedy=remedy)
         return host.offer
@@ -96,12 +107,11 @@ class RemotePool:
 
     async def _opened(self, config: HostConfig, *, reset: bool, trajectory: str, seed: int) -> Bundle:
         host = await self._host(config)
-        servers = {server: server for server in self._config.servers}
         try:
-            found = await host.open(trajectory=trajectory, seed=seed, servers=list(servers), reset=reset)
+            found = await host.open(trajectory=trajectory, seed=seed, servers=[*self.names.values()], reset=reset)
         except HostError as error:
             raise error.decoded() from error
-        world = RemoteWorld(host, str(found["lease"]), servers, self._config)
+        world = RemoteWorld(host, str(found["lease"]), self.names, self._config)
         self._held[world] = config
         self._tasks.start_soon(self._own, world)
         directory = found.get("directory")

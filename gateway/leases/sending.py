@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import structlog
 
+from gateway.connection.any_connection import OutgoingCall
+from gateway.connection.relay import ErrorAnswer, ForwardedRequest
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
-from gateway.leases.asked import OutgoingCall
 from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
     from gateway.connection.any_connection import AnyConnection
+    from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -89,6 +91,37 @@ class Sending:
         finally:
             self._running[server] -= 1
 
+    def local(self, server: str) -> Connection:
+        """The connection to a server of this gateway's own. Raises `ServerUnavailable` where it is on another host."""
+        connection = self.connections[server]
+        if not hasattr(connection, "forwarding"):
+            raise ServerUnavailable("its worlds are on another host: examine it there", server=server)
+        return cast("Connection", connection)
+
+    async def forward(self, server: str, request: ForwardedRequest) -> dict[str, Any]:
+        """Send an MCP client's request, once: its client knows whether to repeat it. For gateways that relay.
+
+        Raises:
+            ErrorAnswer: the server's answer is an error.
+            GatewayError: as `Forwarding.send`.
+        """
+        connection = self.local(server)
+        if self.ended:
+            raise ServerUnavailable("the lease has ended", server=server, tool=request.method)
+        if not connection.alive and (reopen := self._reopen.get(server)) is not None:
+            self.connections[server] = await reopen()
+            connection = self.local(server)
+        self._running[server] += 1
+        try:
+            return await connection.forwarding.send(request, meta=self._meta, trajectory=self._trajectory)
+        except ErrorAnswer:
+            raise
+        except BaseException:  # also when cancelled: the server may still be at it
+            self._failed.add(server)
+            raise
+        finally:
+            self._running[server] -= 1
+
     def _is_lost(self, server: str) -> bool:
         return not self.ended and server not in self._reopen and bool(self.connections[server].killed)
 
@@ -97,7 +130,7 @@ class Sending:
         self._check(tool)
         connection = self.connections[tool.server]
         try:
-            return await self._attempt(connection, call)
+            return await connection.call(call, self._meta)
         except GatewayError as error:
             if not error.may_resend:
                 raise
@@ -108,16 +141,11 @@ class Sending:
             log.info(
                 "session.resent", trajectory=self._trajectory, server=tool.server, tool=tool.name, after=broken.code
             )
-            return replace(await self._attempt(again, call), resends=1)
+            return replace(await again.call(call, self._meta), resends=1)
         except ServerUnavailable as error:
             if isinstance(broken, DeliveryUnknown):
                 raise broken from error  # the second attempt did not run, but the first one may have
             raise
-
-    def _attempt(self, connection: AnyConnection, call: OutgoingCall) -> Awaitable[ToolResult]:
-        return connection.call(
-            call.tool, call.arguments, meta=self._meta, timeout_s=call.timeout_s, in_flight=call.in_flight()
-        )
 
     def _note_fault(self, server: str, error: GatewayError) -> None:
         """Set the error's `fault`: what this trajectory's calls did to a process that served no other trajectory."""

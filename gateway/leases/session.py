@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
@@ -15,9 +15,9 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
+from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
 from gateway.errors import GatewayError, HarnessError
-from gateway.leases.asked import OutgoingCall
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending, caused_by_policy
 from gateway.schemas.arguments import encodable, prepare
@@ -89,7 +89,7 @@ class Session:
 
     def connection(self, server: str) -> Connection:
         """The session's connection to `server`, for programs that examine servers of this gateway themselves."""
-        return cast("Connection", self._sending.connections[server])
+        return self._sending.local(server)
 
     @property
     def sending(self) -> Sending:
@@ -126,7 +126,7 @@ class Session:
                 f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}",
                 fault=CallFault.UNKNOWN_TOOL,
             )
-        prepared = prepare(tool, arguments, fixed=self._fixed(tool), as_sent=self._config.calls.as_sent)
+        prepared = prepare(tool, arguments, fixed=self.fixed_arguments(tool), as_sent=self._config.calls.as_sent)
         if prepared.faults:
             message = f"Invalid arguments for {name}: " + "; ".join(prepared.faults)
             return ToolResult.error(message, fault=CallFault.INVALID_ARGUMENTS)
@@ -156,7 +156,7 @@ class Session:
         tool = self._harness.get((role, server))
         if tool is None:
             raise HarnessError(f"has no {role} tool", server=server, role=role)
-        known = {**encodable(known_arguments(tool, arguments)), **self._fixed(tool)}
+        known = {**encodable(known_arguments(tool, arguments)), **self.fixed_arguments(tool)}
         result = await self._send(tool, known, timeout_s=self._timeout_s(role, server))
         if result.is_error:
             self._sending.mark_failed(server)
@@ -260,7 +260,11 @@ class Session:
             case _:
                 return self._config.servers[server].call_timeout_s
 
-    def _fixed(self, tool: ToolDefinition) -> dict[str, Any]:
+    def call_timeout_s(self, server: str) -> float:
+        """Longest duration of one call to a server."""
+        return self._config.servers[server].call_timeout_s
+
+    def fixed_arguments(self, tool: ToolDefinition) -> dict[str, Any]:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 

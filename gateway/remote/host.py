@@ -22,7 +22,7 @@ from gateway.transport.http_connection import HttpConnections
 from gateway.types import ToolDefinition
 
 if TYPE_CHECKING:
-    from gateway.config.hosts import HostConfig
+    from gateway.remote.hosts import HostConfig
     from gateway.remote.world import RemoteWorld
 
 log = structlog.get_logger(__name__)
@@ -44,6 +44,7 @@ class OfferedServer:
     instructions: str = ""
     identity: ServerIdentity = field(default_factory=ServerIdentity)
     malformed: tuple[str, ...] = ()
+    tools_with_secrets: tuple[str, ...] = ()
     trusted: bool = False
     call_timeout_s: float = 60.0
 

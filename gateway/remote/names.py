@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-EXTENSION = "mcp-rollout/leases"
+from gateway.types import LEASE_EXTENSION
+
+EXTENSION = LEASE_EXTENSION
 """Under `capabilities.extensions` of `server/discover`, and under `capabilities.experimental` of `initialize`."""
 VERSION = 1
 """Of the extension; both sides have to speak the same."""
@@ -23,7 +25,7 @@ SERVER_META = "mcp-rollout/server"
 OUTCOME_META = "mcp-rollout/outcome"
 """In a result's `_meta`: what the call's result does not say, as in `gateway.remote.outcome`."""
 FAILURE = "mcp-rollout/failure"
-"""In the `data` of an error: a `gateway.failure.Failure`."""
+"""In the `data` of an error: a `gateway.errors.Failure`."""
 
 PROTOCOL = "2026-07-28"
 """The protocol version of requests between gateways; it has no sessions."""

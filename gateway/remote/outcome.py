@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.errors import GatewayError, ProtocolError
-from gateway.failure import Failure
+from gateway.errors import Failure, GatewayError, ProtocolError
 from gateway.remote.names import FAILURE, OUTCOME_META, PROTOCOL
 from gateway.server_events import ServerEvents
 from gateway.transport.results import read_answer, read_result

@@ -19,7 +19,7 @@ from gateway.transport.http_connection import HttpConnections
 from gateway.transport.http_request import Origin, tls
 
 if TYPE_CHECKING:
-    from gateway.config.hosts import HostConfig
+    from gateway.remote.hosts import HostConfig
 
 Json = dict[str, Any]
 

@@ -11,12 +11,12 @@ import anyio
 import structlog
 
 from gateway.config.models import GatewayConfig
-from gateway.connection.in_flight import InFlightCall
+from gateway.connection.any_connection import OutgoingCall
 from gateway.errors import GatewayError, ProtocolError, WorldLost
 from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
 from gateway.remote.outcome import HostError, decoded_failure, decoded_result
 from gateway.server_events import ServerEvents
-from gateway.types import Role, ToolDefinition, ToolResult
+from gateway.types import Role, ToolResult
 
 if TYPE_CHECKING:
     from gateway.remote.host import RemoteHost
@@ -132,29 +132,22 @@ class RemoteConnection:
     def end(self, reason: str = "") -> None:
         self.world.over.set()
 
-    async def call(
-        self,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        *,
-        meta: Mapping[str, Any],
-        timeout_s: float,
-        in_flight: InFlightCall | None = None,
-    ) -> ToolResult:
+    async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:
         """As `Connection.call`. `meta` is the host's to send: it has the trajectory and the seed from the lease.
 
         Raises:
             WorldLost: the world's state is gone, and whether this call was executed is unknown.
         """
+        tool = call.tool
         if tool.role is Role.RELEASE:
             return ToolResult()  # the host releases what it leases, also where its client has vanished
-        events = in_flight.events if in_flight is not None else ServerEvents()
+        events = call.in_flight().events
         where = {"server": self.server, "tool": tool.name}
         offer = self.world.host.offer
-        wait_s = max(timeout_s, offer.servers[self._name].call_timeout_s) + offer.patience_s + _SPARE_S
+        wait_s = max(call.timeout_s, offer.servers[self._name].call_timeout_s) + offer.patience_s + _SPARE_S
         try:
             return await self.world.call(
-                self._name, tool.name, arguments, events, trusted=self._config.trusted, wait_s=wait_s
+                self._name, tool.name, call.arguments, events, trusted=self._config.trusted, wait_s=wait_s
             )
         except HostError as error:
             raise self.world.broken(error, events) from error

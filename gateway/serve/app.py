@@ -7,14 +7,17 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import structlog
+from anyio.abc import TaskGroup
 from pydantic_core import to_json
 
 from gateway.errors import GatewayError
-from gateway.remote.names import LEASE_META
+from gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
 from gateway.serve.answers import failed
 from gateway.serve.bearers import Admission, Bearer, Refused
 from gateway.serve.client_face import ClientFace
+from gateway.serve.client_gateways import ClientGateways
 from gateway.serve.config import ServeConfig
+from gateway.serve.direct_http import concerns
 from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
@@ -32,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 PATH = "/mcp"
 _JSON = b"application/json"
-_INVALID_REQUEST, _NO_METHOD, _INVALID_PARAMS, _INTERNAL = -32600, -32601, -32602, -32603
+_INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL = -32600, -32602, -32603
 
 
 class Answer(NamedTuple):
@@ -41,14 +44,10 @@ class Answer(NamedTuple):
     status: int
     body: bytes
     kind: bytes = _JSON
-    session: str = ""
-    """The session that it begins."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"content-type", self.kind), (b"content-length", b"%d" % len(self.body))]
-        if self.session:
-            headers.append((b"mcp-session-id", self.session.encode()))
         if self.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         return headers
@@ -57,27 +56,39 @@ class Answer(NamedTuple):
 class ServeApp:
     """One gateway behind HTTP."""
 
-    def __init__(self, gateway: Gateway, config: ServeConfig, leases: ServedLeases) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        clients: ClientGateways,
+        tasks: TaskGroup,
+        config: ServeConfig,
+        leases: ServedLeases,
+    ) -> None:
         self._config, self._leases = config, leases
         self._admission, self._counts = Admission(config), Counts()
         self._lease_face = LeaseFace(gateway, config, leases, self._counts)
-        self._client_face = ClientFace(gateway, leases)
+        self.client_face = ClientFace(clients, leases, config, self._counts, tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         try:
-            answer = await self._answer(scope, receive)
+            answer = await self._answer(scope, receive, send)
         except Refused as refused:
             answer = self._refused(refused)
+        if answer is None:
+            return
         await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def respond(self, headers: dict[bytes, bytes], body: bytes) -> Answer:
-        """The answer to one POST to the endpoint; header names in lower case."""
+    async def respond(self, headers: dict[bytes, bytes], body: bytes) -> Answer | None:
+        """The answer to one POST of the lease extension, or to a client's call that needs no stream; else None.
+
+        Args:
+            headers: Names in lower case.
+        """
         try:
-            bearer = self._admission.admit(headers)
-            return await self._post(body, bearer, headers.get(b"mcp-session-id", b"").decode("latin-1"))
+            return await self._post(headers, body, self._admission.admit(headers))
         except Refused as refused:
             return self._refused(refused)
 
@@ -85,19 +96,22 @@ class ServeApp:
         self._counts.refused[refused.status] += 1
         return Answer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+        """The answer; None where it was sent."""
         if scope["path"] == "/health":
             status = 503 if self._leases.draining else 200
             return Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"}))
         headers = dict(scope["headers"])
         bearer = self._admission.admit(headers)
-        session = headers.get(b"mcp-session-id", b"").decode("latin-1")
         match scope["method"], scope["path"]:
             case "POST", "/mcp":
-                return await self._post(await self._body(receive), bearer, session)
-            case "DELETE", "/mcp" if session:
-                await self._client_face.close(session, bearer)
-                return Answer(200, b"")
+                body = await self._body(receive)
+                answer = await self._post(headers, body, bearer) if concerns(headers, body) else None
+                if answer is None:
+                    await self.client_face.serve(bearer, scope, _again(body, receive), send)
+                return answer
+            case "GET" | "DELETE", "/mcp":
+                return await self.client_face.serve(bearer, scope, receive, send)
             case "GET", "/metrics":
                 return Answer(200, self._metrics(), CONTENT_TYPE)
             case _, "/mcp" | "/metrics":
@@ -119,7 +133,8 @@ class ServeApp:
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _post(self, body: bytes, bearer: Bearer, session: str) -> Answer:
+    async def _post(self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer) -> Answer | None:
+        """As `respond`."""
         try:
             message = read_json(body)
         except (ValueError, RecursionError) as error:
@@ -128,17 +143,10 @@ class ServeApp:
         if not isinstance(method, str) or not isinstance(given, dict) or type(number) not in (int, str, type(None)):
             return Answer(400, _error(None, _INVALID_REQUEST, "the body is no JSON-RPC request"))
         params = cast("dict[str, Any]", given)
-        if "id" not in message and method.startswith("notifications/"):
-            if method == "notifications/cancelled" and session:
-                self._client_face.cancel(session, params, bearer)
-            return Answer(202, b"")
         if number is None:
-            return Answer(400, _error(None, _INVALID_REQUEST, "a request needs an id"))
-        begun = ""
+            return None
         try:
             answer = await self._dispatch(method, params, bearer)
-            if answer is None:
-                answer, begun = await self._client_face.answer(number, method, params, bearer, session)
         except GatewayError as error:
             answer = failed(error)
         except InvalidParams as error:
@@ -149,13 +157,17 @@ class ServeApp:
             log.exception("serve.request_failed", method=method[:100])
             return Answer(500, _error(number, _INTERNAL, "a defect of this server; its log has more"))
         if answer is None:
-            return Answer(404, _error(number, _NO_METHOD, f"unknown method {method[:100]!r}"))
-        return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (json.dumps(number).encode(), answer), session=begun)
+            response = await self.client_face.call(bearer, headers, message)
+            return Answer(200, response) if response is not None else None
+        return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (json.dumps(number).encode(), answer))
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
         """The lease face's answer to one request; None where it is the client face's."""
-        if method == "tools/call" and LEASE_META in (params.get("_meta") or ()):
+        meta = cast("dict[str, Any]", params.get("_meta") or {})
+        if method == "tools/call" and LEASE_META in meta:
             return await self._lease_face.call(Params(params), bearer)
+        if method == "server/discover" and EXTENSION in _extensions(meta):
+            return await self._lease_face.discover(Params(params), bearer)
         if (known := self._lease_face.methods.get(method)) is not None:
             return await known(Params(params), bearer)
         return None
@@ -164,6 +176,23 @@ class ServeApp:
         leases = self._leases
         bearers = self._admission.bearers
         return exposition(self._counts, bearers, leases=len(leases), granted=leases.granted, freed=leases.freed)
+
+
+def _extensions(meta: dict[str, Any]) -> dict[str, Any]:
+    """The extensions that a request's client declares."""
+    declared: Any = meta.get(CAPABILITIES_META)
+    found: Any = cast("dict[str, Any]", declared).get("extensions") if isinstance(declared, dict) else None
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A body that was read, and then what follows it."""
+    left = [body]
+
+    async def replayed() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": left.pop()} if left else await receive()
+
+    return replayed
 
 
 def _error(number: object, code: int, message: str) -> bytes:

@@ -1,189 +1,274 @@
-"""The face to any MCP client: the policy's tools in a world of its own, in both protocol eras."""
+"""The face to any MCP client: mcp's server in front, and each request passed to the servers of the client's world."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio
+from anyio.abc import TaskGroup
+from mcp import MCPError
+from mcp.server.context import CallNext, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
-from gateway.catalogue.names import policy_tools
-from gateway.connection.in_flight import RawAnswer
-from gateway.errors import GatewayError, WorldLost
-from gateway.remote.names import EXTENSION, PROTOCOL, PROTOCOL_META, VERSION
-from gateway.serve.answers import failed, succeeded
+from gateway.connection.relay import ErrorAnswer, Json, Relay
+from gateway.errors import ConfigError, GatewayError, WorldLost
+from gateway.remote.names import EXTENSION, VERSION
 from gateway.serve.bearers import Bearer, Refused
+from gateway.serve.client_calls import RunningCalls
+from gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
+from gateway.serve.client_parked import ParkedRequests
+from gateway.serve.client_relay import SUBSCRIPTION_META, ClientRelay, connection_of, relay_of
+from gateway.serve.client_results import WORLD_META, enveloped, in_era, joined_state, split_state
+from gateway.serve.client_sessions import ClientSessions, user_of
+from gateway.serve.client_world import MOST_ROUNDS, WorldRequest, error_of
+from gateway.serve.config import ServeConfig
 from gateway.serve.leases import ServedLease, ServedLeases
-from gateway.serve.params import InvalidParams, Params
-from gateway.types import CallFault, ToolDefinition
+from gateway.serve.metrics import Counts
+from gateway.types import Scope
 
 if TYPE_CHECKING:
-    from gateway.gateway import Gateway
+    from mcp.server.connection import Connection as ClientConnection
+    from starlette.types import Receive, Send
+    from starlette.types import Scope as AsgiScope
 
-Json = dict[str, Any]
+    from gateway.leases.session import Session
 
-WORLD_META = "mcp-rollout/world"
-"""In the `_meta` of results, and of a client's later requests: its world, where the era has no sessions."""
-_HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-_SERVER_META = "io.modelcontextprotocol/serverInfo"
-_INFO = {"name": "mcp-rollout", "version": version("mcp-rollout")}
+Context = ServerRequestContext[Any, Any]
+
+_BEARER = "mcp_rollout.bearer"
+_OWN = frozenset(("initialize", "ping"))
+"""Methods that mcp's server answers."""
+_TOLD = frozenset(("notifications/roots/list_changed",))
+"""A client's notifications that are passed."""
 _EXTENSIONS: Json = {EXTENSION: {"version": VERSION}}
 _CACHE: Json = {"ttlMs": 0, "cacheScope": "private"}
 
 
 class ClientFace:
-    """Answers as the members `"result": …` or `"error": …` of a JSON-RPC response, in bytes."""
+    """Answers MCP clients of both protocol eras over HTTP."""
 
-    def __init__(self, gateway: Gateway, leases: ServedLeases) -> None:
-        self._gateway, self._leases = gateway, leases
-        self._under_way: dict[tuple[str, object], anyio.CancelScope] = {}
-        """Calls by session and request, which a client may cancel."""
+    def __init__(
+        self,
+        gateways: ClientGateways,
+        leases: ServedLeases,
+        config: ServeConfig,
+        counts: Counts,
+        tasks: TaskGroup,
+    ) -> None:
+        self._gateways, self._leases, self._counts = gateways, leases, counts
+        self._calls, self._parked = RunningCalls(tasks), ParkedRequests(tasks, config.idle_s)
+        self._open: dict[str, ClientConnection] = {}
+        """Sessions of the handshake's era."""
+        self._server: Server[Any] = Server(
+            "mcp-rollout", version=version("mcp-rollout"), get_tool_input_schema=self._input_schema
+        )
+        self._server.middleware.append(self._answer)
+        self.sessions = ClientSessions(self._server, config)
 
-    async def answer(
-        self, number: object, method: str, params: Json, bearer: Bearer, session: str
-    ) -> tuple[bytes | None, str]:
-        """The answer, None where the method is unknown; and the session that it begins, empty where it begins none.
-
-        Args:
-            session: The request's session id; empty where it has none.
-        """
-        meta: Json = Params(params).object("_meta")
-        if meta.get(PROTOCOL_META) == PROTOCOL or method == "server/discover":
-            return await self._modern(number, method, params, bearer, str(meta.get(WORLD_META, ""))), ""
-        if method == "initialize":
-            lease = self._leases.begin_for_client(bearer)
-            return succeeded(self._initialized(Params(params))), lease.handle
-        if method == "ping":
-            return succeeded({}), ""
-        if method not in ("tools/list", "tools/call"):
-            return None, ""
-        if not session:
-            raise Refused(400, "this request needs the Mcp-Session-Id of an initialize")
-        lease = self._lease(session, bearer)
-        if method == "tools/list":
-            return succeeded({"tools": self._tools}), ""
-        answer = await self._call(number, Params(params), lease)
-        return answer, ""
-
-    async def _modern(self, number: object, method: str, params: Json, bearer: Bearer, world: str) -> bytes | None:
-        match method:
-            case "server/discover":
-                return succeeded(self._discovered)
-            case "tools/list":
-                return succeeded({"tools": self._tools, "resultType": "complete", **_CACHE})
-            case "tools/call":
-                lease = self._lease(world, bearer) if world else self._leases.begin_for_client(bearer)
-                return await self._call(number, Params(params), lease, modern=True)
-            case _:
-                return None
-
-    def _lease(self, handle: str, bearer: Bearer) -> ServedLease:
-        try:
-            return self._leases.find(handle, bearer, is_clients=True)
-        except WorldLost as error:
-            raise Refused(404, str(error)) from error
-
-    def cancel(self, session: str, params: Json, bearer: Bearer) -> None:
-        """Take a client's notification that it has cancelled a request."""
-        self._lease(session, bearer)
-        if (scope := self._under_way.get((session, params.get("requestId")))) is not None:
-            scope.cancel()
-
-    async def close(self, session: str, bearer: Bearer) -> None:
-        """End a client's session and its world."""
-        self._lease(session, bearer)
-        await self._leases.close(session, bearer, is_clients=True)
-
-    async def _call(self, number: object, params: Params, lease: ServedLease, *, modern: bool = False) -> bytes:
-        bearer = lease.bearer
+    async def serve(self, bearer: Bearer, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request of a bearer. Raises `Refused`."""
         if bearer.calls >= bearer.limits.calls:
             raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
-        name, arguments = params.text("name"), params.object("arguments")
-        scope = self._under_way[lease.handle, number] = anyio.CancelScope()
-        bearer.calls += 1
-        lease.requests += 1
-        answer = _CANCELLED
+        spoken = dict(scope["headers"]).get(b"mcp-protocol-version", b"").decode("latin-1")
         try:
-            with scope:
-                answer = await self._executed(name, arguments, lease, modern=modern)
-        finally:
-            bearer.calls -= 1
-            lease.requests -= 1
-            lease.used()
-            self._under_way.pop((lease.handle, number), None)
-        return answer
+            await self._gateways.open(_era(spoken))
+        except (GatewayError, ConfigError) as error:
+            raise Refused(503, f"the servers for MCP clients did not start: {error}") from error
+        await self.sessions.handle_request({**scope, _BEARER: bearer, "user": user_of(bearer)}, receive, send)
 
-    async def _executed(self, name: str, arguments: Json, lease: ServedLease, *, modern: bool) -> bytes:
-        raw = RawAnswer()
+    async def call(self, bearer: Bearer, headers: Mapping[bytes, bytes], message: Json) -> bytes | None:
+        """The JSON-RPC response to a `tools/call` that needs no stream; None where mcp's server is to answer."""
+        session = headers.get(b"mcp-session-id", b"").decode("latin-1")
+        spoken = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+        connection, number, params = self._open.get(session), message.get("id"), message.get("params")
+        if connection is None or _era(spoken) is Era.MODERN or not isinstance(params, dict):
+            return None
+        lease: ServedLease = connection.state["lease"]
+        plain = message.get("method") == "tools/call" and isinstance(number, int | str) and not isinstance(number, bool)
+        if not plain or lease.bearer is not bearer or not connection.initialize_accepted:
+            return None
+        if bearer.calls >= bearer.limits.calls:
+            raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
+        self.sessions.touch(session)
+        given = cast("Json", params)
+
+        async def begin(relay: Relay) -> Json:
+            return await self._in_session(connection, "tools/call", given, relay)
+
+        call = await self._calls.answer(session, number, begin)
+        if call is None:
+            return None
+        try:
+            member, outcome = "result", call.outcome()
+        except (ErrorAnswer, GatewayError) as error:
+            member, outcome = "error", error_of(error)
+        return to_json({"jsonrpc": "2.0", "id": number, member: outcome})
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        tool = self._gateways.opened(Era.MODERN).tools.get(name)
+        return tool["inputSchema"] if tool is not None else None
+
+    async def _answer(self, ctx: Context, call_next: CallNext) -> Any:
+        """mcp's middleware: every request and notification of clients."""
+        connection = connection_of(ctx)
+        modern = connection.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS
+        client = self._gateways.opened(Era.MODERN if modern else Era.HANDSHAKE)
+        if ctx.request_id is None:
+            if ctx.method in _TOLD and not modern:
+                await self._tell(connection, ctx)
+            if ctx.method == "notifications/cancelled":
+                self._calls.cancel(connection.session_id or "", (ctx.params or {}).get("requestId"))
+            return await call_next(ctx)
+        try:
+            if ctx.method in _OWN:
+                answer = await call_next(ctx)
+                if ctx.method == "initialize":
+                    self._begin_session(connection, ctx, client)
+                    return {**cast("Json", answer), **_described(client, experimental=_EXTENSIONS)}
+                return answer
+            if ctx.method == "server/discover":
+                return {**cast("Json", await call_next(ctx)), **_described(client, extensions=_EXTENSIONS)}
+            if ctx.method == "tools/list":
+                listed: Json = {"tools": list(client.tools.values())}
+                return enveloped({**listed, **_CACHE}) if modern else listed
+            relay = relay_of(ctx)
+            if modern:
+                return await relay.passing(self._in_world(ctx, client, relay))
+            running = self._calls.take(connection.session_id or "", ctx.request_id)
+            if running is not None:
+                return await relay.passing(running.through(relay))
+            return await relay.passing(self._in_session(connection, ctx.method, dict(ctx.params or {}), relay))
+        except (ErrorAnswer, GatewayError) as broken:
+            error = error_of(broken)
+            raise MCPError(code=error["code"], message=error["message"], data=error.get("data")) from broken
+        except Refused as refused:
+            raise MCPError(code=INTERNAL_ERROR, message=refused.problem) from refused
+
+    def _begin_session(self, connection: ClientConnection, context: Context, client: ClientGateway) -> None:
+        """Lease the world of a session that begins; it is freed when mcp ends the session."""
+        lease = self._leases.begin_for_client(_bearer(context), client.gateway)
+        lease.requests += 1  # mcp's bound on idle sessions holds in place of that on leases
+        connection.state["lease"] = lease
+        connection.exit_stack.callback(lease.end)
+        if (session := connection.session_id) is not None:
+            self._open[session] = connection
+            connection.exit_stack.callback(self._open.pop, session, None)
+
+    async def _tell(self, connection: ClientConnection, context: Context) -> None:
+        if not self._gateways.opened(Era.HANDSHAKE).relays:
+            return
+        session = await self._leases.session_of(connection.state["lease"])
+        for found in map(session.sending.local, session.sending.connections):
+            await found.forwarding.notify(context.method, dict(context.params or {}))
+
+    async def _in_session(self, connection: ClientConnection, method: str, given: Json, relay: Relay) -> Json:
+        """The result of a request within a session. Raises `ErrorAnswer`, `GatewayError`."""
+        params = dict(given)
+        meta: Json = dict(params.pop("_meta", None) or {})
+        lease: ServedLease = connection.state["lease"]
+        session = await self._leases.session_of(lease)
+        self._pass_rest(connection, session)
+        if method == "logging/setLevel":
+            connection.state["level"] = params.get("level")
+        elif level := connection.state.get("level"):
+            meta[LOG_LEVEL_META_KEY] = level  # for servers of 2026-07-28
+        world = WorldRequest(self._gateways.opened(Era.HANDSHAKE), session, relay, method, meta)
+        with self._counted(lease, method):
+            return self._noted(method, in_era(await world.result(params, rounds=MOST_ROUNDS), "", modern=False))
+
+    async def _in_world(self, context: Context, client: ClientGateway, relay: ClientRelay) -> Json:
+        """The result of a request without a session. Raises `ErrorAnswer`, `GatewayError`."""
+        params = dict(context.params or {})
+        meta: Json = dict(params.pop("_meta", None) or {})
+        lease, begun = self._world(_bearer(context), client, params, meta)
+        named = False
         try:
             session = await self._leases.session_of(lease)
-            result = await session.call(name, arguments, raw=raw)
+
+            async def begin(back: Relay) -> Json:
+                return await WorldRequest(client, session, back, context.method, meta).result(params, rounds=0)
+
+            with self._counted(lease, context.method):
+                if client.pushes:
+                    result = await self._parked.result(lease.handle, context.method, params, relay, begin)
+                else:
+                    result = await begin(relay)
+            if SUBSCRIPTION_META in (said := cast("Json", result.get("_meta") or {})):
+                result = {**result, "_meta": {**said, SUBSCRIPTION_META: context.request_id}}
+            named = context.method == "tools/call" or result.get("resultType") == "input_required"
+            return self._noted(context.method, in_era(joined_state(result, lease.handle), lease.handle, modern=True))
+        finally:
+            if begun and not named:  # its client cannot name it later
+                lease.end()
+
+    def _world(self, bearer: Bearer, client: ClientGateway, params: Json, meta: Json) -> tuple[ServedLease, bool]:
+        """The world that a request names, or one that begins with it; and whether it does."""
+        handle = str(meta.pop(WORLD_META, ""))
+        handle = split_state(params) or handle
+        try:
+            if not handle:
+                return self._leases.begin_for_client(bearer, client.gateway), True
+            return self._leases.find(handle, bearer, is_clients=True), False
+        except Refused as refused:
+            raise ErrorAnswer({"code": INTERNAL_ERROR, "message": refused.problem}) from refused
+        except WorldLost as error:
+            raise ErrorAnswer({"code": INVALID_PARAMS, "message": str(error)}) from error
+
+    @contextmanager
+    def _counted(self, lease: ServedLease, method: str) -> Generator[None]:
+        """Count a request to its bearer and its lease while it is under way."""
+        lease.bearer.calls += 1
+        lease.requests += 1
+        try:
+            yield
         except GatewayError as error:
-            return failed(error)
-        if result.fault is CallFault.UNKNOWN_TOOL:
-            raise InvalidParams(f"Unknown tool: {name}")
-        if raw.error:
-            return b'"error":' + to_json(raw.error)
-        found = raw.result or {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}
-        return succeeded(_in_era(found, lease.handle, modern=modern))
+            self._counts.calls[error.code] += method == "tools/call"
+            raise
+        finally:
+            lease.bearer.calls -= 1
+            lease.requests -= 1
+            lease.used()
 
-    @cached_property
-    def _tools(self) -> list[Json]:
-        return [_listed(tool) for tool in policy_tools(self._gateway.catalogue)]
+    def _noted(self, method: str, result: Json) -> Json:
+        if method == "tools/call":
+            self._counts.calls["error_result" if result.get("isError") else "result"] += 1
+        return result
 
-    @cached_property
-    def _instructions(self) -> Json:
-        """The servers' instructions, each under its server's name where there are several."""
-        told = {server: text for server, text in self._gateway.instructions.items() if text}
-        if not told:
-            return {}
-        parts = [text if len(told) == 1 else f"# {server}\n{text}" for server, text in told.items()]
-        return {"instructions": "\n\n".join(parts)}
-
-    @cached_property
-    def _discovered(self) -> Json:
-        return {
-            "supportedVersions": [PROTOCOL],
-            "capabilities": {"tools": {}, "extensions": _EXTENSIONS},
-            "serverInfo": _INFO,
-            "resultType": "complete",
-            "_meta": {_SERVER_META: _INFO},
-            **_CACHE,
-            **self._instructions,
-        }
-
-    def _initialized(self, params: Params) -> Json:
-        asked = params.text("protocolVersion")
-        return {
-            "protocolVersion": asked if asked in _HANDSHAKES else _HANDSHAKES[-1],
-            "capabilities": {"tools": {}, "experimental": _EXTENSIONS},
-            "serverInfo": _INFO,
-            **self._instructions,
-        }
+    def _pass_rest(self, connection: ClientConnection, session: Session) -> None:
+        """Pass to a session's own stream what the servers of its own connections send outside of requests."""
+        if "rest" in connection.state or not self._gateways.opened(Era.HANDSHAKE).relays:
+            return
+        connection.state["rest"] = relay = ClientRelay(connection, connection.client_capabilities)
+        self._leases.pass_on(relay)
+        for found in map(session.sending.local, session.sending.connections):
+            if found.config.scope is not Scope.SHARED:
+                found.forwarding.relay_rest(relay)
+                connection.exit_stack.callback(found.forwarding.relay_rest, None)
+        connection.exit_stack.callback(relay.close)
 
 
-def _listed(tool: ToolDefinition) -> Json:
-    """A tool in the protocol's form, with its schemas as the server sent them."""
-    listed: Json = {"name": tool.exposed_name, "description": tool.description, "inputSchema": tool.input_schema}
-    if tool.output_schema is not None:
-        listed["outputSchema"] = tool.output_schema
-    hints = {"readOnlyHint": tool.read_only, "idempotentHint": tool.idempotent}
-    if any(hints.values()):
-        listed["annotations"] = {name: True for name, value in hints.items() if value}
-    return listed
+def _bearer(context: Context) -> Bearer:
+    return cast("Any", context.request).scope[_BEARER]
 
 
-def _in_era(raw: Mapping[str, Any], handle: str, *, modern: bool) -> Json:
-    """A server's result as the client's protocol version has it."""
-    result = {name: value for name, value in raw.items() if name not in ("resultType", "_meta")}
-    given = cast("Json", raw.get("_meta") or {})
-    meta = {name: value for name, value in given.items() if name != _SERVER_META}
-    if modern:
-        return {**result, "resultType": "complete", "_meta": {**meta, _SERVER_META: _INFO, WORLD_META: handle}}
-    return {**result, "_meta": meta} if meta else result
+def _era(version: str) -> Era:
+    """The era of a request with this header; without one it is a handshake's."""
+    return Era.HANDSHAKE if not version or version in HANDSHAKE_PROTOCOL_VERSIONS else Era.MODERN
 
 
-_CANCELLED = b'"error":' + to_json({"code": -32800, "message": "the request was cancelled"})
+def _described(client: ClientGateway, **more: Json) -> Json:
+    """Capabilities and instructions of all servers together."""
+    capabilities: Json = {"tools": {}}
+    for declared in client.capabilities.values():
+        for name, options in declared.items():
+            capabilities[name] = {**capabilities.get(name, {}), **cast("Json", options or {})}
+    for name, options in more.items():
+        capabilities[name] = {**capabilities.get(name, {}), **options}
+    told = {server: text for server, text in client.gateway.instructions.items() if text}
+    parts = [text if len(told) == 1 else f"# {server}\n{text}" for server, text in told.items()]
+    return {"capabilities": capabilities, **({"instructions": "\n\n".join(parts)} if parts else {})}

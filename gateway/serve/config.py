@@ -54,6 +54,8 @@ class ServeConfig(BaseModel):
     """Longest request."""
     idle_s: Seconds = 60
     """After so many seconds without a request for it, a lease is freed: its client has vanished."""
+    kept_events: int = Field(default=256, ge=1)
+    """Events of a client's session that are kept, so that it can resume a stream that broke."""
     drain_s: Seconds = 30
     """How long leases may go on after SIGTERM."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,8 +26,15 @@ KEEP_ALIVE_S = 75
 _FIRST_LINE = b"POST /mcp HTTP/1.1\r\n"
 _MOST_HEAD_BYTES = 16 << 10
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
+_LEASES = b"mcp-rollout/lease"
+"""In the body of every request of the lease extension: in its method, or in its `_meta`."""
 _UNUSUAL = frozenset((b"transfer-encoding", b"upgrade", b"expect", b"connection"))
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+def concerns(headers: Mapping[bytes, bytes], body: bytes) -> bool:
+    """Whether `ServeApp.respond` may have an answer to a POST, at a glance."""
+    return _LEASES in body or (b"mcp-session-id" in headers and b'"tools/call"' in body)
 
 
 def read_headers(head: bytes) -> dict[bytes, bytes] | None:
@@ -101,15 +109,24 @@ class DirectConnection(asyncio.Protocol):
         if len(buffer) < stop:
             return
         body = bytes(buffer[end + 4 : stop])
+        if not concerns(headers, body):
+            self._hand_over()
+            return
+        head = bytes(buffer[: end + 4])
         del buffer[:stop]
         self._busy = True
-        task = asyncio.get_running_loop().create_task(self._serve(headers, body))
+        task = asyncio.get_running_loop().create_task(self._serve(head, headers, body))
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
-    async def _serve(self, headers: dict[bytes, bytes], body: bytes) -> None:
+    async def _serve(self, head: bytes, headers: dict[bytes, bytes], body: bytes) -> None:
         # A client that disconnects cancels nothing: it may ask for the outcome again.
-        self._write(await self._app.respond(headers, body))
+        answer = await self._app.respond(headers, body)
+        if answer is None:
+            self._buffer[:0] = head + body
+            self._hand_over()
+            return
+        self._write(answer)
         self._busy = False
         self._since = time.monotonic()
         self._state.total_requests += 1
@@ -129,6 +146,8 @@ class DirectConnection(asyncio.Protocol):
 
     def _hand_over(self) -> None:
         self._leave()
+        if self._transport.is_closing():
+            return
         successor = H11Protocol(self._config, self._state, self._app_state)
         self._transport.set_protocol(successor)
         successor.connection_made(self._transport)

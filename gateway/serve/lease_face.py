@@ -11,7 +11,20 @@ from pydantic import TypeAdapter
 from gateway.connection.answerers import requests_answered
 from gateway.errors import GatewayError
 from gateway.remote.host import Offer, OfferedServer
-from gateway.remote.names import CALL_META, CANCEL, CATALOGUE, CHECK, CLOSE, LEASE_META, OPEN, RENEW, SERVER_META
+from gateway.remote.names import (
+    CALL_META,
+    CANCEL,
+    CATALOGUE,
+    CHECK,
+    CLOSE,
+    EXTENSION,
+    LEASE_META,
+    OPEN,
+    PROTOCOL,
+    RENEW,
+    SERVER_META,
+    VERSION,
+)
 from gateway.remote.outcome import encoded_result
 from gateway.serve.answers import failed, succeeded
 from gateway.serve.bearers import Bearer
@@ -76,6 +89,10 @@ class LeaseFace:
         self._counts.calls["error_result" if result.is_error else "result"] += 1
         return succeeded(encoded_result(result, events))
 
+    async def discover(self, params: Params, bearer: Bearer) -> bytes:
+        """`server/discover` of a client that declares the extension: what its leases need, and no more."""
+        return _DISCOVERED
+
     async def _catalogue(self, params: Params, bearer: Bearer) -> bytes:
         return self._offer
 
@@ -121,3 +138,12 @@ class LeaseFace:
 
 
 _DONE = succeeded({"resultType": "complete"})
+_DISCOVERED = succeeded(
+    {
+        "supportedVersions": [PROTOCOL],
+        "capabilities": {"tools": {}, "extensions": {EXTENSION: {"version": VERSION}}},
+        "resultType": "complete",
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }
+)

@@ -22,6 +22,7 @@ from gateway.types import ToolDefinition
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
     from gateway.leases.session import Session
+    from gateway.serve.client_relay import ClientRelay
 
 log = structlog.get_logger(__name__)
 
@@ -32,8 +33,12 @@ _SWEEPS = 4
 class ServedLease:
     """One lease: a task of its own holds the gateway's session until it is over."""
 
-    def __init__(self, handle: str, key: str, bearer: Bearer, trajectory: str, *, is_clients: bool = False) -> None:
+    def __init__(
+        self, handle: str, key: str, bearer: Bearer, trajectory: str, gateway: Gateway, *, is_clients: bool = False
+    ) -> None:
         self.handle, self.key, self.bearer, self.trajectory = handle, key, bearer, trajectory
+        self.gateway = gateway
+        """What its world is leased from."""
         self.is_clients = is_clients
         """Whether it is an MCP client's world: then the policy's tools are all that it gives access to."""
         self.used_at = anyio.current_time()
@@ -126,22 +131,30 @@ class ServedLeases:
         if trajectory in self._trajectories:  # servers keep worlds apart by it
             raise ServerUnavailable("the trajectory has a lease here already")
         tools = self._tools(params.texts("servers"))
-        lease = ServedLease(secrets.token_urlsafe(24), key, bearer, trajectory)
+        lease = ServedLease(secrets.token_urlsafe(24), key, bearer, trajectory, self._gateway)
         self._add(lease)
         self._tasks.start_soon(self._hold, lease, None, seed, tools, reset)
         return lease
 
-    def begin_for_client(self, bearer: Bearer) -> ServedLease:
+    def pass_on(self, relay: ClientRelay) -> None:
+        """Let a relay pass notifications until it is closed."""
+        self._tasks.start_soon(relay.pump)
+
+    def begin_for_client(self, bearer: Bearer, gateway: Gateway) -> ServedLease:
         """A world for one session of an MCP client, or for one handle; it begins to wait for its place.
+
+        Args:
+            gateway: Has the worlds of MCP clients.
 
         Raises:
             Refused: as `open`.
         """
         self._check_room(bearer)
         handle = secrets.token_urlsafe(24)
-        lease = ServedLease(handle, handle, bearer, f"client-{uuid4().hex}", is_clients=True)
+        lease = ServedLease(handle, handle, bearer, f"client-{uuid4().hex}", gateway, is_clients=True)
         self._add(lease)
-        self._tasks.start_soon(self._hold, lease, self._config.task, self._config.seed, self._tools(None), False)
+        tools = [tool.exposed_name for tool in policy_tools(gateway.catalogue)]
+        self._tasks.start_soon(self._hold, lease, self._config.task, self._config.seed, tools, False)
         return lease
 
     async def session_of(self, lease: ServedLease) -> Session:
@@ -164,7 +177,7 @@ class ServedLeases:
         self._trajectories.add(lease.trajectory)
 
     def _tools(self, servers: list[str] | None) -> list[str]:
-        """Exposed names of the policy's tools of these servers; all of them for None."""
+        """Exposed names of the policy's tools of these servers of the gateway's; all of them for None."""
         if servers is not None and (unknown := [name for name in servers if name not in self._gateway.catalogue]):
             raise ServerUnavailable(f"no server {unknown[0]!r} here")
         tools = policy_tools(self._gateway.catalogue)
@@ -177,7 +190,7 @@ class ServedLeases:
         try:
             with lease.scope:
                 async with bearer.leases:
-                    leasing = self._gateway.lease(
+                    leasing = lease.gateway.lease(
                         trajectory=lease.trajectory, task=task, seed=seed, tools=tools, resets=reset
                     )
                     async with leasing as session:

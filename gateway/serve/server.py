@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
+from anyio.abc import TaskStatus
 from uvicorn.server import ServerState
 
 from gateway.errors import ConfigError
 from gateway.serve.app import PATH, ServeApp
+from gateway.serve.client_gateways import ClientGateways
 from gateway.serve.config import ServeConfig
 from gateway.serve.direct_http import KEEP_ALIVE_S, DirectConnection
 from gateway.serve.leases import ServedLeases
@@ -38,6 +40,10 @@ class Serving:
     def leases(self) -> int:
         """Leases at the moment, waiting ones included."""
         return len(self._leases)
+
+    async def end_leases(self) -> None:
+        """End every lease, and lease nothing more; return when their worlds are released."""
+        await self._leases.end_all()
 
     async def drain(self) -> None:
         """Lease nothing more, and return when no lease is left, after `drain_s` at the latest."""
@@ -64,7 +70,7 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
     host = f"[{config.host}]" if ":" in config.host else config.host
     async with anyio.create_task_group() as tasks:
         leases = ServedLeases(gateway, config, tasks)
-        app = ServeApp(gateway, config, leases)
+        app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
         server = _Server(
             uvicorn.Config(
                 app,
@@ -88,6 +94,7 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
 
         tasks.start_soon(listen)
         tasks.start_soon(leases.sweep)
+        await tasks.start(_hold_sessions, app)
         try:
             yield Serving(f"http://{host}:{port}{PATH}", leases)
         finally:
@@ -97,6 +104,13 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
                 with anyio.move_on_after(2 * _STOP_S):
                     await stopped.wait()
             tasks.cancel_scope.cancel()
+
+
+async def _hold_sessions(app: ServeApp, *, task_status: TaskStatus[None]) -> None:
+    """Keep mcp's sessions of MCP clients until cancelled."""
+    async with app.client_face.sessions.run():
+        task_status.started()
+        await anyio.sleep_forever()
 
 
 def _connections(app: ServeApp, config: ServeConfig) -> type[asyncio.Protocol]:

@@ -115,6 +115,8 @@ class Delivery:
         self.broke: Broke | None = None
         self.reason = ""
         """Why it broke, for messages."""
+        self.request_id: int | None = None
+        """Its JSON-RPC id, where it went over a channel."""
         self._pace: Pace | None = None
         self._over = False
         self._scopes: list[anyio.CancelScope] = []

@@ -16,8 +16,8 @@ from typing import Any, cast
 import anyio
 import structlog
 
-from gateway.config.child_env import child_env
 from gateway.config.models import ServerConfig
+from gateway.config.variables import child_env
 from gateway.transport.forked_process import ForkedProcess, Streams, close_streams, open_streams
 from gateway.transport.guard import rlimits
 from gateway.transport.python_program import PythonProgram, python_program
@@ -127,7 +127,7 @@ class Forks:
                         refused = await self._open()
             except (OSError, TimeoutError) as error:
                 refused = f"its fork server did not start: {error or 'no answer in time'}"
-            except BaseException:  # cleanup, also when cancelled: half a fork server is none
+            except BaseException:  # cleanup, also when cancelled: no partly started fork server is left
                 self._end()
                 raise
             if refused:

@@ -19,7 +19,7 @@ from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection, HttpConnections
 from gateway.transport.http_request import Requests, tls
 from gateway.transport.http_streams import ReadStream
-from gateway.transport.link import FOR_MCP, Link
+from gateway.transport.link import Link
 
 if TYPE_CHECKING:
     from gateway.config.models import ServerConfig
@@ -198,7 +198,7 @@ class HttpCalls:
     async def _receive(self, message: Json) -> None:
         """Pass on what a server says within the call: this task's context tells whose call it is."""
         found = typed(message)
-        if isinstance(found, JSONRPCNotification) and found.method not in FOR_MCP:
+        if isinstance(found, JSONRPCNotification) and found.method != "notifications/cancelled":
             self._link.on_notification(found.method, found.params, None)
         else:
             await self._inbound.put(SessionMessage(found))

@@ -21,8 +21,8 @@ import anyio
 import structlog
 from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
-from gateway.config.child_env import child_env
 from gateway.config.models import ServerConfig
+from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
 from gateway.transport.lines import LineSplitter, Oversize, parse_message, read_line, unusable_answer
@@ -168,6 +168,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 log.warning("stdio.garbage", server=self._name, begins=begins)
         elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
             self._inbox.put(message)
+            if isinstance(message, JSONRPCNotification) and message.method != "notifications/cancelled":
+                self._link.on_notification(message.method, message.params, None)  # a client's subscription, perhaps
         else:
             # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
             self._link.on_notification(message.method, message.params, None)

@@ -34,6 +34,8 @@ class NegotiatedProtocol:
     """What the first connection to a server negotiated, so that the next ones need not ask."""
 
     mode: str = "auto"
+    first: str = "auto"
+    """The mode of a connection that knows of no earlier one."""
     discover: mcp.DiscoverResult | None = None
     listing: Listing = field(default_factory=Listing)
     authority: Authority | None = None
@@ -55,7 +57,7 @@ class NegotiatedProtocol:
         self.mode = client.protocol_version if self.discover is not None else "legacy"
 
     def forget(self) -> None:
-        self.mode, self.discover = "auto", None
+        self.mode, self.discover = self.first, None
 
 
 @dataclass(frozen=True, slots=True)

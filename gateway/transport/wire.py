@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import mcp_types as mcp
@@ -25,7 +25,10 @@ class Listing:
     """As they were sent."""
     version: str = ""
     """Of the protocol, which decides what is valid."""
-    listed: Sequence[mcp.Tool] = ()
+    headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """By tool, which arguments mcp's session mirrors into HTTP headers."""
+    output_schemas: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """By tool, as mcp's session keeps them."""
     tools: tuple[ToolDefinition, ...] = ()
     faults: tuple[str, ...] = ()
     """One message for each tool that is left out."""

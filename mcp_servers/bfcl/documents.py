@@ -29,7 +29,7 @@ class Function:
     input_schema: dict[str, Any]
 
     @property
-    def shown(self) -> str:
+    def rendered(self) -> str:
         """The tool as a line of JSON, as chat templates render it."""
         function = {"name": self.name, "description": self.description, "parameters": self.input_schema}
         return json.dumps({"type": "function", "function": function}, ensure_ascii=False)

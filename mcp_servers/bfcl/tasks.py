@@ -46,7 +46,7 @@ class Task:
 
     def message(self, turn: int, functions: Mapping[str, Function]) -> str:
         """The user's message that begins a user turn."""
-        added = [functions[name].shown for name, at in self.revealed.items() if at == turn]
+        added = [functions[name].rendered for name, at in self.revealed.items() if at == turn]
         return package.FUNCTIONS_ADDED.format(functions="\n".join(added)) if added else self.questions[turn]
 
     def newly_allowed(self, turn: int) -> list[str]:

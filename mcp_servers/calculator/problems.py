@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from random import Random
 
-from mcp_servers import kit
 from mcp_servers.calculator.arithmetic import answer_in
-from mcp_servers.calculator.stories import Family, Question, Step, Story, questions, tell
-from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score, Split, Splits, told_texts
+from mcp_servers.calculator.stories import Family, Question, Step, StoryProblem, make_problem, questions
+from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score, Split, Splits, texts_for_user
 from mcp_servers.kit.records import Difficulty
 
 TASKS = Splits("calculator", {"train": 200, "test": 100})
@@ -20,34 +17,14 @@ _DIFFICULTIES: tuple[Difficulty, ...] = ("hard", "easy", "medium", "easy", "medi
 _TOOLS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem(kit.Problem):
-    """A word problem; `difficulty` goes by the number of stages, 1, 2 or 3."""
-
-    story: Story
-
-    @property
-    def answer(self) -> int:
-        return self.story.answer
-
-
-def problem(task: str, seed: int) -> Problem:
-    """The problem of this task and seed, the same in every process.
+def problem(task: str, seed: int) -> StoryProblem:
+    """The problem of this task and seed, the same in every process. Difficulty goes by the stages: 1, 2 or 3.
 
     Raises:
         LookupError: There is no such task.
     """
-    split, index = TASKS.parse(task)
-    difficulty = _DIFFICULTIES[index % len(_DIFFICULTIES)]
-    choices = _questions(split, difficulty)
-    story = tell(Random(f"{task}/{seed}"), split, *choices[index // len(_DIFFICULTIES) % len(choices)])
-    return Problem(
-        task=task,
-        seed=seed,
-        prompt=f"{story.text} End your answer with a line of the form 'Answer: N'.",
-        difficulty=difficulty,
-        story=story,
-    )
+    ending = "End your answer with a line of the form 'Answer: N'."
+    return make_problem(task, seed, TASKS, _DIFFICULTIES, _questions, ending=ending)
 
 
 @cache
@@ -56,7 +33,7 @@ def _questions(split: Split, difficulty: Difficulty) -> list[tuple[Family, Quest
     return [(family, asked) for family, asked in questions(split) if len(asked.steps) == stages]
 
 
-def expert(problem: Problem) -> Expert:
+def expert(problem: StoryProblem) -> Expert:
     turns: list[ExpertTurn] = []
     for stage in problem.story.stages:
         what = " and ".join(step.what for step in stage)
@@ -70,12 +47,12 @@ def call(step: Step) -> Call:
     return Call(name=_TOOLS[sign], arguments={"a": int(a), "b": int(b)})
 
 
-def score(problem: Problem, messages: Sequence[Message]) -> Score:
+def score(problem: StoryProblem, messages: Sequence[Message]) -> Score:
     """1.0 for the right number in the last message's line `Answer: N`, 0.1 for a wrong one.
 
     Two different answers count as none.
     """
-    texts = told_texts(messages)
+    texts = texts_for_user(messages)
     given = answer_in(texts[-1]) if texts else None
     form, answer = given is not None, given == problem.answer
     return Score(score=0.9 * answer + 0.1 * form, parts={"answer": float(answer), "form": float(form)})

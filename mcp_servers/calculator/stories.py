@@ -7,7 +7,7 @@ how many numbers a problem holds says nothing about what a test problem asks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,8 +15,10 @@ from random import Random
 
 from pydantic import BaseModel, ConfigDict
 
+from mcp_servers import kit
 from mcp_servers.calculator.arithmetic import evaluate
-from mcp_servers.kit import Split
+from mcp_servers.kit import Split, Splits
+from mcp_servers.kit.records import Difficulty
 
 _VARIABLE = re.compile(r"[a-z_]+")
 _NUMBER = re.compile(r"\d+")
@@ -100,6 +102,43 @@ def tell(rng: Random, split: Split, family: Family, question: Question) -> Story
         sentences.append(aside.format(**words, n=number))
     rng.shuffle(sentences)
     return Story(text=" ".join([*sentences, ask]), stages=stages)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoryProblem(kit.Problem):
+    """A word problem of an environment."""
+
+    story: Story
+
+    @property
+    def answer(self) -> int:
+        return self.story.answer
+
+
+def make_problem(
+    task: str,
+    seed: int,
+    tasks: Splits,
+    difficulties: Sequence[Difficulty],
+    choices: Callable[[Split, Difficulty], Sequence[tuple[Family, Question]]],
+    *,
+    ending: str,
+) -> StoryProblem:
+    """The problem of this task and seed, the same in every process.
+
+    Args:
+        difficulties: Of consecutive tasks, in a cycle.
+        choices: The families and questions of a difficulty, which consecutive cycles go through.
+        ending: The last sentence of the prompt.
+
+    Raises:
+        LookupError: There is no such task.
+    """
+    split, index = tasks.parse(task)
+    difficulty = difficulties[index % len(difficulties)]
+    found = choices(split, difficulty)
+    story = tell(Random(f"{task}/{seed}"), split, *found[index // len(difficulties) % len(found)])
+    return StoryProblem(task=task, seed=seed, prompt=f"{story.text} {ending}", difficulty=difficulty, story=story)
 
 
 @cache

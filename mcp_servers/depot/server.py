@@ -10,7 +10,7 @@ from pydantic import Field
 
 from mcp_servers.depot.day import Day, expert, restored
 from mcp_servers.depot.parcels import TASKS, Slice, Treatment, problem
-from mcp_servers.kit import CHANGE, READ, Harness, Reply, digest, parser, serve, told
+from mcp_servers.kit import CHANGE, READ, Harness, Reply, digest, parser, serve, tool_result
 
 INSTRUCTIONS = """\
 You treat parcels. Inspect each one, treat it once, and report it. At the end close the book."""
@@ -46,12 +46,12 @@ def _add_policy_tools(server: MCPServer, harness: Harness[Day]) -> None:
     async def inspect(parcel: Code, ctx: Context) -> CallToolResult:
         """Look at the parcel."""
         day = harness.world(ctx)
-        return told(day.on_table(parcel).label, state=day.saved())
+        return tool_result(day.on_table(parcel).label, state=day.saved())
 
     def treat(ctx: Context, parcel: str, treatment: Treatment) -> CallToolResult:
         day = harness.world(ctx)
         reward = day.treat(parcel, treatment)
-        return told("done", reward=reward, state=day.saved())
+        return tool_result("done", reward=reward, state=day.saved())
 
     @server.tool(annotations=CHANGE, structured_output=False)
     async def dry(parcel: Code, ctx: Context) -> CallToolResult:
@@ -73,7 +73,7 @@ def _add_policy_tools(server: MCPServer, harness: Harness[Day]) -> None:
         """Close the book of the day."""
         day = harness.world(ctx)
         reward = day.close()
-        return told("closed", reward=reward, state=day.saved())
+        return tool_result("closed", reward=reward, state=day.saved())
 
     del inspect, dry, tape, strap, close_book  # registered
 

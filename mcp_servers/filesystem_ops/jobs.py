@@ -47,7 +47,7 @@ def archive(rng: Random, office: Office) -> Job:
     }
     return Job(
         words=f"Move all reports of the year {year} from reports/ into archive/{year}/, under the names they have. The "
-        "year stands in each report.",
+        "year is stated in each report.",
         reads=tuple(report.path for report in office.reports),
         makes=(f"archive/{year}",),
         changes=_moves(moves),

@@ -62,9 +62,7 @@ def create_server(directory: Path) -> MCPServer:
 
 
 def main() -> None:
-    arguments = parser(
-        "mcp_servers.filesystem_ops", "Lays out a tree of files for each task and scores what became of it."
-    )
+    arguments = parser("mcp_servers.filesystem_ops", "Lays out a tree of files for each task and scores the result.")
     arguments.add_argument(
         "--directory",
         type=Path,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from random import Random
 
-from mcp_servers import kit
 from mcp_servers.calculator.arithmetic import Number, answer_in
-from mcp_servers.calculator.stories import Family, Question, Step, Story, questions, tell
+from mcp_servers.calculator.stories import Family, Question, Step, StoryProblem, make_problem, questions
 from mcp_servers.kit import Call, Expert, ExpertTurn, Reply, Score, Split, Splits
 from mcp_servers.kit.records import Difficulty
 
@@ -24,34 +22,14 @@ _DIFFICULTIES: tuple[Difficulty, ...] = ("hard", "easy", "medium", "hard")
 """The difficulties of consecutive tasks, in a cycle."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem(kit.Problem):
-    """A word problem; `difficulty` goes by the number of steps: 2, 3, or 4 and 5."""
-
-    story: Story
-
-    @property
-    def answer(self) -> int:
-        return self.story.answer
-
-
-def problem(task: str, seed: int) -> Problem:
-    """The problem of this task and seed, the same in every process.
+def problem(task: str, seed: int) -> StoryProblem:
+    """The problem of this task and seed, the same in every process. Difficulty goes by the steps: 2, 3, or 4 and 5.
 
     Raises:
         LookupError: There is no such task.
     """
-    split, index = TASKS.parse(task)
-    difficulty = _DIFFICULTIES[index % len(_DIFFICULTIES)]
-    choices = _questions(split, difficulty)
-    story = tell(Random(f"{task}/{seed}"), split, *choices[index // len(_DIFFICULTIES) % len(choices)])
-    return Problem(
-        task=task,
-        seed=seed,
-        prompt=f"{story.text} Give the result in a line of its own: 'Answer: N'.",
-        difficulty=difficulty,
-        story=story,
-    )
+    ending = "Give the result in a line of its own: 'Answer: N'."
+    return make_problem(task, seed, TASKS, _DIFFICULTIES, _questions, ending=ending)
 
 
 @cache
@@ -60,7 +38,7 @@ def _questions(split: Split, difficulty: Difficulty) -> list[tuple[Family, Quest
     return [(family, asked) for family, asked in questions(split) if sum(map(len, asked.steps)) in steps]
 
 
-def expert(problem: Problem) -> Expert:
+def expert(problem: StoryProblem) -> Expert:
     turns = [_calculate(stage) for stage in problem.story.stages]
     last = problem.story.steps[-1]
     told = f"The last step gives {last.value} ({last.what}).\nAnswer: {problem.answer}"
@@ -76,7 +54,7 @@ def _calculate(stage: tuple[Step, ...]) -> ExpertTurn:
 class Attempts:
     """A trajectory's answers and calculations."""
 
-    problem: Problem
+    problem: StoryProblem
     most: int = MAX_ATTEMPTS
     calculated: set[Number] = field(default_factory=set[Number])
     made: int = 0

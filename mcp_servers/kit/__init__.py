@@ -14,9 +14,9 @@ from mcp_servers.kit.records import (
     Score,
     Split,
     TaskItem,
-    told_texts,
+    texts_for_user,
 )
-from mcp_servers.kit.results import digest, told
+from mcp_servers.kit.results import digest, tool_result
 from mcp_servers.kit.roles import CHANGE, NOTE, READ, SET, harness_tool
 from mcp_servers.kit.serve import main, parser, serve
 from mcp_servers.kit.splits import Problem, Splits
@@ -48,6 +48,6 @@ __all__ = [
     "main",
     "parser",
     "serve",
-    "told",
-    "told_texts",
+    "texts_for_user",
+    "tool_result",
 ]

@@ -59,14 +59,14 @@ class Message(_Received):
         return self.content or ""
 
     @property
-    def is_told(self) -> bool:
+    def is_for_user(self) -> bool:
         """Whether the user reads this message: an assistant message with text and without tool calls."""
         return self.role == "assistant" and not self.tool_calls and bool(self.text.strip())
 
 
-def told_texts(messages: Sequence[Message]) -> list[str]:
+def texts_for_user(messages: Sequence[Message]) -> list[str]:
     """Texts of the messages that the user reads, in order."""
-    return [message.text for message in messages if message.is_told]
+    return [message.text for message in messages if message.is_for_user]
 
 
 class HarnessResult(BaseModel):
@@ -137,7 +137,7 @@ class Reply(HarnessResult):
     tools: list[str] | None = None
     """Names of the task's `later_tools` that the policy may call from now on. The message has to describe them."""
     state: str | None = None
-    """A digest of the world's state after the reply, see `told`."""
+    """A digest of the world's state after the reply, see `tool_result`."""
 
 
 class Elicited(HarnessResult):

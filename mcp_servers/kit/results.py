@@ -14,7 +14,7 @@ STATE_META = "mcp-rollout/state"
 VOLATILE_META = "mcp-rollout/volatile"
 
 
-def told(
+def tool_result(
     text: str, *, reward: float | None = None, state: Any = None, volatile: Sequence[str] = (), is_error: bool = False
 ) -> CallToolResult:
     """A result that the policy reads as `text`, for a tool that is declared `-> CallToolResult`.

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score, ToolError, told_texts
+from mcp_servers.kit import Call, Expert, ExpertTurn, Message, Score, ToolError, texts_for_user
 from mcp_servers.research.library import Document, Library
 from mcp_servers.research.questions import Question
 
@@ -44,7 +44,7 @@ class Inquiry:
         """
         counted = list(self.opened)[:MAX_OPENED]
         read = [self.library.ids[title] in counted for title in self.question.chain]
-        texts = told_texts(messages)
+        texts = texts_for_user(messages)
         right = bool(texts) and answer_in(texts[-1]) == normalised(self.question.answer)
         evidence, answer = sum(read) / len(read), float(right and read[-1])
         total = evidence * (EVIDENCE_SHARE + (1 - EVIDENCE_SHARE) * answer)

@@ -17,8 +17,8 @@ from mcp_servers.retail.script import (
     call,
     described,
     dollars,
+    item_names,
     look_at,
-    named,
     proposed_change,
 )
 
@@ -47,7 +47,7 @@ def cancel(draft: Draft, order: Order | None = None) -> Change:
         wish=draft.say(f"Please cancel {which}; {why[reason]}.", f"I want {which} cancelled. {why[reason]}."),
         look=look,
         plan="It is pending, so it can be cancelled. I must ask before I do it.",
-        proposal=f"Order #{number} with {named(order.lines)} is still pending, so I can cancel it; its full price "
+        proposal=f"Order #{number} with {item_names(order.lines)} is still pending, so I can cancel it; its full price "
         f"would go back to your {paid_by}. Shall I cancel it?",
         yes=draft.say("Yes, please cancel it.", "Yes, go ahead and cancel it."),
         confirmed="The customer said yes.",
@@ -178,7 +178,7 @@ def return_some(draft: Draft) -> Change:
 
 
 def give_back(draft: Draft, order: Order, lines: Sequence[Line], method: PaymentMethod) -> Change:
-    number, refund, things = order.order_id, sum((line.price for line in lines), Decimal(0)), named(lines)
+    number, refund, things = order.order_id, sum((line.price for line in lines), Decimal(0)), item_names(lines)
     return proposed_change(
         call(
             "return_items",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import fmean
 from typing import Any
 
 from pydantic import validate_call
 
-from mcp_servers.kit.records import Message, Score, told_texts
+from mcp_servers.kit.records import Message, Score, texts_for_user
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.database import Diff, diff
 from mcp_servers.retail.script import ACTIONS, Statement
@@ -18,10 +19,10 @@ from mcp_servers.retail.shop import WRITES, Shop
 
 DATABASE_SHARE = 0.6
 MAX_TOLD_CHARACTERS = 1500
-"""A longer message states nothing: no customer would read it."""
+"""A longer message counts as empty: no customer would read it."""
 
 _RECORD = re.compile(r'"\w+"\s*:')
-"""A tool's result copied into a message. It states nothing either: the customer would have to find the answer in it."""
+"""A tool's result copied into a message. It counts as empty too: the customer would have to find the answer in it."""
 _VALUES = re.compile(r"\d[\d,]{0,19}\.\d\d(?!\d)|\d{4}-\d\d-\d\d|\bTRK\d+")
 """Its repeats are bounded, since a policy may write nothing but digits."""
 _YES = re.compile(
@@ -67,7 +68,7 @@ def _short_score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
         return _score(0.0, 0.0)
     required = required_changes(case)
     made = diff(case.database, shop.database)
-    texts = told_texts(messages)
+    texts = texts_for_user(messages)
     allowed = sum(statement.is_value for statement in case.statements)
     told = (
         made == required
@@ -87,17 +88,23 @@ def required_changes(case: Case) -> Diff:
     shop = Shop(database=case.database.copy_to_change())
     shop.identify(shop.database.users[case.customer.user_id])
     for write in case.required():
-        validate_call(WRITES[write.call.name])(shop, **write.call.arguments)
+        _checked(write.call.name)(shop, **write.call.arguments)
     return diff(case.database, shop.database)
+
+
+@cache
+def _checked(write: str) -> Callable[..., Any]:
+    """A write that validates its arguments. Kept, since making the validator takes longer than the rest of a score."""
+    return validate_call(WRITES[write])
 
 
 def _credits(statements: Sequence[Statement], shop: Shop, messages: Sequence[Message]) -> list[float]:
     """The credit for each statement, 0 to 1.
 
-    A value counts only if it was looked up and its message has few others. The more values were told in all, the less
-    each counts: twice the needed number and one more are free, and with twice that number none counts.
+    A value counts only if it was looked up and its message has few others. If n values are needed, up to 2n + 1 may be
+    stated at full credit; beyond that the credit of each falls linearly, to 0 at twice that number.
     """
-    said = told_texts(messages)
+    said = texts_for_user(messages)
     free = 2 * sum(statement.is_value for statement in statements) + 1
     values = _values_in(text.replace(",", "") for text in said)
     precision = min(1.0, max(0.0, 2 - len(values) / free))
@@ -153,7 +160,7 @@ def all_agreed(messages: Sequence[Message]) -> bool:
             elif is_no(message.text):
                 agreed = [earlier for earlier in agreed if not _subjects(earlier) & _subjects(proposal)]
             proposal = ""
-        elif message.is_told:
+        elif message.is_for_user:
             proposal = f"{proposal}\n{message.text}"
         for call in message.tool_calls or ():
             if call.name in ACTIONS and not _is_agreed(call.name, call.arguments, agreed):
@@ -168,7 +175,7 @@ def _told_after_no(messages: Sequence[Message], order_id: str) -> Iterator[str]:
         if message.role == "user":
             refused = refused or (order_id in _subjects(proposal) and is_no(message.text))
             proposal = ""
-        elif message.is_told:
+        elif message.is_for_user:
             proposal = f"{proposal}\n{message.text}"
             if refused:
                 yield message.text

@@ -147,7 +147,7 @@ def dollars(amount: Decimal) -> str:
     return f"${abs(amount)}"
 
 
-def named(lines: Sequence[Line]) -> str:
+def item_names(lines: Sequence[Line]) -> str:
     """``the Teapot and the Wool Socks``"""
     return " and ".join(f"the {line.name}" for line in lines)
 

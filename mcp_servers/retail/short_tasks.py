@@ -2,9 +2,10 @@
 
 The order's state decides which step is possible, and only a look at the order tells it: a pending order can be
 cancelled, a shipped one tracked, a delivered one returned. The customer names all three. In the slice `any` they accept
-whichever the agent tries, a refusal included, and the expert picks one at random; in the slice `fitting` they want the
-possible one. In both, an agent that tries a second step scores 0. The slice `validation` is `fitting` with a test split
-of other wordings, names and numbers, for choosing settings on. The tasks' names begin with `counter-`.
+the first step that the agent tries, even if the shop refuses it, and the expert picks one at random; in the slice
+`fitting` they want the possible one. In both, an agent that tries a second step scores 0. The slice `validation` is
+`fitting` with a test split of other wordings, names and numbers, for choosing settings on. The tasks' names begin with
+`counter-`.
 """
 
 from __future__ import annotations
@@ -47,9 +48,8 @@ _THOUGHTS: dict[OrderStatus, tuple[str, dict[Step, str]]] = {
         {"cancel": "Cancel order", "track": "Track parcel", "return": "Check window"},
     ),
 }
-"""The expert's thought before its step. The verbs differ between the states, so that imitating them takes to tell the
-states apart; which step follows is as open as the slice leaves it. The noun follows from the verb and tells the step,
-so that a small model soon learns to do what it thought."""
+"""The expert's thought before its step. Each state has its own verbs, so a model has to distinguish the states to
+imitate them. The thought determines the step, so that a small model soon learns to act on its thought."""
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
 _HINT = "That is not what I asked for."
 
@@ -95,7 +95,7 @@ def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
     name = f"{customer.first_name} {customer.last_name}"
     wish = f"{rng.choice(words.introductions).format(name=name)} {rng.choice(words.requests).format(*wishes)}"
     requests = {step: _request(draft, order, step, wish) for step in words.wishes}
-    # In the slice `any` all pairs of a state and a step are equally frequent: one says nothing about the other.
+    # In the slice `any` all pairs of a state and a step are equally frequent, so the state does not predict the step.
     step = list(requests)[index // len(STATES) % len(requests)] if slice_ == "any" else _FITTING[state]
     return Case(
         task=task,

@@ -122,7 +122,7 @@ def same(given: Any, expected: Any) -> bool:
     return given == expected
 
 
-def shown(made: Run) -> str:
+def run_report(made: Run) -> str:
     """The text that the policy reads about a run."""
     text = made.output
     if len(text) > MAX_SHOWN:

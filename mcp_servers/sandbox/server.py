@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mcp_servers._jail.child import Limits
 from mcp_servers.kit import READ, SET, Harness, Message, Score, parser, serve
-from mcp_servers.sandbox.judge import Busy, Runner, report, shown
+from mcp_servers.sandbox.judge import Busy, Runner, report, run_report
 from mcp_servers.sandbox.problems import TASKS, Problem, expert, problem
 
 INSTRUCTIONS = """\
@@ -75,7 +75,7 @@ def _add_policy_tools(server: MCPServer, harness: Harness[Attempt], runner: Runn
         """Run a program in a fresh process and read what it prints."""
         attempt = harness.world(ctx)
         try:
-            return shown(await runner.run(code, attempt.running))
+            return run_report(await runner.run(code, attempt.running))
         except Busy as busy:
             return str(busy)
 

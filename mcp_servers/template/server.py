@@ -29,7 +29,7 @@ from mcp_servers.kit import (
     TaskItem,
     ToolError,
     main,
-    told_texts,
+    texts_for_user,
 )
 
 INSTRUCTIONS = """\
@@ -93,7 +93,7 @@ def start(world: World) -> str:
 @harness.score
 def score(world: World, messages: list[Message]) -> Score:
     """Half for the counter, half for the answer in the last message."""
-    texts = told_texts(messages)
+    texts = texts_for_user(messages)
     answers = re.findall(r"^First: (\d+)$", texts[-1], re.MULTILINE) if texts else []
     reached = float(world.shown == world.goal)
     answered = float(answers == [str(world.first)])

@@ -13,6 +13,7 @@ from gateway.errors import ConfigError, raise_all
 from rollout.areal.config import MCPConfig, processes_per_node, settings_of
 from rollout.areal.settings import Settings
 from rollout.environment.config import Environment
+from rollout.environment.parquet import count_rows
 from rollout.environment.row_validation import Row, read_task_rows
 from rollout.loop.thinking import check_thoughts
 from rollout.tokens.verl_builder import load_tokens
@@ -32,8 +33,10 @@ async def preflight(config: MCPConfig) -> None:
     settings = settings_of(config)
     check_rewards(config, settings)
     check_sampling(config)
+    check_divergence(config)
     TraceStore(settings.trace_dir, key="mcp.trace_dir").check()
     rows = _rows(config)
+    check_steps(config, rows=count_rows(Path(config.train_dataset.path)))
     lock_path = str(settings.tool_config_path) if settings.tool_config_path else None
     lock = load_lock(lock_path, key="mcp.tool_config_path")
     processes = processes_per_node(config)
@@ -92,6 +95,53 @@ def check_sampling(config: MCPConfig) -> None:
             "trained log-probabilities differ from sampled ones; leave gconfig.top_p and top_k at their defaults",
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+        )
+
+
+def check_divergence(config: MCPConfig) -> None:
+    """Validate that the divergence from the policy before training is computed where it has a weight.
+
+    Raises:
+        ConfigError: there is no reference policy, for which AReaL takes log-probabilities of zero; or its
+            log-probabilities are those of another temperature.
+    """
+    weight, reference = config.actor.kl_ctl, config.ref
+    if weight <= 0:
+        return
+    if reference is None:
+        problem = f"is {weight}, and there is no reference policy"
+        raise ConfigError(problem, key="actor.kl_ctl", remedy="fill in the section ref as configs/areal/grpo.yaml does")
+    if reference.temperature != config.gconfig.temperature:
+        problem = f"is {reference.temperature}, and gconfig.temperature is {config.gconfig.temperature}"
+        raise ConfigError(problem, key="ref.temperature", remedy="set it to ${gconfig.temperature}")
+
+
+def check_steps(config: MCPConfig, *, rows: int) -> None:
+    """Validate that AReaL's loop has as many steps as it was asked for: it ends after its epochs without a word.
+
+    Raises:
+        ConfigError: a batch or a group would be empty, or the training file has fewer rows than a batch or than the
+            steps need.
+    """
+    data, steps = config.train_dataset, config.total_train_steps
+    for key, value in (("train_dataset.batch_size", data.batch_size), ("gconfig.n_samples", config.gconfig.n_samples)):
+        if value < 1:
+            raise ConfigError(f"must be at least 1, got {value}", key=key, remedy="correct the value")
+    epoch = rows // data.batch_size if data.drop_last else -(-rows // data.batch_size)
+    if not epoch:
+        problem = f"is {data.batch_size}, and {data.path} has {rows} rows"
+        raise ConfigError(problem, key="train_dataset.batch_size", remedy="make it smaller, or write more rows")
+    scheduled = epoch * config.total_train_epochs
+    if steps is not None and steps > scheduled:
+        problem = f"is {steps}, and {rows} rows give {scheduled} with total_train_epochs={config.total_train_epochs}"
+        remedy = f"set total_train_epochs to {-(-steps // epoch)}, or write more rows"
+        raise ConfigError(problem, key="total_train_steps", remedy=remedy)
+    optimizer = config.actor.optimizer
+    if steps is not None and steps < scheduled and optimizer and optimizer.lr_scheduler_type != "constant":
+        log.warning(
+            "the learning rate does not fall to its end: its schedule goes over all steps of the epochs",
+            total_train_steps=steps,
+            scheduled=scheduled,
         )
 
 

@@ -2,7 +2,7 @@
 """What one process keeps between trajectories: running environments, the trace store, tokenizers.
 
 `PROCESS` is the named place for it, and the only global state of this package: with a single controller, AReaL builds
-the workflow anew for every group, and has no object that could keep a gateway.
+a new workflow for every group, and has no object that could keep a gateway.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stop a training when too many of its trajectories are withdrawn.
 
-AReaL replaces every trajectory that a workflow rejects, for ever. A rollout process that sees too many failures writes
+AReaL replaces every trajectory that a workflow rejects, forever. A rollout process that sees too many failures writes
 the reasons into a file beside the traces; the trainer's process reads it with the next row, in both of AReaL's modes.
 """
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from typing import Any
 
 import torch
 
@@ -21,9 +22,9 @@ if not torch.cuda.is_available():
     cpu.prepare()
 
 from areal import PPOTrainer
-from areal.api.cli_args import load_expr_config
 
 from gateway.errors import ConfigError, GatewayError
+from rollout.areal.command_line import read_config
 from rollout.areal.config import WORKFLOW, MCPConfig, settings_of, workflow_arguments
 from rollout.areal.preflight import preflight
 from rollout.areal.stopping import Rows, TrainingStopped, clear_stop
@@ -33,8 +34,7 @@ from rollout.environment.parquet import read_rows
 def main(arguments: list[str] | None = None) -> int:
     """Train; returns the exit status: 2 where the run cannot work, 1 where it was stopped."""
     try:
-        config: MCPConfig
-        config, _ = load_expr_config(sys.argv[1:] if arguments is None else arguments, MCPConfig)
+        config = read_config(sys.argv[1:] if arguments is None else arguments)
         if os.environ.get("RANK", "0") == "0":
             asyncio.run(preflight(config))
             clear_stop(settings_of(config).trace_dir)
@@ -48,6 +48,20 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+class Trainer(PPOTrainer):
+    """AReaL's trainer; where it cannot be built, the workers that its single controller has started end with it."""
+
+    scheduler = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().__init__(*args, **kwargs)
+        except BaseException:  # also an interrupt: nothing else knows the workers
+            if self.scheduler is not None:
+                self.scheduler.delete_workers()
+            raise
+
+
 def train(config: MCPConfig) -> None:
     """Run AReaL's trainer to its end.
 
@@ -57,7 +71,7 @@ def train(config: MCPConfig) -> None:
     directory = settings_of(config).trace_dir
     train_rows = Rows(list(read_rows(config.train_dataset.path)), directory)
     valid_rows = Rows(list(read_rows(config.valid_dataset.path)), directory) if config.valid_dataset else None
-    with PPOTrainer(config, train_dataset=train_rows, valid_dataset=valid_rows) as trainer:
+    with Trainer(config, train_dataset=train_rows, valid_dataset=valid_rows) as trainer:
         trainer.train(
             workflow=WORKFLOW,
             workflow_kwargs=workflow_arguments(config),

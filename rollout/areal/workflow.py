@@ -52,7 +52,7 @@ class MCPWorkflow(RolloutWorkflow):
     AReaL makes a group of `gconfig.n_samples` calls with the same data. The calls find each other, and each returns its
     own rows, with the advantage in its group for a reward (`normalise_rewards`) or with its score.
 
-    Arguments are plain JSON: with a single controller, they travel to rollout processes, which build the workflow anew
+    Arguments are plain JSON: with a single controller, they travel to rollout processes, which build a workflow
     for each group. `rollout.areal.config.workflow_arguments` makes them from AReaL's configuration.
 
     Args:
@@ -91,7 +91,7 @@ class MCPWorkflow(RolloutWorkflow):
             self._report(runtime, trace)
         except asyncio.CancelledError as error:
             # AReaL ends its tasks with its engine. Any other cancellation is a fault in this trajectory: AReaL would
-            # count the trajectory as running for ever, and start one less at a time.
+            # count the trajectory as running forever, and start one less at a time.
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             trace.fail("cancelled", f"{type(error).__name__}: {error}")

@@ -7,7 +7,7 @@ import resource
 import socket
 import subprocess
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,32 @@ def cpu_s(pid: int) -> float:
     """User and system time of a living process, of all its threads, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def descendants() -> set[int]:
+    """All processes below this one."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found, more = set[int](), {os.getpid()}
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more}
+        found |= more
+    return found
+
+
+def cpu_of_s(pids: Iterable[int]) -> float:
+    """As `cpu_s`, of those processes that still live."""
+    total = 0.0
+    for pid in pids:
+        try:
+            total += cpu_s(pid)
+        except OSError:
+            continue
+    return total
 
 
 def memory_kb(pid: int) -> int:

@@ -26,10 +26,12 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.bench.costs import cpu_s, listening, memory_kb, missing_descriptors, quantile
 from rollout.bench.wait_server import MODULE
-from rollout.collector import tune_collector
+from rollout.process import tune_collector
 
 WAIT_S = 1.0
 LEASE_TIMEOUT_S = 600.0
+OPENED_AT_ONCE = 256
+"""As for OpenEnv: with all resets at once, the last ones of 16,384 wait longer than `reset_timeout_s`."""
 TRANSPORTS = ("in_process", "stdio", "http", "http_sdk")
 """`http_sdk` is HTTP with the SDK's server in place of the kit's."""
 
@@ -64,13 +66,17 @@ class Run:
         self.waits: list[float] = []
         self.failures = Counter[str]()
         self._opening, self._playing = sessions, sessions
+        self._gate = asyncio.Semaphore(OPENED_AT_ONCE)
         self.opened, self.start, self.played, self.end = (asyncio.Event() for _ in range(4))
 
     async def hold(self, number: int) -> None:
         """Leases a session, takes its steps, and holds it until all have."""
         is_open = False
         try:
-            async with self._gateway.lease(trajectory=f"t{number}", task="t", seed=number) as session:
+            async with contextlib.AsyncExitStack() as stack:
+                async with self._gate:
+                    lease = self._gateway.lease(trajectory=f"t{number}", task="t", seed=number)
+                    session = await stack.enter_async_context(lease)
                 is_open = True
                 self._arrived()
                 await self.start.wait()
@@ -129,6 +135,7 @@ async def measure(entry: dict[str, Any], server: int | None, sessions: int, step
             await session.call("step", {"wait_s": 0.0})
         pid = _server_of(os.getpid()) if server == 0 else server
         before = _memory(pid)
+        tune_collector()
         run = Run(gateway, sessions, steps)
         began = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
@@ -137,7 +144,6 @@ async def measure(entry: dict[str, Any], server: int | None, sessions: int, step
             await run.opened.wait()
             open_s = time.perf_counter() - began
             held = _memory(pid)
-            tune_collector()
             began, cpu = time.perf_counter(), _cpu(pid)
             run.start.set()
             await run.played.wait()

@@ -6,10 +6,7 @@ of the machine affects all rows alike.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rollout.bench.sessions import TRANSPORTS
+from rollout.cli.bench_cells import run_cell
 from rollout.cli.options import AsJson, print_json
 
 OPENENV = "openenv"
@@ -32,9 +30,6 @@ NAMES = {
     OPENENV: "OpenEnv's client and server",
 }
 SIZES = (512, 2048)
-CELL_S = 900.0
-"""Bound on one cell."""
-_ROOT = Path(__file__).parents[2]
 _OPENENV_PYTHON = Path(".venv-openenv/bin/python")
 
 
@@ -69,24 +64,9 @@ def bench_sessions(
 
 
 def _cell(row: str, sessions: int, steps: int, openenv: Path) -> dict[str, Any]:
-    """Runs one cell.
-
-    Raises:
-        typer.Exit: It ended with an error, which is on standard error.
-    """
-    module = "rollout.bench.openenv_peer" if row == OPENENV else "rollout.bench.sessions"
-    given = [str(sessions), str(steps)] if row == OPENENV else [row, str(sessions), str(steps)]
-    python = str(openenv.absolute()) if row == OPENENV else sys.executable
-    # OpenEnv's interpreter has nothing of ours: it reads the two modules that it needs from here.
-    path = os.pathsep.join(part for part in (str(_ROOT), os.environ.get("PYTHONPATH")) if part)
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        [python, "-m", module, *given], stdout=subprocess.PIPE, timeout=CELL_S, env=environment, check=False
-    )
-    if done.returncode:
-        sys.stderr.write(f"error: {NAMES[row]} with {sessions} sessions ended with status {done.returncode}\n")
-        raise typer.Exit(done.returncode)
-    return json.loads(done.stdout)
+    if row == OPENENV:
+        return run_cell("rollout.bench.openenv_peer", str(sessions), str(steps), python=str(openenv.absolute()))
+    return run_cell("rollout.bench.sessions", row, str(sessions), str(steps))
 
 
 def _median(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

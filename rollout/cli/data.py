@@ -220,4 +220,4 @@ def _print_problems(file: Path, rows: int, problems: Sequence[dict[str, Any]]) -
         console.print(table)
         if len(problems) > MOST_SHOWN:
             console.print(f"and {len(problems) - MOST_SHOWN} more (--json has {MOST_SHOWN * 10})", highlight=False)
-    console.print(Text(f"{file}: {rows} rows of ours, {len(problems)} problems"))
+    console.print(Text(f"{file}: {rows} rows of mcp_agent, {len(problems)} problems"))

@@ -19,12 +19,10 @@ from gateway.cassette.replaying import Missing
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from rollout.cli.cassettes import Cassettes, Record, ReplayFrom, ReplayMissing
-from rollout.cli.hosts import HostsOption, opened_hosts, with_hosts
 from rollout.cli.live import ProgressEvery, shown_live
 from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
-from rollout.collector import tune_collector
+from rollout.cli.worlds import Cassettes, HostsOption, Record, ReplayFrom, ReplayMissing, opened_hosts, with_hosts
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
 from rollout.engines.sampling import SamplingParameters
@@ -34,11 +32,11 @@ from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.environments import load_environments
-from rollout.evaluation.outcome import Outcome
 from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
 from rollout.evaluation.resume import Settings, compare_settings, engine_settings, keep_settings
 from rollout.evaluation.run_record import evaluation_record
-from rollout.telemetry import export_spans
+from rollout.evaluation.summary import Outcome
+from rollout.process import export_spans, tune_collector
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, TokenIds
 from rollout.trace.store import TraceStore, read_traces

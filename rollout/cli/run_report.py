@@ -12,8 +12,7 @@ from rich.table import Table
 from rollout.cli.options import print_json
 from rollout.environment.config import Environment
 from rollout.evaluation.estimates import Estimate
-from rollout.evaluation.outcome import Outcome
-from rollout.evaluation.summary import Summary, summarise
+from rollout.evaluation.summary import Outcome, Summary, summarise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

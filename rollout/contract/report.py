@@ -130,7 +130,7 @@ def complete(findings: Iterable[ClauseResult], *, because: str) -> tuple[ClauseR
     found = {finding.clause: finding for finding in findings}
     failed = {clause for clause, finding in found.items() if finding.outcome is Outcome.FAILS}
 
-    def settled(clause: Clause) -> ClauseResult:
+    def resolved(clause: Clause) -> ClauseResult:
         finding = found.get(clause)
         if finding is None:
             return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=because)
@@ -139,4 +139,4 @@ def complete(findings: Iterable[ClauseResult], *, because: str) -> tuple[ClauseR
             return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=said)
         return finding
 
-    return tuple(map(settled, Clause))
+    return tuple(map(resolved, Clause))

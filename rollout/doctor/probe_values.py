@@ -64,7 +64,7 @@ class Found:
             for value in cast("list[object]", tree)[:20]:
                 self._walk(value, depth + 1)
 
-    def named(self, name: str) -> str | int | None:
+    def identifier_for(self, name: str) -> str | int | None:
         """The value of an argument that names something: by the same key, else any id where it asks for an `id`."""
         key = _key(name)
         if key in self.values:
@@ -149,7 +149,7 @@ def _suggested(
     kinds = cast("list[str]", given) if isinstance(given, list) else [given]
     words, description = set(words_of(name)), str(schema.get("description") or _in_docstring(tool, name))
     if {"integer", "number"}.intersection(kinds):
-        known = found.named(name) if _names_one(name) else None
+        known = found.identifier_for(name) if _names_one(name) else None
         if isinstance(known, int) or (isinstance(known, str) and known.isdigit()):
             return int(known)
         return None if "default" in schema and not words & _DURATIONS else _small(schema)
@@ -159,7 +159,7 @@ def _suggested(
         return schema["enum"][0]
     if "string" not in kinds or "enum" in schema or "const" in schema:
         return None
-    if _names_one(name) and (known := found.named(name)) is not None:
+    if _names_one(name) and (known := found.identifier_for(name)) is not None:
         return str(known)
     if language := language_of(tool, name, schema):
         return statement(language, tool, around.word, variant.step)

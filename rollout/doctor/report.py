@@ -109,8 +109,8 @@ class Advice:
     reason: str
     verdict: Verdict
     changes: dict[str, Any] | None = None
-    """What the entry has to say besides, under `args` (by position), `env` and `cwd`, and under `data` what has to be
-    in each lease's directory; None for nothing."""
+    """Keys to add to the entry: under `args` (by position), `env` and `cwd`, and under `data` what each
+    lease's directory must contain; None for no change."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -149,7 +149,7 @@ class ServerReport:
     to_know: tuple[str, ...] = ()
     """Options of the command line, each of which may let the probes find out."""
     to_fill: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """Tools that the probes called in vain, each with the arguments that need a meaningful value in a `--call`."""
+    """Tools that returned an error to each probe, with the arguments that need a meaningful value in a `--call`."""
     notes: list[str] = field(default_factory=list[str])
     elapsed_s: float = 0.0
 

@@ -72,7 +72,7 @@ def _verdict(world: World, reference: Reference) -> tuple[IsolationVerdict, str]
     state = state_in(reference)
     doubt = _doubt(world, reference)
     if state and (world.scope != Scope.SHARED or not doubt):
-        # One process for all is safe only if every tool was seen at work.
+        # One process for all is safe only if the probes saw each tool work.
         return APART, f"{state}, and another lease saw nothing of it"
     if state:
         return UNKNOWN, f"another lease saw nothing of what {state.split(' ', 1)[0]} did, but {doubt}"
@@ -133,7 +133,7 @@ def _written_elsewhere(world: World, reference: Reference) -> str:
 
 
 def _doubt(world: World, reference: Reference) -> str:
-    """Why the calls may have missed something; empty where every tool was seen at work."""
+    """Why the calls may have missed something; empty where the probes saw each tool work."""
     script = world.script
     if script.refused:
         return f"the schema refuses the arguments: {script.refused[0]}"

@@ -1,4 +1,4 @@
-"""Policies that take messages and return text: chat APIs and functions of one's own.
+"""Policies that take messages and return text: chat APIs and your own functions.
 
 Such a policy has no token ids. The context is kept in bytes (`rollout.tokens.chatml`), whose markers only this library
 writes, so it is read back into the messages that it was written from. Traces have no log-probabilities, and are left

@@ -5,21 +5,21 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
 from gateway.errors import ConfigError
 from rollout.engines.chat_endpoints import CHAT_APIS, opened_endpoint
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
-from rollout.engines.factory import opened_factory
 from rollout.engines.http import EngineHttp
 from rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
+from rollout.environment.user_code import import_function
 from rollout.errors import EngineError
 from rollout.formats import find_format
 from rollout.tokens.chatml import ByteTokens
@@ -30,10 +30,12 @@ from rollout.types import TokenBuilder
 if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens
 
+
 PROBE_TEXT = "Once upon a time there was"
 """Its first token ids are the one-token prompts with which a server's behaviour is probed."""
 PROBES = 3
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_NEEDED = ("name", "context_tokens", "notes", "token_ids", "tokens", "policy")
 
 
 @asynccontextmanager
@@ -227,3 +229,33 @@ def _stop_ids(tokens: ContinuousTokens) -> list[int]:
 
 def _probe_ids(tokens: ContinuousTokens) -> list[int]:
     return list(dict.fromkeys(tokens.encode(PROBE_TEXT)))[:PROBES]
+
+
+@asynccontextmanager
+async def opened_factory(options: EngineOptions) -> AsyncGenerator[Engine]:
+    """The engine that a factory returns: a function that takes `EngineOptions`, named as `MODULE:FACTORY`.
+
+    It returns an `Engine`, or an async context manager that yields one and closes what it opened.
+
+    Raises:
+        ConfigError: there is no such factory, it raises, or what it returns is no engine.
+    """
+    factory: Any = import_function(options.engine, key="--engine")
+    try:
+        made = factory(options)
+    except Exception as error:  # the boundary of a user's function, which can raise anything
+        problem = f"{options.engine} raised {type(error).__name__}: {error}"
+        raise ConfigError(problem, key="--engine", remedy="correct it") from error
+    if isinstance(made, AbstractAsyncContextManager):
+        async with cast("AbstractAsyncContextManager[Any]", made) as engine:
+            yield _checked(engine, options.engine)
+    else:
+        yield _checked(made, options.engine)
+
+
+def _checked(engine: Any, name: str) -> Engine:
+    if missing := [attribute for attribute in _NEEDED if not hasattr(engine, attribute)]:
+        problem = f"{name} returned {type(engine).__name__}, which has no {', '.join(missing)}"
+        remedy = "return a rollout.engines.engine.Engine, for example a rollout.engines.chat.ChatEngine"
+        raise ConfigError(problem, key="--engine", remedy=remedy)
+    return engine

@@ -152,7 +152,7 @@ class AgentConfig(Section):
     @classmethod
     def _names_a_class(cls, value: str) -> str:
         if not re.fullmatch(r"[\w.]+:\w+", value):
-            raise InvalidValue(f"{value!r} names no class", "write package.module:Class")
+            raise InvalidValue("names no class", "write package.module:Class")
         return value
 
 

@@ -6,8 +6,8 @@ from typing import Any, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.hosts import HostConfig
 from gateway.errors import InvalidValue
+from gateway.remote.hosts import HostConfig
 from rollout.environment.reward_config import Section
 
 SHARD_RESOURCE = "mcp_shard"

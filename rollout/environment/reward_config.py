@@ -119,7 +119,7 @@ class RewardConfig(Section):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> RewardConfig:
-        own = [*self.parts, *self.named]
+        own = [*self.parts, *self.own_components]
         if twice := [name for name in dict.fromkeys(own) if own.count(name) > 1]:
             raise ValueError(f"{', '.join(twice)}: taken, choose another name")
         return self
@@ -139,7 +139,7 @@ class RewardConfig(Section):
 
     @model_validator(mode="after")
     def _weights_name_components(self) -> RewardConfig:
-        known = [*Component, *self.parts, *self.named]
+        known = [*Component, *self.parts, *self.own_components]
         if unknown := [name for name in self.weights if name not in known]:
             raise ValueError(f"weights names {', '.join(unknown)}; there are {', '.join(known)}")
         if Component.BREVITY in self.weights and self.brevity is None:
@@ -154,11 +154,11 @@ class RewardConfig(Section):
     @property
     def reported(self) -> tuple[str, ...]:
         """Names of the reward parts in the training sample."""
-        return (*self.parts, *self.computed, *self.named)
+        return (*self.parts, *self.computed, *self.own_components)
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """Components of the environment's own: functions, then criteria."""
+    def own_components(self) -> tuple[str, ...]:
+        """Names of the components that the environment defines: functions, then criteria."""
         return (*self.functions, *(self.rubric.criteria if self.rubric else ()))
 
     def weight(self, name: str) -> float:

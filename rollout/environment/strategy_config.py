@@ -22,7 +22,7 @@ class Strategy(StrEnum):
 
 
 class BranchAt(StrEnum):
-    """Which turn of a root a branch samples anew. The first turn is never one: nothing would be shared."""
+    """Which turn of a root a branch samples again. The first turn is never one: nothing would be shared."""
 
     UNIFORM = "uniform"
     """Any turn of the finished root but the first, each with the same chance."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 
+from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError
 
 
@@ -17,10 +19,21 @@ def import_user_module(name: str, *, key: str, file: str | None = None) -> Modul
     try:
         return import_module(name)
     except Exception as error:  # the boundary of a user's module, which can raise anything when it is imported
-        is_missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
-        remedy = "add the directory of the module to PYTHONPATH" if is_missing else "correct the module"
+        remedy = "correct the module"
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            remedy = _remedy(str(error.name))
         problem = f"cannot import {name}: {type(error).__name__}: {error}"
         raise ConfigError(problem, file=file, key=key, remedy=remedy) from error
+
+
+def _remedy(missing: str) -> str:
+    """The remedy for a module or package that is missing; all packages above it can be imported."""
+    package, _, last = missing.rpartition(".")
+    directories = getattr(import_module(package), "__path__", ()) if package else ()
+    modules = [module.name for module in iter_modules(directories)]
+    if not modules:
+        return "add the directory of the module to PYTHONPATH"
+    return near(last, modules, f"modules of {package}")
 
 
 def import_function(path: str, *, key: str, file: str | None = None) -> object:

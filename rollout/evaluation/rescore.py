@@ -149,7 +149,7 @@ def recorded_score(trace: Trace, environment: Environment, record: RunRecord) ->
     weight, score = old.weight(Component.SCORE), 0.0
     if weight:
         # The sum without the server's own score, which is added last and so rounds as the recorded sum did.
-        own = {name: trace.reward.parts[name] for name in old.named}
+        own = {name: trace.reward.parts[name] for name in old.own_components}
         rest = weigh(old, trace, Judged(score=0.0, parts=parts), own, trace.reward.penalty).score
         score = round((trace.reward.score - rest) / weight, _DIGITS)
         again = weigh(old, trace, Judged(score=score, parts=parts), own, trace.reward.penalty).score
@@ -185,7 +185,7 @@ def _new_record(record: RunRecord, environment: Environment) -> RunRecord:
 
 
 class LiveScore:
-    """Lets the servers score again: each world is made anew by the calls of a cassette, and then scored.
+    """Lets the servers score again: each world is rebuilt by the calls of a cassette, and then scored.
 
     Args:
         gateway: of the environment, with its servers running.

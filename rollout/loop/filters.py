@@ -14,6 +14,7 @@ from rollout.types import Call, Completion, FinishReason, Parsed
 
 _CALL_MARKER = re.compile(r"<[^<>\s]*tool[_▁]calls?[^<>\s]*>|<function=")
 """The beginning of a call in the known formats."""
+_BROKEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\N{REPLACEMENT CHARACTER}]")
 _BROKEN_SHARE = 0.05
 """A text with a larger share of control and replacement characters is broken."""
 _LOOP_REPEATS, _LOOP_TOKENS, _LONGEST_PERIOD = 4, 24, 64
@@ -128,22 +129,25 @@ def void(completion: Completion, parsed: Parsed) -> str:
         return "cut in mid-thought" if completion.finish_reason is FinishReason.LENGTH else "empty"
     if ends_in_loop(completion.ids):
         return "repeated text"
-    if sum(map(_is_broken, parsed.content)) > _BROKEN_SHARE * len(parsed.content):
+    if len(_BROKEN.findall(parsed.content)) > _BROKEN_SHARE * len(parsed.content):
         return "broken text"
     return "cut" if completion.finish_reason is FinishReason.LENGTH else ""
 
 
-def _is_broken(character: str) -> bool:
-    return character == "\N{REPLACEMENT CHARACTER}" or (character < " " and character not in "\n\r\t")
-
-
 def ends_in_loop(ids: Sequence[int]) -> bool:
     """Whether the last tokens, with or without the stop token, repeat one period."""
-    return any(_loops(ids, period, end) for end in {len(ids), len(ids) - 1} for period in range(1, _LONGEST_PERIOD + 1))
+    return any(_loops(ids, len(ids) - cut) for cut in (0, 1))
 
 
-def _loops(ids: Sequence[int], period: int, end: int) -> bool:
-    wanted = max(_LOOP_REPEATS * period, _LOOP_TOKENS)
-    if end < wanted:
+def _loops(ids: Sequence[int], end: int) -> bool:
+    if end < _LOOP_TOKENS:
         return False
+    last, longest = ids[end - 1], min(_LONGEST_PERIOD, end // _LOOP_REPEATS)
+    # Nearly every period fails at the last token already.
+    periods = [period for period in range(1, longest + 1) if ids[end - 1 - period] == last]
+    return any(_repeats(ids, period, end) for period in periods)
+
+
+def _repeats(ids: Sequence[int], period: int, end: int) -> bool:
+    wanted = max(_LOOP_REPEATS * period, _LOOP_TOKENS)
     return all(ids[at] == ids[at - period] for at in range(end - 1, end - 1 - (wanted - period), -1))

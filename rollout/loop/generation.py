@@ -18,7 +18,7 @@ async def sample(
 ) -> Parsed:
     """Generate once, append the ids exactly as sampled, and apply the filters.
 
-    The trajectory ends with a generation that was aborted or outlasted its time, and with one that the length limit cut
+    The trajectory ends with a generation that was aborted or exceeded its time, and with one that the length limit cut
     before a readable call: part of a sentence is neither an answer nor a message to a user.
 
     Args:

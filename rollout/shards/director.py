@@ -7,15 +7,19 @@ by Ray, wherever its resources are to be had, and serves at a new port; its addr
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 import structlog
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from gateway.errors import ConfigError
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import ShardsConfig
 from rollout.shards.shard import Shard, ShardState
@@ -193,7 +197,45 @@ def _take_state(shards: _Shards, shard: _Running, state: ShardState) -> None:
 
 def shard_director() -> Any:
     """Handle of the job's `ShardDirector`, made if there is none. Ray ends it with its last handle."""
+    # On the node of the process that makes it, which it does not outlive: the end of another node must not end it.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     made = ray.remote(ShardDirector).options(
-        name=ACTOR_NAME, get_if_exists=True, num_cpus=0, max_concurrency=_CONCURRENCY
+        name=ACTOR_NAME,
+        get_if_exists=True,
+        num_cpus=0,
+        max_concurrency=_CONCURRENCY,
+        scheduling_strategy=here,
     )
     return made.remote()
+
+
+@contextmanager
+def connected() -> Generator[None]:
+    """Connect to the cluster that RAY_ADDRESS names, or start one here; the director lives as long as the block."""
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    director = shard_director()  # the handle keeps it
+    try:
+        yield
+    finally:
+        del director
+        if ours:
+            ray.shutdown()
+
+
+def check_nodes(config: ShardsConfig, *, key: str) -> None:
+    """Raise ConfigError where no living node of the cluster has what a shard takes."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    for node in nodes:
+        has, labels = node["Resources"], node.get("Labels", {})
+        if all(has.get(name, 0) >= most for name, most in config.resources.items()) and (
+            config.labels.items() <= labels.items()
+        ):
+            return
+    wanted = ", ".join(f"{name}: {value}" for name, value in (config.resources | config.labels).items())
+    raise ConfigError(
+        f"none of {len(nodes)} nodes of the Ray cluster has {wanted}",
+        key=key,
+        remedy="start nodes for shards: ray start --address=HEAD:6379 --num-cpus=0 --resources='{\"mcp_shard\": 1}'",
+    )

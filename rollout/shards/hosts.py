@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from gateway.config.hosts import HostConfig
 from gateway.errors import ServerUnavailable
-from gateway.remote.hosts import HostList, Hosts
+from gateway.remote.hosts import HostConfig, HostList, Hosts
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import ShardsConfig
 
@@ -24,15 +23,20 @@ class RayHosts:
         """The least loaded shard.
 
         Raises:
-            ServerUnavailable: no shard could be started.
+            ServerUnavailable: no shard could be started, or the job's director has ended.
         """
-        from rollout.shards.director import shard_director  # here, since ray takes seconds to import
+        from ray.exceptions import RayActorError  # here, since ray takes seconds to import
 
-        if self._director is None:
-            director = shard_director()
-            await director.open.remote(self._environment, self._config)
-            self._director = director
-        place = await self._director.take.remote(self._environment.name)
+        from rollout.shards.director import shard_director
+
+        try:
+            if self._director is None:
+                director = shard_director()
+                await director.open.remote(self._environment, self._config)
+                self._director = director
+            place = await self._director.take.remote(self._environment.name)
+        except RayActorError as error:
+            raise ServerUnavailable(f"the director of the job's shards has ended: {error}") from error
         if place.problem:
             raise ServerUnavailable(place.problem)
         return HostConfig(url=place.url, token=SecretStr(place.token), lost_after_s=self._config.lost_after_s)

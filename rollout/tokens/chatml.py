@@ -44,14 +44,11 @@ class ByteTokens:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD."""
         pieces: list[str] = []
-        run = bytearray()
-        for token in ids:
-            if token < 256:
-                run.append(token)
-                continue
-            pieces += [run.decode(errors="replace"), SPECIAL[token - 256]]
-            run.clear()
-        return "".join([*pieces, run.decode(errors="replace")])
+        start = 0
+        for at in [index for index, token in enumerate(ids) if token > 255]:
+            pieces += [bytes(ids[start:at]).decode(errors="replace"), SPECIAL[ids[at] - 256]]
+            start = at + 1
+        return "".join([*pieces, bytes(ids[start:]).decode(errors="replace")])
 
     def sees(self, image: bytes) -> bool:
         return False

@@ -9,8 +9,8 @@ from gateway.errors import ConfigError
 from rollout.environment.task import Task
 from rollout.formats import hermes
 from rollout.tokens.chat_template import ChatTemplate
-from rollout.trace.lengths import Lengths
 from rollout.trace.record import Trace
+from rollout.trace.segment import Lengths
 from rollout.types import Call
 
 if TYPE_CHECKING:

@@ -18,10 +18,6 @@ TAIL = 64
 """Ids of the context in a narrow view: builders compare its end with markers of a few tokens."""
 
 _OPENING: Message = {"role": "user", "content": "Begin."}
-_TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {"name": "do", "description": "Do.", "parameters": {"type": "object", "properties": {}}},
-}
 
 
 def render(
@@ -30,12 +26,12 @@ def render(
     """Render new messages with verl's builder.
 
     Args:
-        narrow: show the builder only the end of the context, an outline of the message before the new ones, and one
-            tool in place of all.
+        narrow: show the builder only the end of the context, an outline of the message before the new ones, and no
+            tools.
     """
     if narrow:
         context, previous = context[-TAIL:], [_OPENING, *map(_outline, previous[-1:])]
-        tools = [_TOOL] if tools else []
+        tools = ()
     past = with_images(previous)
     offered = [dict(tool) for tool in tools] or None
     return edit_of(builder.merge_context_tokens(past, [*past, *with_images(new)], context, tools=offered))
@@ -70,7 +66,7 @@ def can_narrow(builder: Any, ends: Sequence[int]) -> bool:
         ends: ids that may end a completion; the contexts end in one of them, or in none, in turn.
     """
     tried, endings = False, [[], *([end] for end in ends)]
-    for index, (previous, new, tools) in enumerate(_probes()):
+    for index, (previous, new, tools) in enumerate(probes()):
         # Probes come in pairs, tool results and a user's message: each ending is tried before both.
         context = [*range(2 * TAIL), *endings[index // 2 % len(endings)]]
         expected = _attempt(builder, context, previous, new, tools, narrow=False)
@@ -105,7 +101,7 @@ def _attempt(builder: Any, *conversation: Any, narrow: bool) -> Edit | None:
         return None
 
 
-def _probes() -> Iterator[tuple[list[Message], list[Message], list[dict[str, Any]]]]:
+def probes() -> Iterator[tuple[list[Message], list[Message], list[dict[str, Any]]]]:
     """(past messages, new messages, tools): tool results or a user's message, after conversations of every length."""
     tools = [_tool("look"), _tool("find")]
     results = [("look", "It is blue."), ("find", '\n{"at": [1, 2]}\n'), ("look", "")]

@@ -11,8 +11,9 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from gateway.errors import ConfigError
 from rollout.formats import find_format
 from rollout.tokens.images import image_urls, read_image
-from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, render
+from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render
 from rollout.tokens.parsing import CompletionParser
+from rollout.tokens.pieces import Pieces, decode
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
 _PROMPT_END = 16
@@ -28,18 +29,33 @@ class ContinuousTokens:
     Args:
         narrow_view: whether to show the builder only the end of a conversation; None tries it out now, in about the
             time of a hundred turns. Pass the attribute of that name to further builders with the same template.
+        pieces: what the builder tokenises with, if not `tokenizer`; with `narrow_view` None it is tried out now, too,
+            and is an attribute as well.
 
     Raises:
         ConfigError: there is no such tool format.
     """
 
-    def __init__(self, builder: Any, tokenizer: Any, tool_format: str, *, narrow_view: bool | None = None) -> None:
+    def __init__(
+        self,
+        builder: Any,
+        tokenizer: Any,
+        tool_format: str,
+        *,
+        narrow_view: bool | None = None,
+        pieces: Pieces | None = None,
+    ) -> None:
         self._builder, self._tokenizer = builder, tokenizer
         self._format = find_format(tool_format, key="actor_rollout_ref.rollout.multi_turn.format")
         self._ends = {*self._ids(self._format.end_tokens), *_valid((tokenizer.eos_token_id, tokenizer.pad_token_id))}
         self._truncated_end = [self._ids([token] if token else []) for token in self._format.truncated_end]
         self._complete = self._ends.union(*self._truncated_end)
         self._opened = False
+        if narrow_view is None and pieces is None and not builder.supports_multimodal():
+            pieces = Pieces.of(tokenizer, ((past + new, tools) for past, new, tools in probes()))
+        self.pieces = pieces
+        if pieces is not None:
+            builder.tokenizer = pieces
         self.narrow_view = can_narrow(builder, sorted(self._complete)) if narrow_view is None else narrow_view
 
     @property
@@ -64,7 +80,7 @@ class ContinuousTokens:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.pieces.decode_ids(ids) if self.pieces is not None else decode(self._tokenizer, ids)
 
     def encode_completion(self, text: str) -> list[int]:
         """Ids of a completion's text, the end-of-turn token added."""

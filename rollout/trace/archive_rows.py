@@ -9,10 +9,9 @@ from typing import Any, TypeGuard, cast
 
 from rollout.trace.columns import ELEMENTS
 from rollout.trace.events import ToolEvent, UserEvent, call_message, tool_message
-from rollout.trace.lengths import recorded_lengths
+from rollout.trace.outcome import StrategyRecord
 from rollout.trace.record import Trace, Turn
-from rollout.trace.segment import Segment
-from rollout.trace.strategy import StrategyRecord
+from rollout.trace.segment import Segment, recorded_lengths
 from rollout.types import Call
 
 Row = dict[str, Any]
@@ -33,7 +32,7 @@ def row_of(trace: Trace) -> Row:
     prompt = list(trace.task.prompt)
     is_begun_by_prompt = trace.messages[: len(prompt)] == prompt
     outside = [(-1, trace.server_events)]
-    heard = [*outside, *((number, turn.server_events) for number, turn in enumerate(trace.turns))]
+    received = [*outside, *((number, turn.server_events) for number, turn in enumerate(trace.turns))]
     return selectable(trace) | {
         "reward_parts": _numbers(trace.reward.parts) if trace.reward else None,
         "reward_turns": trace.reward.turns if trace.reward else None,
@@ -49,8 +48,8 @@ def row_of(trace: Trace) -> Row:
         "calls": [places.call(number, turn, event, trace) for number, (turn, event) in enumerate(events)],
         "user_replies": [places.user_reply(number, trace) for number, turn in enumerate(trace.turns) if turn.user],
         "marks": [{"turn": number, **asdict(mark)} for number, turn in enumerate(trace.turns) for mark in turn.marks],
-        "server_requests": [_request(number, asked) for number, each in heard for asked in each.requests],
-        "notifications": [{"turn": number, **asdict(note)} for number, each in heard for note in each.notifications],
+        "server_requests": [_request(number, asked) for number, each in received for asked in each.requests],
+        "notifications": [{"turn": number, **asdict(note)} for number, each in received for note in each.notifications],
         "more_requests": trace.server_events.more_requests,
         "more_notifications": trace.server_events.more_notifications,
         "has_logprobs": trace.has_logprobs,
@@ -60,7 +59,8 @@ def row_of(trace: Trace) -> Row:
 
 def selectable(trace: Trace) -> Row:
     """The values of the columns without lists, which the index has as well."""
-    task, origin, segments, lengths = trace.task, trace.origin, (*trace.earlier, trace), recorded_lengths(trace)
+    task, origin, segments = trace.task, trace.origin, (*trace.earlier, trace)
+    lengths = recorded_lengths(trace.segments or [trace], len(trace.turns))
     return {
         "id": trace.id,
         "environment": task.environment,

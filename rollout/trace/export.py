@@ -1,6 +1,6 @@
 """Export traces as training data: for SFT, or preference pairs of trajectories of the same row.
 
-SFT has two files: conversations, and the ids and loss masks of trajectories that a conversation cannot stand for.
+SFT has two files: conversations, and the ids and loss masks of trajectories that a conversation cannot represent.
 Conversations and pairs contain thinking and tool calls.
 """
 
@@ -197,11 +197,7 @@ def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
     Raises:
         ConfigError: `tools` lacks the trace's environment or one of its tools.
     """
-    return {
-        "messages": _messages(trace),
-        **_source(trace, tools),
-        **_outcome(trace),
-    }
+    return {"messages": _messages(trace), **_source(trace, tools), **_outcome(trace)}
 
 
 def _source(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:

@@ -19,9 +19,8 @@ import structlog
 
 from rollout.trace.archive import SUFFIX, TornArchive
 from rollout.trace.entries import COLUMNS, Entry, archived_entries, entry_of
-from rollout.trace.files import sources
+from rollout.trace.files import Skipped, no_records, sources
 from rollout.trace.journal import JOURNAL_SUFFIX, NotARecord, from_json, lines_of
-from rollout.trace.skipped import Skipped, no_records
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 from gateway.errors import ConfigError
 from rollout.trace.archive import SUFFIX, ArchiveReader, TornArchive
 from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
+from rollout.trace.files import Skipped
 from rollout.trace.index import Index
 from rollout.trace.journal import from_json
 from rollout.trace.record import Trace
-from rollout.trace.skipped import Skipped
 from rollout.trace.trained import TrainedSegment, read_trained
 
 _FLAGS = ("validate", "withdrawn")

@@ -14,9 +14,8 @@ from gateway.types import ToolResult
 from rollout.environment.config import AgentConfig
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message
-from rollout.trace.outcome import Failure, Reward, StopReason
+from rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
 from rollout.trace.segment import Segment, Span, SpanKind, runs
-from rollout.trace.strategy import StrategyRecord
 from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]

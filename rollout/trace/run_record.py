@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.types import ToolDefinition, canonical_json
 from rollout.environment.config import Environment
-from rollout.trace.skipped import Skipped
+from rollout.trace.files import Skipped
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway

@@ -1,7 +1,8 @@
-"""Append-only segments: the part of a trajectory that is one training sample."""
+"""Append-only segments: the part of a trajectory that is one training sample, and a trajectory's lengths in tokens."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -114,3 +115,30 @@ def runs(
             yield SpanKind.THINKING, begin, end
         else:
             yield SpanKind.COMPLETION, begin, end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """Lengths of one trajectory in tokens, as the limits of a training run count them."""
+
+    prompt: int
+    response: int
+    """Sampled, tool and user tokens of all turns, in the longest context of the trajectory."""
+    completions: tuple[int, ...]
+    """Sampled tokens of each turn."""
+
+
+def recorded_lengths(segments: Sequence[Segment], turns: int) -> Lengths:
+    """Lengths of a trajectory of `turns` turns, in the tokens of the engine that generated it."""
+    sampled = Counter[int]()
+    for segment in segments:
+        for span in segment.spans:
+            if span.kind.is_sampled:
+                sampled[span.turn] += span.end - span.start
+    prompt = len(segments[0].prompt_ids)
+    return Lengths(
+        prompt=prompt,
+        # The prompt of a later segment contains the conversation so far, which counts against the same budget.
+        response=max(len(segment.prompt_ids) + len(segment.response_ids) for segment in segments) - prompt,
+        completions=tuple(sampled[turn] for turn in range(turns)),
+    )

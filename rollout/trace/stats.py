@@ -13,7 +13,7 @@ from math import ceil
 from statistics import fmean
 
 from rollout.trace.entries import Entry
-from rollout.trace.lengths import Lengths
+from rollout.trace.segment import Lengths
 
 STEP = 128
 """Recommended lengths are multiples of this many tokens."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rollout.trace.skipped import Skipped
+from rollout.trace.files import Skipped
 
 DIRECTORY = "trained"
 SUFFIX = ".trained.parquet"

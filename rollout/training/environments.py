@@ -10,10 +10,10 @@ import anyio
 
 from gateway.catalogue.tool_config import LockEntry
 from gateway.gateway import Gateway
-from rollout.collector import tune_collector
 from rollout.environment.config import Environment
 from rollout.environment.validation import LOCK_KEY, locked_tools
 from rollout.loop.limits import Limits
+from rollout.process import tune_collector
 from rollout.shards.hosts import hosts_of
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from gateway.cassette.recording import Recorder
 from rollout.engines.recorded import RecordedTraces
-from rollout.telemetry import export_spans
+from rollout.process import export_spans
 from rollout.trace.reader import Traces
 from rollout.training.gateways import Gateways
 from rollout.training.settings import TrainingSettings

@@ -12,8 +12,8 @@ from gateway.errors import LockMismatch
 from rollout.environment.strategy_config import Strategy
 from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
 from rollout.trace.events import MarkKind
+from rollout.trace.outcome import StrategyRecord
 from rollout.trace.record import Trace, worlds_lost
-from rollout.trace.strategy import StrategyRecord
 
 _STRATEGIES = tuple(f"mcp/strategy/{strategy}" for strategy in Strategy)
 _MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)

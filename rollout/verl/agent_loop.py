@@ -26,9 +26,8 @@ from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Trace
 from rollout.training.statistics import TrajectoryStatistics
 from rollout.types import Policy
-from rollout.verl.agent_workers import AgentWorkers
+from rollout.verl.agent_workers import ATTEMPT, AgentWorkers, HoldsPrompts
 from rollout.verl.batch_statistics import statistics_collector
-from rollout.verl.held_prompts import ATTEMPT, HoldsPrompts
 from rollout.verl.lost_prompts import LostPrompts
 from rollout.verl.origin import Batch, origin_of
 from rollout.verl.output import to_outputs, withdrawn_output

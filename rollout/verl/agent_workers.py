@@ -1,17 +1,19 @@
-"""The manager's half: issues prompts to the workers, and once more those of a worker whose process died.
+"""Prompts of a worker whose process died: workers say which they hold, the manager issues the lost ones once more.
 
 verl dispatches a prompt and forgets it; its replay buffer polls TransferQueue until the prompt has ended. The prompts
-of a dead worker stay "running" there, so the trainer would wait for ever. `AgentWorkers` replaces the worker and
+of a dead worker stay "running" there, so the trainer would wait forever. `AgentWorkers` replaces the worker and
 compares what it issued with what workers hold. Ray's own restart (`max_restarts`) is no help: it needs the arguments
 that the worker was made with, and verl's configuration is so large that Ray has deleted the object by then.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,6 +29,41 @@ log = structlog.get_logger(__name__)
 MOST_ATTEMPTS = 2
 """How often a prompt is issued: one that makes its worker's memory overflow would end every further worker."""
 _POLL_S = 1.0
+ATTEMPT: ContextVar[int] = ContextVar("mcp_rollout_attempt", default=0)
+"""How often the prompt that the current task plays was issued before."""
+
+
+class HoldsPrompts:
+    """Mixin before verl's `AgentLoopWorkerTQ`: accounts for the prompts that the worker has accepted.
+
+    A prompt ends after its terminal status is in TransferQueue. So one that the worker does not hold and that is not
+    terminal there is not played at all: the process that accepted it is gone, or never received it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._held: set[str] = set()
+
+    async def generate_sequences(self, batch: Any, attempt: int = 0) -> None:
+        """Accept the prompts, as verl's worker does; they were issued `attempt` times before."""
+        self._held.update(str(uid) for uid in batch["uid"])
+        ATTEMPT.set(attempt)  # the tasks that verl starts inherit the context
+        await super().generate_sequences(batch)  # type: ignore[misc]
+
+    async def _run_prompt(self, prompt: dict[str, Any], *args: Any, **options: Any) -> None:
+        uid = str(prompt["uid"])
+        try:
+            await super()._run_prompt(prompt, *args, **options)  # type: ignore[misc]
+        finally:
+            self._held.discard(uid)
+
+    async def held(self) -> frozenset[str]:
+        """The prompts that were accepted and have not ended."""
+        return frozenset(self._held)
+
+    async def until_end(self) -> None:
+        """Never return: Ray ends the call with an error when the process dies."""
+        await asyncio.Event().wait()
 
 
 @dataclass(slots=True)
@@ -120,7 +157,7 @@ class AgentWorkers:
                 for number in sorted(numbers & self._workers.keys()):
                     if self._settle(number) and number not in ends.values():
                         ends[self._workers[number].until_end.remote()] = number
-            except Exception:  # boundary: without this thread, the prompts of the next dead worker run for ever
+            except Exception:  # boundary: without this thread, the prompts of the next dead worker run forever
                 if not ray.is_initialized():
                     return
                 log.exception("agent workers could not be looked after")

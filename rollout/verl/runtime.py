@@ -6,27 +6,31 @@ agent loop could use to share state within a worker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from gateway.catalogue.tool_config import LockEntry
+from gateway.gateway import Gateway
+from rollout.environment.config import Environment
 from rollout.tokens.verl_builder import ContinuousTokens
+from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
 from rollout.training.gateways import Gateways
 from rollout.training.recordings import Recordings
+from rollout.training.run_record import training_record
 from rollout.training.settings import reward_parts
 from rollout.training.statistics import TrajectoryStatistics
 from rollout.verl.batch_statistics import statistics_collector
-from rollout.verl.run_record import record_of
 from rollout.verl.settings import Settings, limits_for, workers_per_node
 from rollout.verl.tool_agent_sessions import ToolAgentSessions
 
 log = structlog.get_logger(__name__)
+_SAMPLING = ("temperature", "top_p", "top_k", "n", "prompt_length", "response_length", "val_kwargs", "name", "custom")
 
 
 class Runtime:
@@ -39,7 +43,7 @@ class Runtime:
         self._recordings = Recordings(settings, gateways)
         self.recorded = self._recordings.engine
         self._rollout = config.actor_rollout_ref.rollout
-        self._narrow_view: bool | None = None
+        self._first_tokens: ContinuousTokens | None = None
         environments = Environments(
             gateways,
             self.store,
@@ -61,9 +65,11 @@ class Runtime:
         Raises:
             ConfigError: verl's `multi_turn.format` names no tool format.
         """
-        made = ContinuousTokens(builder, tokenizer, self._rollout.multi_turn.format, narrow_view=self._narrow_view)
-        self._narrow_view = made.narrow_view
-        return made
+        first, tool_format = self._first_tokens, self._rollout.multi_turn.format
+        if first is None:
+            first = self._first_tokens = ContinuousTokens(builder, tokenizer, tool_format)
+            return first
+        return ContinuousTokens(builder, tokenizer, tool_format, narrow_view=first.narrow_view, pieces=first.pieces)
 
 
 class Worker:
@@ -101,3 +107,22 @@ class Worker:
 
 
 WORKER = Worker()
+
+
+def record_of(
+    config: DictConfig, environment: Environment, gateway: Gateway, tools: Mapping[str, dict[str, Any]] | None
+) -> RunRecord:
+    """What the trajectories of an environment share, from verl's configuration; see `training_record`."""
+    rollout: Any = OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True)
+    model: Any = OmegaConf.to_container(config.actor_rollout_ref.model, resolve=True)
+    return training_record(
+        environment,
+        gateway,
+        tools,
+        engine="verl",
+        model=model["path"],
+        chat_template=model.get("custom_chat_template"),
+        tool_format=rollout["multi_turn"]["format"],
+        sampling={name: rollout[name] for name in _SAMPLING if name in rollout},
+        lock=rollout["multi_turn"]["tool_config_path"],
+    )

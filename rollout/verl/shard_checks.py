@@ -13,8 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, environment_names
-from rollout.shards.cluster import check_nodes
-from rollout.shards.director import shard_director
+from rollout.shards.director import check_nodes, shard_director
 from rollout.verl.settings import Settings
 
 STORAGE_KEY = "transfer_queue.backend.SimpleStorage.required_node_resource"

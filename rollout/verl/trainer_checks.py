@@ -108,7 +108,7 @@ def check_groups(config: DictConfig, parts: Collection[str]) -> None:
         return
     key = "algorithm.filter_groups"
     if config.trainer.v1.trainer_mode not in SYNCHRONOUS:
-        problem = "replaces groups without trajectories for ever in the asynchronous modes, whatever withdrew them"
+        problem = "replaces groups without trajectories forever in the asynchronous modes, whatever withdrew them"
         raise ConfigError(problem, key=key, remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or leave it disabled")
     if filtering.metric not in ("reward", *parts):
         problem = f"is {filtering.metric!r}, which no trajectory reports"

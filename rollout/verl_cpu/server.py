@@ -205,7 +205,7 @@ def _stop_ids(model: HFModelConfig) -> frozenset[int]:
 def _log_generation(
     file: Path, request: Request, params: dict[str, Any], versions: tuple[int | None, int | None]
 ) -> None:
-    """Append a generation to the engine log, which tests compare traces with: it owes nothing to the agent loop."""
+    """Append a generation to the engine log, which tests compare traces with; no code of the agent loop writes it."""
     record = {
         "request_id": request.request_id,
         "prompt_ids": request.prompt_ids,

@@ -12,7 +12,7 @@ from rollout.trace.entries import Entry
 from rollout.trace.record import Trace
 from rollout.trace.trained import TrainedSegment
 from rollout.viewer.filters import TRUNCATED
-from rollout.viewer.finding import EXAMPLES, Check, Example, Found, MovedToken, Scope, named
+from rollout.viewer.finding import EXAMPLES, Example, Found, MovedToken, Scope, check, title_of
 
 LOW_SHARE = 0.5
 """A reward of at most this share of the environment's best one is low."""
@@ -49,6 +49,11 @@ def kind_of(entry: Entry) -> ErrorKind:
     return ErrorKind(f"calls without an error: {', '.join(entry['calls'])}", ("calls", calls))
 
 
+@check(
+    "Low reward",
+    threshold=f"a kind of error has at least {KIND_SHARE:.0%} of the trajectories that earned at most "
+    f"{LOW_SHARE:g} of the best reward; held-out ones of the last step that has some, or those of an evaluation",
+)
 def low_rewards(scope: Scope) -> Iterator[Found]:
     """A finding for each frequent kind of error."""
     (best,) = scope.one("max(reward)", scope.played)
@@ -104,7 +109,7 @@ def _explained(scope: Scope, entry: Entry) -> Example:
     """The trajectory with the first thing that went wrong in it."""
     trace = scope.pages.traces.read(entry)
     note, turn = what_went_wrong(trace)
-    return Example(id=entry["id"], title=named(entry), reward=entry["reward"], note=note, view={"turn": turn})
+    return Example(id=entry["id"], title=title_of(entry), reward=entry["reward"], note=note, view={"turn": turn})
 
 
 def what_went_wrong(trace: Trace) -> tuple[str, int]:
@@ -148,7 +153,7 @@ def _in_training(scope: Scope, filters: dict[str, str]) -> list[Example]:
             (
                 pushed,
                 Example(
-                    id=entry["id"], title=named(entry), reward=entry["reward"], note=note, view=view, tokens=tokens
+                    id=entry["id"], title=title_of(entry), reward=entry["reward"], note=note, view=view, tokens=tokens
                 ),
             )
         )
@@ -186,11 +191,5 @@ def _short(text: str) -> str:
     return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
 
 
-CHECKS = (
-    Check(
-        title="Low reward",
-        threshold=f"a kind of error has at least {KIND_SHARE:.0%} of the trajectories that earned at most "
-        f"{LOW_SHARE:g} of the best reward; held-out ones of the last step that has some, or those of an evaluation",
-        find=low_rewards,
-    ),
-)
+CHECKS = (low_rewards,)
+"""In the order of a report."""

@@ -88,7 +88,7 @@ class Check:
     find: Callable[[Scope], Iterator[Found]]
 
     def findings(self, scope: Scope) -> list[Finding]:
-        """What stands out in a scope."""
+        """What the check finds in a scope."""
         return [
             Finding(
                 title=f"{self.title}: {found.about}" if found.about else self.title,
@@ -101,6 +101,11 @@ class Check:
         ]
 
 
+def check(title: str, *, threshold: str) -> Callable[[Callable[[Scope], Iterator[Found]]], Check]:
+    """Make a check of a function that yields what it finds in a scope."""
+    return lambda find: Check(title=title, threshold=threshold, find=find)
+
+
 @dataclass(frozen=True)
 class Scope:
     """The trajectories of one environment in one run."""
@@ -109,7 +114,7 @@ class Scope:
     filters: Mapping[str, str]
     """`runs` and `environment`."""
     base: str | None = None
-    """A condition for all of them, besides."""
+    """A further condition for all of them."""
     _kept: dict[Any, Any] = field(default_factory=dict[Any, Any], compare=False)
 
     def sampled(self, compute: Callable[[Scope], T]) -> T:
@@ -170,7 +175,7 @@ class Scope:
     ) -> ExampleGroup:
         """Examples from entries, with the filters of the list that has all of their kind."""
         examples = [
-            Example(id=each["id"], title=named(each), reward=each["reward"], note=note(each), view=view or {})
+            Example(id=each["id"], title=title_of(each), reward=each["reward"], note=note(each), view=view or {})
             for each in entries
         ]
         return self.listed(title, examples, filters)
@@ -183,7 +188,7 @@ class Scope:
         return ExampleGroup(title=title, examples=examples, filters={**self.filters, **filters}, total=total)
 
 
-def named(entry: Entry) -> str:
-    """How a trajectory is called in a report."""
+def title_of(entry: Entry) -> str:
+    """A trajectory's title in a report."""
     step = "" if entry["step"] is None else f", step {entry['step']}"
     return f"{entry['task'] or entry['id'][:12]}{step}, sample {entry['sample']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout.viewer.filters import TRUNCATED, quoted
-from rollout.viewer.finding import Check, Found, Scope
+from rollout.viewer.finding import Found, Scope, check
 from rollout.viewer.runs import GROUP
 
 STUCK_SHARE = 0.9
@@ -21,6 +21,10 @@ NEAR_LIMIT = 0.9
 NEAR_LIMIT_SHARE = 0.01
 
 
+@check(
+    "Reward stuck in one part",
+    threshold=f"at least {STUCK_SHARE:.0%} of the trajectories have a part's lowest value",
+)
 def stuck_parts(scope: Scope) -> Iterator[Found]:
     statement = f"""
         WITH parts AS (SELECT key, value FROM trajectories, json_each(reward_parts) WHERE {scope.played}),
@@ -40,6 +44,10 @@ def stuck_parts(scope: Scope) -> Iterator[Found]:
         )
 
 
+@check(
+    "Groups without spread",
+    threshold=f"in the last quarter of training, at least {FLAT_SHARE:.0%} of the groups have one reward only",
+)
 def flat_groups(scope: Scope) -> Iterator[Found]:
     if not scope.steps:
         return
@@ -58,11 +66,15 @@ def flat_groups(scope: Scope) -> Iterator[Found]:
     yield Found(
         detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only "
         f"({full:,} the full one): "
-        "their advantages are 0 and they teach nothing.",
+        "their advantages are 0, so they contribute no gradient.",
         groups=[scope.group("one of each group", scope.entries(f"id IN ({ids})"), view={"tab": "siblings"})],
     )
 
 
+@check(
+    "Truncation",
+    threshold=f"at least {TRUNCATED_SHARE:.0%} of the trajectories ended at a limit or by a filter",
+)
 def truncation(scope: Scope) -> Iterator[Found]:
     reasons = ", ".join(f"'{reason}'" for reason in TRUNCATED)
     statement = f"""SELECT stop_reason, count(*) AS n FROM trajectories WHERE {scope.played}
@@ -80,6 +92,10 @@ def truncation(scope: Scope) -> Iterator[Found]:
     )
 
 
+@check(
+    "A tool that nearly always fails",
+    threshold=f"at least {FAILING_SHARE:.0%} of a tool's calls, of {FAILING_CALLS} or more, returned an error",
+)
 def failing_tools(scope: Scope) -> Iterator[Found]:
     statement = f"""
         WITH played AS (SELECT calls, errors FROM trajectories WHERE {scope.played}),
@@ -98,6 +114,10 @@ def failing_tools(scope: Scope) -> Iterator[Found]:
         )
 
 
+@check(
+    "Withdrawn trajectories",
+    threshold=f"at least {WITHDRAWN_SHARE:.0%} of the trajectories failed or were aborted",
+)
 def withdrawals(scope: Scope) -> Iterator[Found]:
     count, withdrawn = scope.one("count(*), sum(withdrawn)", scope.where)
     if not withdrawn or withdrawn < WITHDRAWN_SHARE * count:
@@ -112,6 +132,11 @@ def withdrawals(scope: Scope) -> Iterator[Found]:
     )
 
 
+@check(
+    "Thinking that grows",
+    threshold=f"in the last quarter of at least {THINKING_STEPS} steps, trajectories think at least "
+    f"{THINKING_GROWTH} times as many tokens as in the first, and at least {THINKING_TOKENS}",
+)
 def growing_thinking(scope: Scope) -> Iterator[Found]:
     if len(scope.steps) < THINKING_STEPS:
         return
@@ -137,6 +162,11 @@ def growing_thinking(scope: Scope) -> Iterator[Found]:
     )
 
 
+@check(
+    "Prompts near their limit",
+    threshold=f"at least {NEAR_LIMIT_SHARE:.0%} of the prompts have {NEAR_LIMIT:.0%} of the recorded "
+    "`data.max_prompt_length` or more",
+)
 def long_prompts(scope: Scope) -> Iterator[Found]:
     limits = scope.pages.prompt_limits()
     cases = [f"WHEN {quoted(name)} THEN {limit}" for name, limit in limits.items()]
@@ -161,43 +191,5 @@ def long_prompts(scope: Scope) -> Iterator[Found]:
     )
 
 
-CHECKS = (
-    Check(
-        title="Reward stuck in one part",
-        threshold=f"at least {STUCK_SHARE:.0%} of the trajectories have a part's lowest value",
-        find=stuck_parts,
-    ),
-    Check(
-        title="Groups without spread",
-        threshold=f"in the last quarter of training, at least {FLAT_SHARE:.0%} of the groups have one reward only",
-        find=flat_groups,
-    ),
-    Check(
-        title="Truncation",
-        threshold=f"at least {TRUNCATED_SHARE:.0%} of the trajectories ended at a limit or by a filter",
-        find=truncation,
-    ),
-    Check(
-        title="A tool that fails for everybody",
-        threshold=f"at least {FAILING_SHARE:.0%} of a tool's calls, of {FAILING_CALLS} or more, returned an error",
-        find=failing_tools,
-    ),
-    Check(
-        title="Withdrawn trajectories",
-        threshold=f"at least {WITHDRAWN_SHARE:.0%} of the trajectories failed or were aborted",
-        find=withdrawals,
-    ),
-    Check(
-        title="Thinking that grows",
-        threshold=f"in the last quarter of at least {THINKING_STEPS} steps, trajectories think at least "
-        f"{THINKING_GROWTH} times as many tokens as in the first, and at least {THINKING_TOKENS}",
-        find=growing_thinking,
-    ),
-    Check(
-        title="Prompts near their limit",
-        threshold=f"at least {NEAR_LIMIT_SHARE:.0%} of the prompts have {NEAR_LIMIT:.0%} of the recorded "
-        "`data.max_prompt_length` or more",
-        find=long_prompts,
-    ),
-)
+CHECKS = (stuck_parts, flat_groups, truncation, failing_tools, withdrawals, growing_thinking, long_prompts)
 """In the order of a report."""

@@ -14,9 +14,8 @@ from typing import TypeVar
 import structlog
 
 from gateway.errors import ConfigError
-from rollout.trace.files import sources
+from rollout.trace.files import Skipped, sources
 from rollout.trace.reader import Traces
-from rollout.trace.skipped import Skipped
 from rollout.viewer.pages import Pages
 
 log = structlog.get_logger(__name__)
@@ -117,16 +116,16 @@ class Reader:
         self.generation = 0
         """Number of times that the index was opened again."""
 
-    async def ask(self, question: Callable[[Pages], T]) -> T:
-        """The answer of `question` to this reader's pages. Raises what it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, question)
+    async def run(self, query: Callable[[Pages], T]) -> T:
+        """Run `query` on this reader's pages, in its thread. Raises what the query raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, query)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _answer(self, question: Callable[[Pages], T]) -> T:
+    def _run(self, query: Callable[[Pages], T]) -> T:
         try:
-            return question(self._opened())
+            return query(self._opened())
         except ConfigError as error:
             if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
                 error.__cause__, sqlite3.OperationalError
@@ -134,7 +133,7 @@ class Reader:
                 raise
             self._pages = None  # the index was made again, in another file
             self.generation += 1
-            return question(self._opened())
+            return query(self._opened())
 
     def _opened(self) -> Pages:
         if self._pages is None:

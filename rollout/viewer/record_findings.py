@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rollout.trace.drift import CallSeen, calls_seen, drifts
 from rollout.trace.entries import Entry
 from rollout.trace.trained import digest
-from rollout.viewer.finding import Check, Found, Scope
+from rollout.viewer.finding import Found, Scope, check
 
 MOST_RECORDS = 256
 COPIED_SHARE = 0.25
@@ -42,6 +42,10 @@ def sampled_groups(scope: Scope) -> list[list[Compared]]:
     return [group for group in found.values() if len(group) > 1]
 
 
+@check(
+    "Siblings that are copies",
+    threshold=f"{_SAMPLE}, at least {COPIED_SHARE:.0%} have the ids of a sibling",
+)
 def copies(scope: Scope) -> Iterator[Found]:
     groups = scope.sampled(sampled_groups)
     copied: list[Entry] = []
@@ -59,6 +63,10 @@ def copies(scope: Scope) -> Iterator[Found]:
     )
 
 
+@check(
+    "Drift",
+    threshold=f"{_SAMPLE}, the same call after the same calls had different results",
+)
 def drift(scope: Scope) -> Iterator[Found]:
     groups = scope.sampled(sampled_groups)
     drifted = [(group, found) for group in groups if (found := drifts((0, each.calls) for each in group))]
@@ -74,16 +82,5 @@ def drift(scope: Scope) -> Iterator[Found]:
     )
 
 
-CHECKS = (
-    Check(
-        title="Siblings that are copies",
-        threshold=f"{_SAMPLE}, at least {COPIED_SHARE:.0%} have the ids of a sibling",
-        find=copies,
-    ),
-    Check(
-        title="Drift",
-        threshold=f"{_SAMPLE}, the same call after the same calls had different results",
-        find=drift,
-    ),
-)
-"""Those that compare siblings, in the order of a report."""
+CHECKS = (copies, drift)
+"""In the order of a report."""

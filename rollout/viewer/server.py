@@ -125,7 +125,7 @@ def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining) -> 
     async def _answers(name: str, given: dict[str, str]) -> bytes:
         if name == "explain":
             return to_json(await explaining.found())
-        version = (reader.generation, await reader.ask(lambda pages: pages.version()))
+        version = (reader.generation, await reader.run(lambda pages: pages.version()))
         if name == "state":
             answer: Answer = lambda pages, _: pages.state()  # noqa: E731  # one of the others, with more in it
         elif name in ANSWERS:
@@ -134,7 +134,7 @@ def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining) -> 
             raise ConfigError(f"there is no {name[:40]!r}", key="api")
         key = (version, name, *sorted(given.items()))
         if key not in kept:
-            kept[key] = await reader.ask(lambda pages: to_json(answer(pages, given)))
+            kept[key] = await reader.run(lambda pages: to_json(answer(pages, given)))
             while len(kept) > _CACHED:
                 kept.popitem(last=False)
         if name == "state":

@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from rollout.trace.entries import Entry
+from rollout.trace.files import Skipped
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
-from rollout.trace.skipped import Skipped
 from rollout.trace.trained import TrainedSegment, read_trained
 from rollout.viewer.filters import quoted
 from rollout.viewer.runs import Runs

@@ -10,77 +10,25 @@ are any.
 
 import argparse
 import asyncio
-import gc
 import json
 import logging
 import subprocess
 import sys
-import time
-from asyncio.events import Handle
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from gateway import Gateway, GatewayConfig, GatewayError, Session
+from rollout.bench.callbacks import Callbacks, timed
 
 logging.disable(logging.CRITICAL)
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 HOSTILE = Path(__file__).parents[1] / "hostile"
 Attack = Callable[[Session], Awaitable[Any]]
-
-
-class Callbacks:
-    """CPU seconds of each callback that an event loop ran."""
-
-    def __init__(self, above_s: float) -> None:
-        self._above_s = above_s
-        self.longest_s = 0.0
-        self.slow: Counter[str] = Counter()
-        """Callbacks above the bound, by what they belong to."""
-
-    def note(self, name: str, spent_s: float) -> None:
-        self.longest_s = max(self.longest_s, spent_s)
-        if spent_s > self._above_s:
-            self.slow[name] += 1
-
-
-def described(handle: Handle) -> str:
-    """The task that a callback is a step of, and where it waits; or the callback."""
-    callback = handle._callback  # pyright: ignore[reportAttributeAccessIssue]
-    owner = getattr(callback, "__self__", None)
-    if isinstance(owner, asyncio.Task):
-        return owner.get_name()
-    return getattr(callback, "__qualname__", repr(callback))
-
-
-@contextmanager
-def timed(above_s: float) -> Iterator[Callbacks]:
-    """Within the block, every callback of every loop of this thread is timed."""
-    found, run = Callbacks(above_s), Handle._run
-    collecting_s = 0.0
-
-    def timed_run(self: Handle) -> None:
-        name, began, collected = described(self), time.thread_time(), collecting_s
-        run(self)
-        found.note(name, time.thread_time() - began - (collecting_s - collected))
-
-    def collecting(phase: str, _: object) -> None:
-        # The collector's pauses depend on all that the process holds, and meet any callback.
-        nonlocal collecting_s
-        collecting_s += time.thread_time() * (1 if phase == "stop" else -1)
-
-    Handle._run = timed_run  # pyright: ignore[reportAttributeAccessIssue]
-    gc.callbacks.append(collecting)
-    try:
-        yield found
-    finally:
-        gc.callbacks.remove(collecting)
-        Handle._run = run  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def stdio(behaviour: str, **entry: Any) -> Any:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from event_loop import timed
 from traces import Qwen
 
+from rollout.bench.callbacks import timed
 from rollout.cli import run as command
 from rollout.cli.app import main
 from rollout.tokens.chatml import _IDS, _SPLIT, IM_END, IM_START, SPECIAL, ByteTokens

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway import ConfigError, Scope, ServerConfig, load_servers
-from gateway.config.child_env import child_env
 from gateway.config.models import Kind, expand, validate
+from gateway.config.variables import child_env
 
 
 def written(tmp_path: Path, data: Any, name: str = "servers.json") -> Path:

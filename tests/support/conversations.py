@@ -91,7 +91,7 @@ async def played(name: str, script: Sequence[Said], directory: Path, **thinking:
             environment=made,
             gateway=gateway,
             policy_for=policy_for,
-            tokens=ContinuousTokens(builder_for(name, tokenizer), tokenizer, name, narrow_view=True),
+            tokens=ContinuousTokens(builder_for(name, tokenizer), tokenizer, name),
             limits=Limits(response_tokens=100_000, assistant_turns=len(script)),
             store=TraceStore(directory),
         )

@@ -10,7 +10,7 @@ import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 
-from rollout.verl.held_prompts import ATTEMPT, HoldsPrompts
+from rollout.verl.agent_workers import ATTEMPT, HoldsPrompts
 
 SAMPLES = 2
 

@@ -14,8 +14,8 @@ from rollout.environment.filter_config import FilterAction
 from rollout.environment.strategy_config import Strategy
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, MarkKind, UserEvent
+from rollout.trace.outcome import StrategyRecord
 from rollout.trace.record import Reward, StopReason, Trace
-from rollout.trace.strategy import StrategyRecord
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed, Shown
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -11,8 +11,7 @@ import anyio
 import httpx2
 
 from gateway import Gateway, GatewayConfig
-from gateway.config.hosts import HostConfig
-from gateway.remote.hosts import HostList
+from gateway.remote.hosts import HostConfig, HostList
 from gateway.serve.config import ServeConfig
 from gateway.serve.server import Serving, serving
 

@@ -82,7 +82,7 @@ class Program:
             self._watch.own_modules.add(name.partition(".")[0])  # a console script imports its package
         try:
             return importlib.import_module(name, package)
-        except Exception:  # boundary: the program's imports; what one raises, it raises again where it matters
+        except Exception:  # boundary: the program's imports; one that fails here fails again in the fork
             return None
 
     def run(self, arguments: list[str]) -> None:
@@ -147,5 +147,5 @@ def compile_models() -> None:
                 adapter: Any = each
                 if not adapter.pydantic_complete:
                     adapter.rebuild(raise_errors=False)
-        except Exception:  # boundary: the program's objects; it meets the fault of one itself, when it uses it
+        except Exception:  # boundary: the program's objects; one that fails here fails again where the program uses it
             pass

@@ -65,7 +65,7 @@ class StdioServer:
         try:
             # As the SDK reads it, which replaces bytes that are not UTF-8.
             message = jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False)
-        except ValueError as error:  # the SDK decides what becomes of what is no message
+        except ValueError as error:  # the SDK handles what is no message
             self.to_sdk(error)
             return
         if _CANCELLED in line and isinstance(message, JSONRPCNotification):

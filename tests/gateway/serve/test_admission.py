@@ -108,7 +108,7 @@ async def test_the_same_key_opens_one_lease_and_executes_one_call(mini: Entries,
 @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "https://evil.example"}])
 async def test_pages_of_other_sites_are_refused(mini: Entries, config: Config, headers: dict[str, str]) -> None:
     async with served(config(store=mini("get"))) as running:
-        message = {"jsonrpc": "2.0", "id": 1, "method": "server/discover"}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/renew", "params": {"leases": []}}
         assert (await RawClient(running.url).post(message, **headers)).status_code == 403
         assert (await RawClient(running.url).post(message, origin="http://localhost:3000")).status_code == 200
 

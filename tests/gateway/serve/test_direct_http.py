@@ -16,7 +16,8 @@ from gateway import GatewayConfig
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
 pytestmark = pytest.mark.anyio
-BODY = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {}}).encode()
+ASKED = {"jsonrpc": "2.0", "id": 7, "method": "mcp-rollout/leases/renew", "params": {"leases": []}}
+BODY = json.dumps(ASKED).encode()
 
 
 def request(*headers: str, body: bytes = BODY, line: str = "POST /mcp HTTP/1.1") -> bytes:
@@ -64,7 +65,7 @@ async def test_requests_in_any_pieces_and_framing_are_answered(
     mini: Entries, config: Config, sent: list[bytes], number: int
 ) -> None:
     async with served(config(store=mini("get"))) as running:
-        expected = (200, b'{"jsonrpc":"2.0","id":7,"result":{}}')
+        expected = (200, b'{"jsonrpc":"2.0","id":7,"result":{"lost":[],"resultType":"complete"}}')
         assert await answers(running.url, sent, number) == [expected] * number
 
 
@@ -74,7 +75,7 @@ async def test_requests_in_any_pieces_and_framing_are_answered(
         (request(f"Content-Length: {len(BODY)}", f"Content-Length: {len(BODY) + 1}"), 400),
         (request("Content-Length: -1"), 400),
         (request("Content-Length: 3000", body=b" " * 3000), 413),
-        (request(line="GET /mcp HTTP/1.1", body=b""), 405),
+        (request(line="PUT /mcp HTTP/1.1", body=b""), 405),
         (request(line="GET /elsewhere HTTP/1.1", body=b""), 404),
         (PLAIN.replace(b"Host: 127.0.0.1", b"Host: evil.example"), 403),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 not HTTP\r\n\r\n", 400),

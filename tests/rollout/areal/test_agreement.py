@@ -22,6 +22,7 @@ from transformers import AutoTokenizer
 from rollout.areal import cpu
 from rollout.environment.parquet import read_rows
 from rollout.formats import hermes
+from rollout.trace.store import read_traces
 from rollout.types import Call
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
@@ -48,6 +49,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "filters": {"void": {"action": "mask"}, "repeated_calls": {"action": "mask", "times": 2}},
     },
     "a thinking budget": {"thinking": {"tokens_per_turn": 12}},
+    "an agent of its own": {"agent": {"use": "rollout.agents.reflect:Reflect", "with": {"rounds": 1}}},
 }
 
 
@@ -209,10 +211,17 @@ def assert_equal(verl: list[list[Any]], areal: list[dict[str, torch.Tensor] | No
     assert compared > 1000
 
 
+def said_by_agents(traces: Path) -> list[str]:
+    return sorted(turn.agent_message for trace in read_traces(traces) for turn in trace.turns if turn.agent_message)
+
+
 async def test_the_same_engine_and_servers_give_both_trainers_the_same(home: Path, model: Path) -> None:
     rows, tokenizer = list(read_rows(home / "rows.parquet")), AutoTokenizer.from_pretrained(model)
     verl = await through_verl(home, model, rows, Script(tokenizer, TEXTS), "verl")
     assert_equal(verl, through_areal(home, model, rows, Script(tokenizer, TEXTS)))
+    said = said_by_agents(home / "verl" / "traces")
+    assert said == said_by_agents(home / "areal" / "traces")
+    assert bool(said) == ("agent" in yaml.safe_load((home / "environments" / "shop.yaml").read_text()))
 
 
 async def test_a_recorded_engine_and_a_cassette_give_both_trainers_the_same(home: Path, model: Path) -> None:

@@ -52,7 +52,7 @@ def checked(home: Path, *overrides: str) -> None:
     from rollout.areal.preflight import preflight
 
     given = [f"actor.path={home / 'model'}", f"train_dataset.path={home / 'rows.parquet'}"]
-    given += [f"cluster.fileroot={home}", f"mcp.tool_config_path={home / 'lock.yaml'}"]
+    given += [f"cluster.fileroot={home}", f"mcp.tool_config_path={home / 'lock.yaml'}", "train_dataset.batch_size=2"]
     config, _ = load_expr_config(["--config", "configs/areal/cpu.yaml", *given, *overrides], MCPConfig)
     asyncio.run(preflight(config))
 
@@ -73,6 +73,10 @@ def test_the_files_as_they_are_pass(home: Path) -> None:
         ("actor.temperature=0.5", ["actor.temperature", "${gconfig.temperature}"]),
         ("actor.reward_norm={mean_level: group, std_level: group}", ["actor.reward_norm", "normalise_rewards"]),
         ("+actor.mask_no_eos_with_zero=true", ["actor.mask_no_eos_with_zero", "false"]),
+        ("train_dataset.batch_size=5", ["train_dataset.batch_size: is 5", "4 rows", "smaller"]),
+        ("train_dataset.batch_size=0", ["train_dataset.batch_size", "at least 1"]),
+        ("gconfig.n_samples=0", ["gconfig.n_samples", "at least 1"]),
+        ("total_train_steps=5", ["total_train_steps: is 5", "2 with total_train_epochs=1", "total_train_epochs to 3"]),
         ("rollout.request_timeout=1", ["rollout.request_timeout", "wall_clock_s"]),
         ("train_dataset.path=nowhere.parquet", ["nowhere.parquet"]),
     ],
@@ -83,6 +87,21 @@ def test_what_cannot_work_is_refused(home: Path, override: str, said: list[str])
     with pytest.raises(ConfigError) as error:
         checked(home, override)
     assert [word for word in said if word not in str(error.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("ref=null", r"actor.kl_ctl: is 0.1, and there is no reference policy \(.*grpo.yaml"),
+        ("ref.temperature=0.5", r"ref.temperature: is 0.5.*\$\{gconfig.temperature\}"),
+    ],
+)
+def test_a_divergence_that_would_be_computed_wrongly_is_refused(home: Path, override: str, said: str) -> None:
+    from gateway.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=said):
+        checked(home, "actor.kl_ctl=0.1", override)
+    checked(home, override)
 
 
 def test_a_reward_norm_over_other_groups_is_refused(home: Path) -> None:

@@ -165,6 +165,24 @@ def test_a_stray_cancellation_withdraws_a_trajectory_and_blocks_nothing(
         assert eventually(lambda: engine.workflow_executor.staleness_manager.get_stats().running == 0)
 
 
+def test_as_many_groups_begin_as_staleness_allows_and_a_rejected_one_is_replaced(stage: Stage, script: Script) -> None:
+    """At version v, (v + staleness + 1) batches may be accepted or running; a withdrawn group counts as rejected."""
+    failing(script, at=0, times=GROUP)
+    with stage.engine(batch=1, staleness=1) as engine:
+        executor = engine.workflow_executor
+        for index in range(4):
+            engine.submit(row(index), WORKFLOW, stage.arguments(max_failed_share=1.0), group_size=GROUP)
+        results = engine.wait(3, timeout=100)
+        stat = executor.staleness_manager.get_stats()
+        assert (stat.accepted, stat.rejected, stat.running) == (2, 1, 0)
+        assert executor.staleness_manager.get_capacity() == 0
+        engine.set_version(1)
+        engine.resume()  # wakes the executor, as AReaL's trainer does after an update
+        results += engine.wait(1, timeout=100)
+    assert [result is None for result in results].count(True) == 1
+    assert [group[0].origin.step for group in stage.groups().values()].count(1) == 1
+
+
 def test_an_engine_that_ends_ends_its_trajectories_and_their_servers(stage: Stage, script: Script) -> None:
     stage.environment(scope="process")
     held = hold(script)

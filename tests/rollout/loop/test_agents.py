@@ -202,6 +202,8 @@ async def test_a_limit_in_the_middle_leaves_the_draft_undelivered(tmp_path: Path
     ("agent", "key", "said"),
     [
         ({"use": "nothing.here:Agent"}, "agent.use", "PYTHONPATH"),
+        ({"use": "rollout.agents.refelct:Reflect"}, "agent.use", "did you mean 'reflect'"),
+        ({"use": "rollout.agents.reflect.x:Reflect"}, "agent.use", "PYTHONPATH"),
         ({"use": "rollout.agents.reflect:Refelct"}, "agent.use", "did you mean 'Reflect'"),
         ({"use": "rollout.agents.reflect:CRITIQUE"}, "agent.use", "async def play"),
         ({"use": "rollout.agents:Reflect"}, "agent.use", "it defines no agent"),

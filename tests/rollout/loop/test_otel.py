@@ -190,7 +190,7 @@ def test_spans_go_on_where_one_of_several_users_of_them_ends(
     environment, bodies = collector
     code = """
 from opentelemetry.trace import get_tracer
-from rollout.telemetry import export_spans
+from rollout.process import export_spans
 training, evaluation = export_spans(key="otel"), export_spans(key="otel")
 for name, end in (("before", training), ("after", evaluation)):
     get_tracer("test").start_span(name).end()

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from worlds import REWARD, ROLE, play, saying, task
 
 from rollout.environment.reward_config import RewardConfig
-from rollout.evaluation.outcome import Outcome
-from rollout.evaluation.summary import summarise
+from rollout.evaluation.summary import Outcome, summarise
 from rollout.formats import hermes
 from rollout.loop.components import same_answer
 from rollout.loop.limits import Limits

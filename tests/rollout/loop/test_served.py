@@ -6,38 +6,17 @@ from pathlib import Path
 
 import pytest
 from playing import read_environment
+from playing_samples import played
 from replaying import all_timeless
 from served import at
 
-from gateway.gateway import Gateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.server import serving
-from rollout.engines.engine import Engine, EngineOptions
+from rollout.engines.engine import EngineOptions
 from rollout.engines.opening import opened_engine
-from rollout.environment.config import Environment
-from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
-from rollout.evaluation.play import Lengths, jobs_of, play_all
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
 
 pytestmark = pytest.mark.anyio
-
-
-async def played(gateway: Gateway, made: Environment, engine: Engine, tasks: int, out: Path) -> list[Trace]:
-    """Two samples of each task."""
-    rows = await environment_tasks(made, gateway, "test", tasks)
-    traces: list[Trace] = []
-    await play_all(
-        jobs_of(made, rows, 2, engine.name),
-        gateways={made.name: gateway},
-        engine=engine,
-        lengths=Lengths(response_tokens=60_000),
-        store=TraceStore(out),
-        concurrency=4,
-        finished=traces.append,
-    )
-    return traces
 
 
 async def check_alike(name: str, kind: str, tasks: int, out: Path) -> None:
@@ -60,10 +39,3 @@ async def test_twenty_trajectories_have_the_traces_of_local_servers(
     tmp_path: Path, name: str, kind: str, tasks: int
 ) -> None:
     await check_alike(name, kind, tasks, tmp_path)
-
-
-@pytest.mark.full
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("name", "kind"), [("retail", "expert"), ("retail", "random"), ("sandbox", "expert")])
-async def test_two_hundred_trajectories_have_the_traces_of_local_servers(tmp_path: Path, name: str, kind: str) -> None:
-    await check_alike(name, kind, 34, tmp_path)

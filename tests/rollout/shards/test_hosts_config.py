@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from gateway.remote.hosts import HostList
-from rollout.cli.hosts import TOKEN, with_hosts
+from rollout.cli.worlds import TOKEN, with_hosts
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import SHARD_RESOURCE, HostsConfig
 from rollout.shards.hosts import RayHosts, hosts_of

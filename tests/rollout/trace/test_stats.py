@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rollout.environment.task import Origin, Task
 from rollout.trace.entries import JSON_COLUMNS, Entry, entry_of
-from rollout.trace.lengths import Lengths, recorded_lengths
 from rollout.trace.record import Reward, StopReason, Trace
+from rollout.trace.segment import Lengths, recorded_lengths
 from rollout.trace.stats import STEP, statistics_of
 from rollout.types import Completion, Edit, Parsed
 
@@ -39,7 +39,8 @@ def entries(traces: list[Trace]) -> Iterator[Entry]:
 
 
 def test_thinking_and_answer_of_a_turn_are_one_completion() -> None:
-    assert recorded_lengths(played((4, 2), (7, 0))) == Lengths(prompt=3, response=13, completions=(4, 7))
+    trace = played((4, 2), (7, 0))
+    assert recorded_lengths(trace.segments, len(trace.turns)) == Lengths(prompt=3, response=13, completions=(4, 7))
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 900)), min_size=1, max_size=5), min_size=1))

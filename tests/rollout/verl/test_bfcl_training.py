@@ -66,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     pq.write_table(table.take(numbers), rows)
     (first, *_) = [Task.from_row(row) for row in read_rows(rows)]
     functions = load_functions()
-    shown = [json.loads(functions[name].shown) for name in first.tools or ()]
+    shown = [json.loads(functions[name].rendered) for name in first.tools or ()]
     overrides = {
         "data.train_files": rows,
         "data.val_files": rows,

@@ -120,7 +120,7 @@ def test_what_is_dropped_is_reported_with_its_reason_and_its_trace() -> None:
 def test_a_batch_of_which_no_group_is_left_says_why() -> None:
     import ray
 
-    from rollout.trace.strategy import StrategyRecord
+    from rollout.trace.outcome import StrategyRecord
     from rollout.training.statistics import TooManyFailures, TrajectoryStatistics
     from rollout.verl.batch_statistics import statistics_collector
 

@@ -84,6 +84,7 @@ def test_the_ledger_agrees_with_the_traces(run: Run) -> None:
     """The preflight calls nothing, so every execution belongs to a trajectory."""
     for record in run.records:
         sent = sum(event["server"] is not None for turn in record["turns"] for event in turn["tools"])
+        # The call in which a world was lost is recorded too; whether it was executed is what is not known.
         unanswered = record["stop_reason"] == "failed"
-        assert sent <= run.ledger.pop(record["id"], 0) <= sent + unanswered, record["id"]
+        assert sent - unanswered <= run.ledger.pop(record["id"], 0) <= sent, record["id"]
     assert not run.ledger

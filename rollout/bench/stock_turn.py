@@ -1,13 +1,17 @@
-"""What a turn costs beside generation and the tool: our agent loop and verl's stock `tool_agent`, in one run.
+"""A part of `bench turn`: a turn of our agent loop beside one of verl's stock `tool_agent`.
 
-    python tests/bench/turn_cost.py [--trajectories 20] [--turns 15]
+    python -m rollout.bench.stock_turn TRAJECTORIES TURNS
 
 Both play the same conversation with the same tokenizer and the same canned completions: ours calls an MCP server over
 stdio, stock a native Python function that does the same work. CPU time of this process, the tool's own share measured
 apart and subtracted. Prints one JSON object; trajectories of both alternate.
 """
 
-import argparse
+# verl has no types.
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
 import asyncio
 import json
 import logging
@@ -22,19 +26,15 @@ from typing import Any
 import structlog
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-warnings.simplefilter("ignore")
-logging.disable(logging.WARNING)
-structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+from rollout.bench.echo_server import STDIO_ARGUMENTS
 
 ROOT = Path(__file__).parents[2]
-SERVER = ROOT / "tests" / "support" / "echo_server.py"
 TEXT = "plum " * 12
 TOOL = {
     "type": "function",
     "function": {
-        "name": "shout",
-        "description": "Say it louder.",
+        "name": "echo",
+        "description": "Echo.",
         "parameters": {
             "type": "object",
             "properties": {"text": {"type": "string", "description": "What to say."}},
@@ -44,8 +44,8 @@ TOOL = {
 }
 
 
-def shout(text: str, times: int = 1) -> str:
-    return " ".join([text.upper()] * times)
+def echo(text: str, times: int = 1) -> str:
+    return text * times
 
 
 class CannedClient:
@@ -62,7 +62,7 @@ class CannedClient:
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed")
 
 
-async def main(trajectories: int, turns: int) -> None:
+async def main(trajectories: int, turns: int) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
     from transformers import AutoTokenizer
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
@@ -79,7 +79,7 @@ async def main(trajectories: int, turns: int) -> None:
 
     home = Path(tempfile.mkdtemp())
     (home / "environments").mkdir()
-    servers = {"echo": {"command": "${python}", "args": [str(SERVER)], "tools": ["shout"]}}
+    servers = {"echo": {"command": sys.executable, "args": STDIO_ARGUMENTS, "tools": ["echo"]}}
     (home / "environments" / "echo.yaml").write_text(yaml.safe_dump({"servers": servers}))
     model = make_tiny_model(home / "model", hidden=32, layers=1)
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -98,7 +98,7 @@ async def main(trajectories: int, turns: int) -> None:
                 f"actor_rollout_ref.rollout.multi_turn.max_assistant_turns={turns}",
             ],
         )
-    texts = (hermes.write(thinking="hm", calls=[Call(name="shout", arguments={"text": TEXT})]), "Done.")
+    texts = (hermes.write(thinking="hm", calls=[Call(name="echo", arguments={"text": TEXT})]), "Done.")
     call, answer = (tokenizer.encode(text + "<|im_end|>", add_special_tokens=False) for text in texts)
     common = {
         "trainer_config": DictConfigWrap(config),
@@ -108,7 +108,7 @@ async def main(trajectories: int, turns: int) -> None:
         "data_config": DictConfigWrap(config.data),
         "hf_model_type": "qwen3",
     }
-    native = FunctionTool(name="shout", fn=shout, tool_schema=OpenAIFunctionToolSchema.model_validate(TOOL))
+    native = FunctionTool(name="echo", fn=echo, tool_schema=OpenAIFunctionToolSchema.model_validate(TOOL))
     mcp = {"environment": "echo", "task": "t", "seed": 1, "tools": None}
     row = {"raw_prompt": [{"role": "user", "content": "Shout."}], "extra_info": {"mcp": mcp}, "index": 0}
 
@@ -132,13 +132,13 @@ async def main(trajectories: int, turns: int) -> None:
     gateway = (await WORKER.runtime.environment("echo")).gateway  # type: ignore[union-attr]
     async with gateway.lease(trajectory="bench", task="t", seed=1) as session:
         tool = {
-            "ours": await cpu_per_call(lambda: session.call("shout", {"text": TEXT}), 300),
+            "ours": await cpu_per_call(lambda: session.call("echo", {"text": TEXT}), 300),
             "stock": await cpu_per_call(lambda: native.call({"text": TEXT}), 300),
         }
     await WORKER.close()
     total = {name: statistics.median(values) for name, values in cost.items()}
     own = {name: total[name] - tool[name] * (turns - 1) / turns for name in total}
-    result = {
+    return {
         "turns": turns,
         "trajectories": trajectories,
         "cpu_ms_per_turn": {name: round(1e3 * value, 3) for name, value in total.items()},
@@ -146,7 +146,6 @@ async def main(trajectories: int, turns: int) -> None:
         "own_cpu_ms_per_turn": {name: round(1e3 * value, 3) for name, value in own.items()},
         "ratio_own_to_stock": round(own["ours"] / own["stock"], 3),
     }
-    print(json.dumps(result, indent=2))  # noqa: T201 - a program
 
 
 async def cpu_per_call(call: Any, times: int) -> float:
@@ -157,8 +156,7 @@ async def cpu_per_call(call: Any, times: int) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trajectories", type=int, default=20)
-    parser.add_argument("--turns", type=int, default=15)
-    options = parser.parse_args()
-    asyncio.run(main(options.trajectories, options.turns))
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    sys.stdout.write(json.dumps(asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))) + "\n")

@@ -1,20 +1,32 @@
-"""The option that says where worlds are."""
+"""Options that say which worlds trajectories are played in: recorded and replayed ones, and worlds on other hosts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gateway.cassette.reading import Cassette
+from gateway.cassette.recording import Recorder
+from gateway.cassette.replaying import Missing, Replay
 from gateway.config.pydantic_errors import validate
 from gateway.remote.hosts import Hosts
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import HostsConfig
 from rollout.shards.hosts import hosts_of
 
+Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the servers' answers to a new cassette.")]
+ReplayFrom = Annotated[
+    Path | None, typer.Option("--replay", metavar="FILE", help="Answer from a cassette, or a directory of some.")
+]
+ReplayMissing = Annotated[
+    Missing, typer.Option(help="What a replay does where the cassette differs: fail, or go on with the servers.")
+]
 TOKEN = "MCP_ROLLOUT_TOKEN"
 
 HostsOption = Annotated[
@@ -25,6 +37,26 @@ HostsOption = Annotated[
         f"variable {TOKEN}.",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cassettes:
+    """What a command records and replays."""
+
+    record: Path | None
+    replay: Path | None
+    missing: Missing
+
+    @contextmanager
+    def opened(self) -> Generator[tuple[Recorder | None, Replay | None]]:
+        """The recorder and the replay. Raises ConfigError where a file cannot be written or read."""
+        replay = None if self.replay is None else Replay(Cassette.read(self.replay), self.missing)
+        recorder = None if self.record is None else Recorder(self.record, key="--record")
+        try:
+            yield recorder, replay
+        finally:
+            if recorder is not None:
+                recorder.close()
 
 
 def with_hosts(environments: Sequence[Environment], option: str | None) -> list[Environment]:
@@ -47,7 +79,7 @@ async def opened_hosts(environments: Sequence[Environment]) -> AsyncGenerator[di
     if not any(environment.hosts and environment.hosts.ray for environment in environments):
         yield {environment.name: hosts_of(environment) for environment in environments}
         return
-    from rollout.shards.cluster import connected
+    from rollout.shards.director import connected
 
     with connected():
         yield {environment.name: hosts_of(environment) for environment in environments}

@@ -1,0 +1,113 @@
+"""Send a client's request of any method to a server, once, and return the server's result as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+from mcp import MCPError
+from mcp.client.session import ClientSession
+from mcp.shared.dispatcher import CallOptions
+
+from gateway.connection.call_request import send_stamped
+from gateway.connection.in_flight import InFlightCall
+from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay
+from gateway.errors import CallTimeout, GatewayError, ProtocolError
+from gateway.transport.delivery import GatewayAnswer
+
+if TYPE_CHECKING:
+    from gateway.connection.calls import Calls
+    from gateway.connection.redaction import Redactor
+    from gateway.connection.server_requests import InFlightCalls
+    from gateway.transport.link import Link
+
+
+class Forwarding:
+    """Forwards requests of MCP clients over one connection."""
+
+    def __init__(self, server: str, link: Link, calls: Calls, in_flight: InFlightCalls, redactor: Redactor) -> None:
+        self._server, self._link = server, link
+        self._calls, self._in_flight, self._redactor = calls, in_flight, redactor
+
+    async def send(self, request: ForwardedRequest, *, meta: Mapping[str, Any], trajectory: str) -> Json:
+        """Send an MCP client's request, once; returns the raw result without secrets.
+
+        Args:
+            meta: Added to the request's `_meta`.
+
+        Raises:
+            ErrorAnswer: the server's answer is an error.
+            GatewayError: as `Connection.call`.
+        """
+        try:
+            with InFlightCall(
+                server=self._server, tool=request.method, trajectory=trajectory, relay=request.relay
+            ) as call:
+                return self._redactor.json(await self._send(request, meta, call))
+        except GatewayError as error:
+            raise self._redactor.error(error) from error.__cause__
+        except ErrorAnswer as answer:
+            raise ErrorAnswer(self._redactor.json(answer.error)) from answer.__cause__
+
+    async def _send(self, request: ForwardedRequest, meta: Mapping[str, Any], call: InFlightCall) -> Json:
+        where = {"server": self._server, "tool": request.method}
+        session = self._calls.open_session(**where)
+        call.redact = self._redactor.json
+        if not self._calls.notes_delivery:
+            call.left()
+        token = self._in_flight.open(call)
+        with anyio.move_on_after(request.timeout_s) as call.scope:
+            try:
+                return await self._answer(session, request, meta, call, token)
+            except self._calls.failures as error:
+                if (said := self._error_of_the_server(error, call)) is not None:
+                    raise ErrorAnswer(said) from error
+                refusal = self._calls.failed(error, call, repeatable=False, **where)
+                raise ProtocolError(refusal.text, **where) from error
+            finally:
+                self._in_flight.close(token)
+        self._calls.on_timeout()
+        raise CallTimeout(f"no answer within {request.timeout_s:g} s", **where)
+
+    async def _answer(
+        self, session: ClientSession, request: ForwardedRequest, meta: Mapping[str, Any], call: InFlightCall, token: int
+    ) -> Json:
+        stamped: Json = {"method": request.method, "params": {**request.params, "_meta": {**meta, **request.meta}}}
+        options: CallOptions = {}
+        session._stamp(stamped, options)  # pyright: ignore[reportPrivateUsage]
+        # Over the session's own stamp: what the client says of itself is what the server is to act on.
+        own = cast("Json", stamped["params"]["_meta"])
+        for name in request.without - request.meta.keys():
+            own.pop(name, None)
+        own.update(request.meta)
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            said = {"progress": progress, "total": total, "message": message}
+            known = {name: value for name, value in said.items() if value is not None}
+            request.relay.notify("notifications/progress", known)
+
+        if request.wants_progress:
+            own["progressToken"] = token
+        wanted = request.wants_progress and not self._calls.notes_delivery
+        return await send_stamped(session, self._link.channel, stamped, options, call, on_progress if wanted else None)
+
+    def _error_of_the_server(self, error: Exception, call: InFlightCall) -> Json | None:
+        """The error that the server answered with; None where there was no answer."""
+        if not isinstance(error, MCPError) or isinstance(error.error.data, GatewayAnswer):
+            return None
+        if call.broke is not None or self._link.down or self._calls.closed_by_mcp(error):
+            return None
+        return error.error.model_dump(exclude_none=True)
+
+    def relay_rest(self, relay: Relay | None) -> None:
+        """Pass what belongs to no call to the client that alone uses this connection; None ends that."""
+        self._in_flight.relay = relay
+
+    async def notify(self, method: str, params: Json) -> None:
+        """Send an MCP client's notification. Raises `ServerUnavailable`."""
+        session = self._calls.open_session(server=self._server, tool=method)
+        stamped: Json = {"method": method, "params": params}
+        options: CallOptions = {}
+        session._stamp(stamped, options)  # pyright: ignore[reportPrivateUsage]
+        await session._dispatcher.notify(method, stamped["params"], options)  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,135 @@
+"""Calls within sessions of the handshake's era that need no stream: answered as documents, without mcp's server.
+
+Most calls are answered with nothing before the result. One that takes longer, or within which the server sends
+anything, goes on while mcp's server takes its HTTP request over and opens a stream for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from gateway.connection.relay import ErrorAnswer, Json, Relay
+from gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from gateway.serve.client_relay import ClientRelay
+
+_STREAM_AFTER_S = 2.0
+"""After which a call gets a stream, that a client can resume."""
+_TAKE_OVER_S = 10.0
+"""How long an outcome is kept for mcp's server to take it."""
+_MOST_WAITING = 1000
+
+Begin = Callable[[Relay], Awaitable[Json]]
+"""Begins the call, with the way back to its client. Raises `ErrorAnswer`, `GatewayError`."""
+
+
+class RunningCall:
+    """One call. As a `Relay` it keeps what the server sends until the client has a stream for it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, Mapping[str, Any]]] = []
+        self._relay: ClientRelay | None = None
+        self._streamed, self._ended = anyio.Event(), anyio.Event()
+        self.settled = anyio.Event()
+        """Set when it has ended, or needs a stream."""
+        self.scope = anyio.CancelScope()
+        self._outcome: Json | ErrorAnswer | GatewayError | None = None
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """As `Relay.notify`."""
+        if self._relay is not None:
+            self._relay.notify(method, params)
+        elif len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((method, params))
+        self.settled.set()
+
+    async def request(self, method: str, params: Json) -> Json:
+        """As `Relay.request`."""
+        self.settled.set()
+        await self._streamed.wait()
+        assert self._relay is not None
+        return await self._relay.request(method, params)
+
+    async def run(self, begin: Begin) -> None:
+        """Run it to its end, and keep the outcome for a while."""
+        try:
+            with self.scope:
+                self._outcome = await begin(self)
+        except (ErrorAnswer, GatewayError) as error:
+            self._outcome = error
+        finally:
+            self._ended.set()
+            self.settled.set()
+
+    @property
+    def answered(self) -> bool:
+        """Whether it has ended, and its server has sent nothing before."""
+        return self._ended.is_set() and not self._waiting
+
+    def outcome(self) -> Json:
+        """The result. Raises `ErrorAnswer`, `GatewayError`."""
+        if isinstance(self._outcome, dict):
+            return self._outcome
+        raise self._outcome or ErrorAnswer({"code": -32800, "message": "the request was cancelled"})
+
+    async def through(self, relay: ClientRelay) -> Json:
+        """The outcome, once the client has a stream: what the server sends passes there."""
+        for method, params in self._waiting:
+            relay.notify(method, params)
+        self._waiting.clear()
+        self._relay = relay
+        self._streamed.set()
+        try:
+            await self._ended.wait()
+        except anyio.get_cancelled_exc_class():
+            self.scope.cancel()
+            raise
+        return self.outcome()
+
+    async def abandoned(self) -> None:
+        """Return when mcp's server has had the time to take it over and has not."""
+        with anyio.move_on_after(_TAKE_OVER_S):
+            await self._streamed.wait()
+
+
+class RunningCalls:
+    """Calls by session and request, until they are answered or taken over."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._calls: dict[tuple[str, object], RunningCall] = {}
+
+    async def answer(self, session: str, number: object, begin: Begin) -> RunningCall | None:
+        """The call, where it was answered without a stream; None where mcp's server is to go on with it."""
+        key = session, number
+        if key in self._calls:
+            return None
+        call = self._calls[key] = RunningCall()
+        self._tasks.start_soon(call.run, begin)
+        with anyio.move_on_after(_STREAM_AFTER_S):
+            await call.settled.wait()
+        if call.answered:
+            del self._calls[key]
+            return call
+        self._tasks.start_soon(self._forget, key, call)
+        return None
+
+    def take(self, session: str, number: object) -> RunningCall | None:
+        """The call that mcp's server is to go on with, if it has begun."""
+        return self._calls.pop((session, number), None)
+
+    def cancel(self, session: str, number: object) -> None:
+        """Cancel a call that its client gives up."""
+        if (call := self._calls.get((session, number))) is not None:
+            call.scope.cancel()
+
+    async def _forget(self, key: tuple[str, object], call: RunningCall) -> None:
+        await call.abandoned()
+        if self._calls.get(key) is call:
+            del self._calls[key]
+            call.scope.cancel()

@@ -1,0 +1,175 @@
+"""The gateways that MCP clients' worlds come from: one for each protocol era, opened for its first client."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from gateway.catalogue.names import policy_tools
+from gateway.config.models import GatewayConfig, Kind
+from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
+from gateway.errors import ConfigError, GatewayError
+from gateway.types import Scope, ToolDefinition
+
+if TYPE_CHECKING:
+    from gateway.connection.connection import Connection
+    from gateway.gateway import Gateway
+
+log = structlog.get_logger(__name__)
+
+_MOST_PAGES = 100
+
+
+class Era(StrEnum):
+    """An era of the protocol, as mcp's mode of connections for its clients.
+
+    Servers that speak both are connected to as their client is, so that what they send can be passed as it is.
+    """
+
+    HANDSHAKE = "legacy"
+    MODERN = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientGateway:
+    """An entered gateway, and what its servers offer to MCP clients."""
+
+    gateway: Gateway
+    pushes: bool = False
+    """Whether one of the servers speaks the handshake's era only, in which servers ask by requests."""
+    relays: bool = False
+    """Whether all requests pass. Otherwise calls of tools do: the servers are on other hosts, or replayed."""
+    capabilities: Mapping[str, Json]
+    """By server, as it declared them."""
+    tools: Mapping[str, Json]
+    """The policy's, by exposed name, in the protocol's form."""
+
+    def having(self, capability: str) -> list[str]:
+        """The servers with a capability."""
+        return [server for server, declared in self.capabilities.items() if capability in declared]
+
+
+class ClientGateways:
+    """Opens and holds them. They end with the task group."""
+
+    def __init__(self, gateway: Gateway, tasks: TaskGroup) -> None:
+        self._gateway, self._tasks = gateway, tasks
+        self._open: dict[Era, ClientGateway] = {}
+        self._opening = anyio.Lock()
+
+    def opened(self, era: Era) -> ClientGateway:
+        """The one that `open` has opened."""
+        return self._open[era]
+
+    async def open(self, era: Era) -> None:
+        """Open the gateway for clients of this era, if it is not open yet. Raises `GatewayError`, `ConfigError`."""
+        if era in self._open:
+            return
+        async with self._opening:
+            if era not in self._open:
+                self._open[era] = await self._opened(era)
+
+    async def _opened(self, era: Era) -> ClientGateway:
+        base = self._gateway
+        made = base.for_clients(_config(base.config, era), era)
+        if made is None:
+            return ClientGateway(gateway=base, capabilities={}, tools=_tools(base, {}))
+        try:
+            opened: ClientGateway = await self._tasks.start(self._hold, made, base.failures.keys())
+        except (GatewayError, ConfigError) as error:
+            if era is Era.MODERN:
+                raise
+            # A server that knows no handshake: its questions to clients come as rounds, which are passed as requests.
+            log.info("serve.no_handshake", problem=str(error))
+            opened = self._open.get(Era.MODERN) or await self._opened(Era.MODERN)
+            self._open[Era.MODERN] = opened
+        return opened
+
+    async def _hold(
+        self, gateway: Gateway, may_fail: Collection[str], *, task_status: TaskStatus[ClientGateway]
+    ) -> None:
+        async with gateway:
+            for server, error in gateway.failures.items():
+                if server not in may_fail:
+                    raise error
+            connections = {connection.server: connection for connection in gateway.connections}
+            listed = {server: await _listed(connection) for server, connection in connections.items()}
+            capabilities = {server: connection.capabilities for server, connection in connections.items()}
+            spoken = {identity.protocol for identity in gateway.identities.values()}
+            task_status.started(
+                ClientGateway(
+                    gateway=gateway,
+                    relays=True,
+                    pushes=bool(spoken & set(HANDSHAKE_PROTOCOL_VERSIONS)),
+                    capabilities=capabilities,
+                    tools=_tools(gateway, listed),
+                )
+            )
+            await anyio.sleep_forever()
+
+
+def _config(config: GatewayConfig, era: Era) -> GatewayConfig:
+    """The same servers without warm processes; in the handshake's era each session has a connection of its own."""
+    servers = dict(config.servers)
+    for name, entry in servers.items():
+        changed: dict[str, Any] = {"min_ready": 0}
+        if era is Era.HANDSHAKE and entry.kind in (Kind.HTTP, Kind.SSE) and entry.scope is Scope.SHARED:
+            changed["scope"] = Scope.SESSION
+        servers[name] = entry.model_copy(update=changed)
+    return config.model_copy(update={"servers": servers})
+
+
+async def _listed(connection: Connection) -> dict[str, Json]:
+    """A server's tools by its own names, as it lists them. Raises `GatewayError`."""
+    tools: dict[str, Json] = {}
+    cursor: Any = None
+    for _ in range(_MOST_PAGES):
+        params = {} if cursor is None else {"cursor": cursor}
+        asked = ForwardedRequest(
+            method="tools/list", params=params, timeout_s=connection.config.start_timeout_s, relay=_NoClient()
+        )
+        try:
+            page = await connection.forwarding.send(asked, meta={}, trajectory="")
+        except ErrorAnswer:  # the catalogue has what was listed at the start
+            break
+        for tool in cast("list[Json]", page.get("tools") or []):
+            tools.setdefault(str(tool.get("name")), tool)
+        if not isinstance(cursor := page.get("nextCursor"), str):
+            break
+    return tools
+
+
+def _tools(gateway: Gateway, listed: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
+    tools = policy_tools(gateway.catalogue)
+    return {tool.exposed_name: _shown(tool, listed.get(tool.server, {}).get(tool.name, {})) for tool in tools}
+
+
+def _shown(tool: ToolDefinition, listed: Json) -> Json:
+    """A tool in the protocol's form: what its server sent, under the name and with the changes of its entry."""
+    shown: Json = {**listed, "name": tool.exposed_name, "inputSchema": tool.input_schema}
+    if tool.description:
+        shown["description"] = tool.description
+    if tool.output_schema is not None:
+        shown["outputSchema"] = tool.output_schema
+    hints = {"readOnlyHint": tool.read_only, "idempotentHint": tool.idempotent}
+    if any(hints.values()):
+        own = cast("Json", listed.get("annotations") or {})
+        shown["annotations"] = {**own, **{name: True for name, value in hints.items() if value}}
+    return shown
+
+
+class _NoClient:
+    """No client: a listing of this program's own."""
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        pass
+
+    async def request(self, method: str, params: Json) -> Json:
+        raise ErrorAnswer({"code": -32601, "message": f"no client answers {method} here"})

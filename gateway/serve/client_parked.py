@@ -1,0 +1,124 @@
+"""Requests of clients of 2026-07-28 to servers that ask by requests of their own: each becomes a result that asks.
+
+The server's call goes on while its client gathers the answer, and the client's next request takes it up again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST
+
+from gateway.connection.relay import ErrorAnswer, Json, Relay
+from gateway.errors import GatewayError
+from gateway.serve.client_relay import ClientRelay
+
+Begin = Callable[[Relay], Awaitable[Json]]
+"""Begins the request, with the way back to its client. Raises `ErrorAnswer`, `GatewayError`."""
+
+
+@dataclass(eq=False, slots=True)
+class _Question:
+    asked: Json
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer: Json = field(default_factory=dict[str, Any])
+
+
+class ParkedRequest:
+    """One request whose server may ask. As a `Relay` it keeps the server's requests for the client's next result."""
+
+    def __init__(self, answer_s: float) -> None:
+        self.token = secrets.token_urlsafe(12)
+        self._answer_s = answer_s
+        self._questions: dict[str, _Question] = {}
+        self._asked = 0
+        self._relay: ClientRelay | None = None
+        self._changed = anyio.Event()
+        self._outcome: Json | ErrorAnswer | GatewayError | None = None
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """As `Relay.notify`; dropped while the client has no request under way."""
+        if self._relay is not None:
+            self._relay.notify(method, params)
+
+    async def request(self, method: str, params: Json) -> Json:
+        """As `Relay.request`. The client has the time of an idle lease to answer."""
+        if self._relay is None or not self._relay.may_ask(method):
+            raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"the client does not take {method}"})
+        self._asked += 1
+        key = f"q{self._asked}"
+        question = self._questions[key] = _Question({"method": method, "params": params})
+        self._changed.set()
+        with anyio.move_on_after(self._answer_s):
+            await question.answered.wait()
+            return question.answer
+        self._questions.pop(key, None)
+        raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"no answer to {method} within {self._answer_s:g} s"})
+
+    async def run(self, begin: Begin) -> None:
+        """Run it to its end."""
+        try:
+            self._outcome = await begin(self)
+        except (ErrorAnswer, GatewayError) as error:
+            self._outcome = error
+        finally:
+            self._changed.set()
+
+    async def next(self, relay: ClientRelay, responses: Mapping[str, Any]) -> Json:
+        """Take the client's answers; returns the result, or the server's questions that are open."""
+        self._relay = relay
+        for key, answer in responses.items():
+            if (question := self._questions.pop(key, None)) is not None and isinstance(answer, dict):
+                question.answer = cast("Json", answer)
+                question.answered.set()
+        try:
+            while self._outcome is None and not self._questions:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+        finally:
+            self._relay = None
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        if self._outcome is not None:
+            return self._outcome
+        asked = {key: question.asked for key, question in self._questions.items()}
+        return {"resultType": "input_required", "inputRequests": asked, "requestState": self.token}
+
+
+class ParkedRequests:
+    """Those whose client is gathering answers, by the token that it sends back."""
+
+    def __init__(self, tasks: TaskGroup, answer_s: float) -> None:
+        self._tasks, self._answer_s = tasks, answer_s
+        self._parked: dict[str, tuple[str, str, ParkedRequest]] = {}
+
+    async def result(self, handle: str, method: str, params: Json, relay: ClientRelay, begin: Begin) -> Json:
+        """The result of a request of a world, or the questions of its server.
+
+        Raises:
+            ErrorAnswer: its server's error; or `requestState` is of another request, or of one that has ended.
+            GatewayError: what broke.
+        """
+        state = params.get("requestState")
+        if state is None:
+            request = ParkedRequest(self._answer_s)
+            self._tasks.start_soon(request.run, begin)
+        else:
+            found = self._parked.pop(str(state), None)
+            if found is None or found[:2] != (handle, method):
+                raise ErrorAnswer({"code": INVALID_PARAMS, "message": "Invalid or expired requestState"})
+            request = found[2]
+        result = await request.next(relay, cast("Json", params.get("inputResponses") or {}))
+        if result.get("requestState") == request.token:
+            self._parked[request.token] = handle, method, request
+            self._tasks.start_soon(self._forget, request.token)
+        return result
+
+    async def _forget(self, token: str) -> None:
+        await anyio.sleep(self._answer_s)
+        self._parked.pop(token, None)

@@ -1,0 +1,121 @@
+"""The way back to an MCP client: what a server sends within the client's request, and beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, cast
+
+import anyio
+import structlog
+from mcp import MCPError
+from mcp.server.connection import Connection as ClientConnection
+from mcp.server.context import ServerRequestContext
+from mcp_types import INVALID_REQUEST, ClientCapabilities
+
+from gateway.connection.relay import ErrorAnswer, Json
+from gateway.errors import GatewayError
+
+log = structlog.get_logger(__name__)
+
+SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"
+_MOST_WAITING = 1000
+"""Notifications that wait for a client to take them; further ones are dropped."""
+_CAPABILITIES = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
+
+
+class ClientRelay:
+    """Passes to one client, in order and without making the server wait, what the server sends.
+
+    Args:
+        channel: mcp's, of one request of the client or of its session.
+        progress_token: The client's own for the request.
+        request_id: The client's own of the request, by which it knows a subscription.
+        answers: Whether the client takes requests there.
+    """
+
+    def __init__(
+        self,
+        channel: Any,
+        capabilities: ClientCapabilities | None,
+        *,
+        progress_token: Any = None,
+        request_id: Any = None,
+        answers: bool = True,
+    ) -> None:
+        self._channel, self._capabilities, self._answers = channel, capabilities, answers
+        self._progress_token, self._request_id = progress_token, request_id
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[str, Json]](_MOST_WAITING)
+        self._dropped = 0
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """As `Relay.notify`."""
+        passed = dict(params)
+        if method == "notifications/progress":
+            passed["progressToken"] = self._progress_token
+        elif SUBSCRIPTION_META in (meta := cast("Json", passed.get("_meta") or {})):
+            passed["_meta"] = {**meta, SUBSCRIPTION_META: self._request_id}
+        try:
+            self._send.send_nowait((method, passed))
+        except anyio.WouldBlock:
+            self._dropped += 1
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # the client's request is answered
+
+    def may_ask(self, method: str) -> bool:
+        """Whether the client has declared that it answers this method."""
+        return getattr(self._capabilities, _CAPABILITIES.get(method, ""), None) is not None
+
+    async def request(self, method: str, params: Json) -> Json:
+        """As `Relay.request`."""
+        if not self._answers or not self.may_ask(method):
+            raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"the client does not take {method} here"})
+        try:
+            return await self._channel.send_raw_request(method, params)
+        except MCPError as error:
+            raise ErrorAnswer(error.error.model_dump(exclude_none=True)) from error
+
+    async def passing(self, answer: Awaitable[Json]) -> Json:
+        """The answer, after all notifications before it were passed. Raises what it raises."""
+        broken: ErrorAnswer | GatewayError | None = None
+        result: Json = {}
+        with self._send, self._receive:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.pump)
+                try:
+                    result = await answer
+                except (ErrorAnswer, GatewayError) as error:
+                    broken = error  # raised below: the task group would wrap it
+                self._send.close()
+        if self._dropped:
+            log.warning("serve.notifications_dropped", number=self._dropped)
+        if broken is not None:
+            raise broken
+        return result
+
+    def close(self) -> None:
+        """Pass nothing more."""
+        self._send.close()
+
+    async def pump(self) -> None:
+        """Pass notifications on until it is closed."""
+        with self._receive:
+            async for method, params in self._receive:
+                await self._channel.notify(method, params)
+
+
+def relay_of(context: ServerRequestContext[Any, Any]) -> ClientRelay:
+    """The way back within a client's request."""
+    session = context.session
+    meta = cast("Json", (context.params or {}).get("_meta") or {})
+    return ClientRelay(
+        session._request_outbound,  # pyright: ignore[reportPrivateUsage]
+        session.client_capabilities,
+        progress_token=meta.get("progressToken"),
+        request_id=context.request_id,
+        answers=session.can_send_request,
+    )
+
+
+def connection_of(context: ServerRequestContext[Any, Any]) -> ClientConnection:
+    """mcp's state of a client's session, or of a request without one."""
+    return context.session._connection  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,78 @@
+"""mcp's sessions over HTTP for MCP clients, each with its own events to resume its streams from."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import anyio
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import JSONRPCMessage
+
+from gateway.serve.bearers import Bearer
+from gateway.serve.config import ServeConfig
+
+_RETRY_MS = 1000
+"""After which a client resumes a stream that was closed."""
+_MOST_SESSIONS = 10_000
+
+
+class RecentEvents(EventStore):
+    """The last events of one session's streams."""
+
+    def __init__(self, most: int) -> None:
+        self._events: deque[tuple[int, str, JSONRPCMessage | None]] = deque(maxlen=most)
+        self._number = 0
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        self._number += 1
+        self._events.append((self._number, stream_id, message))
+        return str(self._number)
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        events = list(self._events)
+        stream = next((stream for number, stream, _ in events if str(number) == last_event_id), None)
+        for number, of, message in events:
+            if of == stream and number > int(last_event_id) and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+        return stream
+
+
+class ClientSessions(StreamableHTTPSessionManager):
+    """Sessions end when their client deletes them, or after `idle_s` without a request or an open stream."""
+
+    def __init__(self, server: Server[Any], config: ServeConfig) -> None:
+        self._most_events = config.kept_events
+        super().__init__(
+            server,
+            retry_interval=_RETRY_MS,
+            session_idle_timeout=config.idle_s,
+            max_request_body_size=config.max_request_bytes,
+            max_sessions=_MOST_SESSIONS,
+        )
+
+    @property
+    def event_store(self) -> EventStore | None:
+        """Another one for each session, which mcp makes with it: streams are numbered by session only."""
+        return RecentEvents(self._most_events)
+
+    @event_store.setter
+    def event_store(self, given: EventStore | None) -> None:
+        pass
+
+    def touch(self, session: str) -> None:
+        """Note a request of a session that mcp does not see."""
+        transport = self._server_instances.get(session)
+        scope = transport.idle_scope if transport is not None else None
+        if scope is not None and scope.deadline < math.inf and self.session_idle_timeout is not None:
+            scope.deadline = anyio.current_time() + self.session_idle_timeout
+
+
+def user_of(bearer: Bearer) -> AuthenticatedUser:
+    """A bearer as mcp compares it with the one that began a session."""
+    return AuthenticatedUser(AccessToken(token="", client_id=bearer.name, scopes=[]))

@@ -1,0 +1,63 @@
+"""CPU time of each callback of an event loop, and who ran the long ones."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from asyncio.events import Handle
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+class Callbacks:
+    """CPU seconds of each callback that an event loop ran."""
+
+    def __init__(self, above_s: float) -> None:
+        self._above_s = above_s
+        self.longest_s = 0.0
+        self.longest_name = ""
+        self.slow: Counter[str] = Counter()
+        """Callbacks above the bound, by what they belong to."""
+
+    def note(self, name: str, spent_s: float) -> None:
+        """Count one callback."""
+        if spent_s > self.longest_s:
+            self.longest_s, self.longest_name = spent_s, name
+        if spent_s > self._above_s:
+            self.slow[name] += 1
+
+
+def described(handle: Handle) -> str:
+    """The task that a callback is a step of, by name and coroutine; or the callback."""
+    callback = handle._callback  # pyright: ignore
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"{owner.get_name()} {getattr(owner.get_coro(), '__qualname__', '')}".rstrip()
+    return getattr(callback, "__qualname__", repr(callback))
+
+
+@contextmanager
+def timed(above_s: float) -> Generator[Callbacks]:
+    """Within the block, every callback of every loop of this thread is timed."""
+    found, run = Callbacks(above_s), Handle._run  # pyright: ignore
+    collecting_s = 0.0
+
+    def timed_run(self: Handle) -> None:
+        name, began, collected = described(self), time.thread_time(), collecting_s
+        run(self)
+        found.note(name, time.thread_time() - began - (collecting_s - collected))
+
+    def collecting(phase: str, _: object) -> None:
+        # The collector's pauses depend on all that the process holds, and meet any callback.
+        nonlocal collecting_s
+        collecting_s += time.thread_time() * (1 if phase == "stop" else -1)
+
+    Handle._run = timed_run  # pyright: ignore
+    gc.callbacks.append(collecting)
+    try:
+        yield found
+    finally:
+        gc.callbacks.remove(collecting)
+        Handle._run = run  # pyright: ignore

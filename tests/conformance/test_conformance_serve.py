@@ -1,0 +1,58 @@
+"""The protocol's conformance suite against `serve`, in front of the SDK's everything server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from conformance_suite import Checks, passed, play_suite
+from served import served
+
+from gateway import GatewayConfig
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+
+EVERYTHING = Path(__file__).parents[1] / "third_party" / "everything_server.py"
+
+
+@asynccontextmanager
+async def everything() -> AsyncIterator[str]:
+    """The address of the SDK's everything server."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    argv = [sys.executable, str(EVERYTHING), "--port", str(port), "--log-level", "ERROR"]
+    async with await anyio.open_process(argv, stdout=None, stderr=None, env=dict(os.environ)) as process:
+        try:
+            with anyio.fail_after(60):
+                while True:
+                    try:
+                        await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
+                        break
+                    except OSError:
+                        await anyio.sleep(0.05)
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.kill()
+
+
+async def through_serve(revision: str, place: Path, *chosen: str) -> Checks:
+    async with everything() as url:
+        config = GatewayConfig.model_validate({"servers": {"everything": {"url": url, "required": True}}})
+        async with served(config) as running:
+            return await play_suite(running.url, revision, place, *chosen)
+
+
+@pytest.mark.parametrize(("revision", "count"), [("2025-11-25", 33), ("2026-07-28", 40)])
+async def test_every_scenario_passes_through_serve(revision: str, count: int, tmp_path: Path) -> None:
+    found = await through_serve(revision, tmp_path / "all", "--suite", "all")
+    assert len(found) == count
+    for number, scenario in enumerate(name for name, checks in found.items() if not passed(checks)):
+        # Some checks look at the clock; alone, only a real failure fails again.
+        again = await through_serve(revision, tmp_path / str(number), "--scenario", scenario)
+        assert list(map(passed, again.values())) == [True], (scenario, again)

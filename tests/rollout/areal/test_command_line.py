@@ -1,0 +1,67 @@
+"""Faults of AReaL's configuration are one message each, with file, key and remedy."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import ConfigError
+from rollout.areal import cpu
+
+ROOT = Path(__file__).parents[3]
+GIVEN = ["--config", "configs/areal/cpu.yaml", "actor.path=m", "train_dataset.path=r"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_areal() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cpu.prepare()
+        import rollout.areal.train  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "problem", "remedy"),
+    [
+        ("train_dataset.path=???", "train_dataset.path", "is missing", "write train_dataset.path=VALUE"),
+        ("mcp.prompt_token=3", "mcp.prompt_token", "there is no such key", "did you mean 'prompt_tokens'?"),
+        ("actor.optimzer.lr=3", "actor.optimzer", "there is no such key", "did you mean 'optimizer'?"),
+        ("+actor.optimizer.learning_rate=3", "actor.optimizer.learning_rate", "there is no such key", "known keys: "),
+        ("actor.optimizer.eps=3", "actor.optimizer.eps", "not have this key", "write +actor.optimizer.eps=VALUE"),
+        ("gconfig.n_samples=two", "gconfig.n_samples", "'two'", "correct the value"),
+        ("actor.optimizer={lr", None, "{lr", "write KEY=VALUE"),
+        ("total_train_epochs=0", None, "total_train_epochs must be positive", "correct it in the file"),
+    ],
+)
+def test_a_fault_is_named_with_its_key_and_a_remedy(
+    tmp_path: Path, override: str, key: str | None, problem: str, remedy: str
+) -> None:
+    from rollout.areal.command_line import read_config
+
+    with pytest.raises(ConfigError) as refused:
+        read_config([*GIVEN, f"cluster.fileroot={tmp_path}", override])
+    error = refused.value
+    assert (str(error.file), error.key) == ("configs/areal/cpu.yaml", key)
+    assert problem in error.problem and error.remedy.startswith(remedy)
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    from rollout.areal.command_line import read_config
+
+    with pytest.raises(ConfigError, match=r"configs/areal/nothing.yaml: --config: no such file"):
+        read_config(["--config", "configs/areal/nothing.yaml"])
+
+
+def test_keys_of_the_file_and_of_the_command_line_are_read(tmp_path: Path) -> None:
+    from rollout.areal.command_line import read_config
+
+    config = read_config([*GIVEN, f"cluster.fileroot={tmp_path}", "+actor.optimizer.eps=1e-4", "mcp.prompt_tokens=7"])
+    assert (config.actor.optimizer.eps, config.mcp["prompt_tokens"]) == (1e-4, 7)
+    assert config.ref.temperature == config.gconfig.temperature == 1.0

@@ -1,0 +1,29 @@
+"""Trajectories of an environment's own tasks, for comparing where its servers run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.gateway import Gateway
+from rollout.engines.engine import Engine
+from rollout.environment.config import Environment
+from rollout.environment.rows import environment_tasks
+from rollout.evaluation.play import Lengths, jobs_of, play_all
+from rollout.trace.record import Trace
+from rollout.trace.store import TraceStore
+
+
+async def played(gateway: Gateway, made: Environment, engine: Engine, tasks: int, out: Path) -> list[Trace]:
+    """Two samples of each task."""
+    rows = await environment_tasks(made, gateway, "train", tasks)
+    traces: list[Trace] = []
+    await play_all(
+        jobs_of(made, rows, 2, engine.name),
+        gateways={made.name: gateway},
+        engine=engine,
+        lengths=Lengths(response_tokens=60_000),
+        store=TraceStore(out),
+        concurrency=4,
+        finished=traces.append,
+    )
+    return traces
