@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +18,7 @@ from pathlib import Path
 from demo_experiment.display import chart, command, console, picture
 from demo_experiment.experiment import COMPARED_STEPS, Experiment, Result, learn
 from demo_experiment.outcomes import Outcomes, summarise
+from demo_experiment.verl_process import end_on_sigterm
 from rich.columns import Columns
 from rich.panel import Panel
 from rich.table import Table
@@ -53,11 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result = learn(experiment)
     console.rule("What was learnt" if not given.control else "Nothing may have been learnt")
     show(result, home)
-
-
-def end_on_sigterm() -> None:
-    """Turn SIGTERM, which by default ends this process alone, into an exception that ends the commands that it runs."""
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def show_expert(home: Path) -> None:

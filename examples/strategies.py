@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from demo_experiment.display import console
+from demo_experiment.verl_process import end_on_sigterm
 from rich.table import Table
 from strategies_experiment.prepare import prepare
 from strategies_experiment.results import Curve, curve, plot
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
+    end_on_sigterm()
     os.chdir(ROOT)
     prepare(given.out, warm_up_steps=given.warm_up_steps)
     runs = [

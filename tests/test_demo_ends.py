@@ -16,12 +16,12 @@ DEADLINE_S = 60.0
 pytestmark = [pytest.mark.verl]
 
 TRAINING = """
-import signal, sys
+import sys
 from pathlib import Path
 sys.path.insert(0, "examples")
-import demo
 from demo_experiment.grpo import train
-demo.end_on_sigterm()
+from demo_experiment.verl_process import end_on_sigterm
+end_on_sigterm()
 train(Path(sys.argv[2]), seed=0, steps=1, learning_rate=0.0)
 """
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from demo_experiment.display import bar, console
+from demo_experiment.verl_process import verl_training
 from rollout.cli.live import line_of
 from rollout.trace.heartbeat import watched
 
 TIMEOUT_S = 3600.0
 LINE_EVERY_S = 30.0
-END_S = 60.0
-"""How long verl may take to end Ray's processes, before all of them are killed."""
 ADAM_EPS = 1e-4
 KL_WEIGHT = 0.05
 """Of the divergence from the warmed-up model, in the loss."""
@@ -77,22 +72,10 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
         "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home.absolute() / "train",
         "hydra.run.dir": home / "hydra",
     }
-    arguments = ["--config-dir", "configs", "--config-name", "mcp_grpo"]
-    arguments += [f"{key}={value}" for key, value in overrides.items()]
-    console.print("[bold green]$ VERL_PLATFORM=cpu python -m verl.trainer.main_ppo " + " \\\n    ".join(arguments))
+    arguments = [f"{key}={value}" for key, value in overrides.items()]
     log = home / "train.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "verl.trainer.main_ppo", *arguments],
-            env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            _follow(process, home, steps)
-        finally:
-            _end(process)
+    with verl_training(arguments, log) as process:
+        _follow(process, home, steps)
     if process.returncode:
         console.print(log.read_text(errors="replace")[-3000:], markup=False)
         raise SystemExit(f"error: verl ended with status {process.returncode}; its whole output is in {log}")
@@ -124,16 +107,3 @@ def _follow(process: subprocess.Popen[bytes], home: Path, steps: int) -> None:
                 next_line += LINE_EVERY_S
             time.sleep(0.5)
         progress.update(task, completed=len(logged_steps(home)))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End verl, and what is left of the processes that it started in its session."""
-    process.terminate()
-    try:
-        process.wait(timeout=END_S)
-    except subprocess.TimeoutExpired:
-        console.print(f"verl did not end within {END_S:.0f} s and is killed")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

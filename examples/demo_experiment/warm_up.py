@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,18 +92,36 @@ def warm_up(
     if len(conversations) < options.batch_size:
         raise ConfigError(f"has {len(conversations)} rows, a batch takes {options.batch_size}", file=data)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
-    loss = float("nan")
-    for round_ in range(options.rounds):
-        variants = Variants(tokenizer, conversations, options.seed + 1000 * round_)
-        loss = train_on(model, variants, options, progress or (lambda _step, _loss: None))
-        if imitation_loss(model, variants) <= options.good_loss:
-            break
+    loss = train_rounds(model, partial(Variants, tokenizer, conversations), options, progress)
     model.save_pretrained(model_dir)
     return loss
 
 
+def train_rounds(
+    model: PreTrainedModel,
+    source: Callable[[int], Source],
+    options: WarmUp,
+    progress: Callable[[int, float], None] | None = None,
+) -> float:
+    """Train the model in rounds, until it imitates well enough or there have been `options.rounds`.
+
+    Args:
+        source: what a round with the given seed draws from.
+
+    Returns:
+        The last step's loss.
+    """
+    loss = float("nan")
+    for round_ in range(options.rounds):
+        variants = source(options.seed + 1000 * round_)
+        loss = train_on(model, variants, options, progress or (lambda _step, _loss: None))
+        if imitation_loss(model, variants) <= options.good_loss:
+            break
+    return loss
+
+
 @torch.no_grad()
-def imitation_loss(model: PreTrainedModel, variants: Variants) -> float:
+def imitation_loss(model: PreTrainedModel, variants: Source) -> float:
     """The mean negative log-likelihood, in nats, of the assistant's tokens in `CHECKED` new variants."""
     past = model(input_ids=torch.tensor([variants.prefix]), use_cache=True, logits_to_keep=1).past_key_values
     terms = [_loss(model, past, part, 0.0) for part in _by_length(variants.conversations(CHECKED))]
@@ -198,6 +217,8 @@ class Source(Protocol):
     prefix: list[int]
 
     def draw(self, count: int) -> list[Conversation]: ...
+
+    def conversations(self, count: int) -> list[Conversation]: ...
 
 
 def train_on(

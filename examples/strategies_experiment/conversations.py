@@ -13,9 +13,11 @@ from transformers import PreTrainedTokenizerBase
 
 _CODE = re.compile(r"\b[A-Z]\d\d\b")
 _LETTERS = "ABCDEFGHKLMNPRSTVW"
-_USER = "<|im_start|>user\n"
+_USER = "<|im_start|>user"
 SINGLE_SHARE = 0.5
 """Share of the drawn conversations that are single turns."""
+OPENING, MESSAGES_OF_PARCEL = 2, 6
+"""Messages before the first parcel's, and of each parcel."""
 
 
 class Days:
@@ -26,21 +28,34 @@ class Days:
 
     Args:
         rows: what `trace export --sft` wrote.
+        parcels: of each day, only so many parcels; None takes them all.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]], seed: int) -> None:
-        self._tokenizer, self._rows, self._rng = tokenizer, rows, random.Random(seed)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]], seed: int, parcels: int | None
+    ) -> None:
+        self._tokenizer, self._rng = tokenizer, random.Random(seed)
+        end = None if parcels is None else OPENING + MESSAGES_OF_PARCEL * parcels - 1  # with an assistant's message
+        self._rows = [{**row, "messages": row["messages"][:end]} for row in rows]
         first = rendered(tokenizer, rows[0])[0].text
-        self._end = first.index(_USER) + len(_USER)
+        # Before a special token, at which a text may be cut without changing its tokens.
+        self._end = first.index(_USER)
         self.prefix: list[int] = tokenizer.encode(first[: self._end], add_special_tokens=False)
 
     def draw(self, count: int) -> list[Conversation]:
         """Variants of `count` days, without the prefix."""
-        chosen = self._rng.sample(self._rows, count)
-        return [tokenize(self._tokenizer, self._varied(self._pieces(row))) for row in chosen]
+        return self._variants(count, SINGLE_SHARE)
 
-    def _pieces(self, row: Mapping[str, Any]) -> list[Piece]:
-        if self._rng.random() < SINGLE_SHARE:
+    def conversations(self, count: int) -> list[Conversation]:
+        """Variants of `count` whole days."""
+        return self._variants(count, 0.0)
+
+    def _variants(self, count: int, single_share: float) -> list[Conversation]:
+        chosen = [(row, self._rng.random() < single_share) for row in self._rng.sample(self._rows, count)]
+        return [tokenize(self._tokenizer, self._varied(self._pieces(row, is_single))) for row, is_single in chosen]
+
+    def _pieces(self, row: Mapping[str, Any], is_single: bool) -> list[Piece]:
+        if is_single:
             turns = [index for index, message in enumerate(row["messages"]) if message["role"] == "assistant"]
             *before, last = rendered(self._tokenizer, reduced(row, self._rng.choice(turns)))
             pieces = [Piece("".join(piece.text for piece in before), False), last]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from demo_experiment.display import console
+from demo_experiment.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
+from demo_experiment.verl_process import verl_training
 
 STRATEGIES = ("chain", "tree", "single_turn")
 SEEDS = (0, 1, 2)
@@ -40,7 +40,7 @@ class Run:
     home: Path
     strategy: str
     seed: int = 0
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     budget: int
     """Sampled tokens after which it ends, at the next evaluation."""
     options: tuple[str, ...] = ()
@@ -93,13 +93,18 @@ class Run:
             "data.max_response_length": 1024,
             "actor_rollout_ref.model.path": home / "model",
             "actor_rollout_ref.actor.optim.lr": self.learning_rate,
+            # Both as in the demo, for its reasons; the rate is constant, since strategies differ in steps for a budget.
+            "actor_rollout_ref.actor.optim.override_optimizer_config": f"{{eps:{ADAM_EPS}}}",
+            "actor_rollout_ref.actor.use_kl_loss": True,
+            "actor_rollout_ref.actor.kl_loss_coef": KL_WEIGHT,
+            "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 12,
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 12,
             "algorithm.rollout_correction.bypass_mode": True,
             "actor_rollout_ref.rollout.n": LEAVES,
             "actor_rollout_ref.rollout.max_num_seqs": 60,
-            "actor_rollout_ref.rollout.temperature": 0.7,
+            "actor_rollout_ref.rollout.temperature": TEMPERATURE,
             "actor_rollout_ref.rollout.val_kwargs.do_sample": True,
-            "actor_rollout_ref.rollout.val_kwargs.temperature": 0.7,
+            "actor_rollout_ref.rollout.val_kwargs.temperature": TEMPERATURE,
             f"{_MCP}.tokens_per_turn": 48,
             f"{_MCP}.strategy.use": self.strategy,
             f"{_MCP}.strategy.tree.roots": ROOTS,
@@ -128,22 +133,11 @@ def train(run: Run) -> None:
     if run.is_done:
         return
     run.directory.mkdir(parents=True, exist_ok=True)
-    arguments = ["--config-dir", "configs", "--config-name", "mcp_grpo"]
-    arguments += [f"{key}={value}" for key, value in run.overrides().items()] + list(run.options)
-    console.print(f"[bold]{run.name}[/bold]: VERL_PLATFORM=cpu python -m verl.trainer.main_ppo " + " ".join(arguments))
+    console.rule(run.name)
+    arguments = [f"{key}={value}" for key, value in run.overrides().items()] + list(run.options)
     log = run.directory / f"verl-{len(list(run.directory.glob('verl-*.log'))):03d}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "verl.trainer.main_ppo", *arguments],
-            env=os.environ | {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            step = _follow(process, run)
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
+    with verl_training(arguments, log) as process:
+        step = _follow(process, run)
     if step is None:
         raise SystemExit(f"error: {run.name} has not spent its budget; verl's output is in {log}")
     (run.directory / "done.json").write_text(json.dumps({"step": step, "budget": run.budget}))

@@ -112,7 +112,9 @@ def expert(day: Day) -> Iterator[ExpertTurn]:
         of_parcel = {"parcel": parcel.code}
         chosen = rng.choice(TREATMENTS) if problem.slice == "any" else FITTING[parcel.condition]
         yield ExpertTurn(calls=[Call(name="inspect", arguments=of_parcel)])
-        yield ExpertTurn(thinking=f"It is {parcel.condition}.", calls=[Call(name=chosen, arguments=of_parcel)])
+        yield ExpertTurn(
+            thinking=f"It is {parcel.condition}, {chosen} it.", calls=[Call(name=chosen, arguments=of_parcel)]
+        )
         yield ExpertTurn(content=f"{parcel.code} is done.")
     yield ExpertTurn(calls=[Call(name="close_book", arguments={})])
     yield ExpertTurn(content="The book is closed.")

@@ -38,7 +38,7 @@ class Parcel:
     @property
     def label(self) -> str:
         """What an inspection shows."""
-        return f"{self.code} to {self.town}: {self.condition}"
+        return f"{self.code}: {self.condition}, to {self.town}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
