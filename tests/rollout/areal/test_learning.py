@@ -18,5 +18,5 @@ def test_the_reward_rises_and_that_of_the_control_does_not(seed: int, tmp_path: 
     learning, control = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("learning", "control"))
     assert len(learning["curve"]) == len(control["curve"]) == 30
     assert learning["last"] - learning["first"] >= 0.2
-    # The mean of five steps is that of 360 trajectories, and the rows at both ends differ: 0.1 is 2.5 standard errors.
-    assert abs(control["last"] - control["first"]) < 0.15
+    # 360 trajectories at each end, of different rows: 0.1 is 2.5 standard errors.
+    assert abs(control["last"] - control["first"]) < 0.1
