@@ -126,6 +126,8 @@ def test_an_interruption_keeps_the_reports_that_are_finished(servers: Path) -> N
         silent = {"url": f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"}
         servers.write_text(json.dumps({"mcpServers": {"pure": entries["pure"], "silent": silent}}))
         argv = [COMMAND, "doctor", servers, "--at-a-time", "1"]
+        # A shell starts its background jobs with SIGINT ignored, and the command would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             listener.settimeout(60)
             with listener.accept()[0]:  # the first server is examined, and the second one begun
