@@ -146,7 +146,7 @@ app.command("sessions")(bench_sessions)
 
 
 def _flat(cost: CallCost) -> dict[str, Any]:
-    """A call's cost with its ratios; with `TYPICAL` callers in flight where nothing else is said."""
+    """A call's cost with its ratios; top-level figures are those with `TYPICAL` callers in flight."""
     by_callers = {
         str(callers): {**asdict(each), "cpu_ratio_to_sdk": each.cpu_ratio_to_sdk}
         for callers, each in cost.by_callers.items()
