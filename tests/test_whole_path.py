@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from echo_task import CONVERSATION, ENVIRONMENT, SERVER, echo_row
+from echo_task import CONVERSATION, ENVIRONMENT, echo_row
 from engine_log import derive, read_generations, read_records
 from taught_model import teach
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -51,7 +51,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     home = tmp_path_factory.mktemp("path")
     environments = home / "environments"
     environments.mkdir()
-    (environments / "echo.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
+    # With the directory as an argument that the server ignores: other tests have servers of the same program.
+    server = ENVIRONMENT["servers"]["echo"]
+    environment = {**ENVIRONMENT, "servers": {"echo": {**server, "args": [*server["args"], str(home)]}}}
+    (environments / "echo.yaml").write_text(yaml.safe_dump(environment))
     (home / "reward.py").write_text(REWARD)
     pq.write_table(pa.Table.from_pylist([echo_row(agent, i) for i, agent in enumerate(AGENTS)]), home / "rows.parquet")
     cli = [Path(sys.executable).with_name("mcp-rollout"), "tool-config", environments / "echo.yaml"]
@@ -153,5 +156,5 @@ def test_our_metrics_reach_verls_loggers(run: Run) -> None:
 
 
 def test_no_server_outlives_the_run(run: Run) -> None:
-    left = [process for process in psutil.process_iter(["cmdline"]) if str(SERVER) in (process.info["cmdline"] or [])]
+    left = [process for process in psutil.process_iter(["cmdline"]) if str(run.home) in (process.info["cmdline"] or [])]
     assert left == []
