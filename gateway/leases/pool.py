@@ -66,8 +66,13 @@ class SharedConnection:
         self._last_failure: GatewayError | None = None
         self._backoff = Backoff()
 
+    @property
+    def ready(self) -> Connection | None:
+        """The connection, where it is up."""
+        return self._current if self._current.alive else None
+
     async def take(self) -> Connection:
-        """The connection. Raises `ServerUnavailable`."""
+        """The connection, opened again where it is down. Raises `ServerUnavailable`."""
         if self._current.alive:
             return self._current
         seen = self._attempts

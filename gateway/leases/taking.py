@@ -43,7 +43,10 @@ async def take_all(
         LeaseTimeout: not all of them within the lease's time.
         GatewayError: one could not be had.
     """
-    taken: dict[str, AnyConnection] = {}
+    ready = {server: shared[server].ready for server in needed if server in shared}
+    taken: dict[str, AnyConnection] = {server: open_now for server, open_now in ready.items() if open_now is not None}
+    if not pools and len(taken) == len(ready):  # nothing to wait for, so no task is needed
+        return taken
     errors: list[GatewayError] = []
 
     # Errors are collected and raised after the group: raised inside, the first one would cancel the other starts
@@ -62,9 +65,8 @@ async def take_all(
 
     with anyio.CancelScope(deadline=wanted.deadline) as waiting:
         async with anyio.create_task_group() as tasks:
-            for server in needed:
-                if server in shared:
-                    tasks.start_soon(take, server)
+            for server in (server for server in ready if server not in taken):
+                tasks.start_soon(take, server)
             for name in pools:
                 tasks.start_soon(take_bundle, name)
     if errors:

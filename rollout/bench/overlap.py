@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import json
 import logging
 import random
@@ -47,18 +48,26 @@ TOOL_S = (0.2, 2.0)
 
 
 class PlacedEngine:
-    """Generates for at most `PLACES` at a time; sums the seconds for which its places were taken."""
+    """Generates for at most `PLACES` at a time; sums the seconds for which its places were taken.
+
+    It serves its own queue, as an engine in a process of its own does: a request that waits takes a place at the moment
+    at which it is free, also where this process is busy then. A place stays empty only for want of a request.
+    """
 
     def __init__(self) -> None:
-        self._places = asyncio.Semaphore(PLACES)
+        self._free = [0.0] * PLACES
+        """A heap of the moments at which each place is free."""
         self.taken: list[tuple[float, float]] = []
+        self.first: dict[int, float] = {}
+        """When the first generation of each trajectory began."""
 
-    async def generate(self) -> None:
-        async with self._places:
-            began = time.perf_counter()
-            await asyncio.sleep(GENERATION_S)
-            # A late wake-up is not work of the engine.
-            self.taken.append((began, began + GENERATION_S))
+    async def generate(self, trajectory: int) -> None:
+        began = max(time.perf_counter(), self._free[0])
+        until = began + GENERATION_S
+        heapq.heapreplace(self._free, until)
+        self.taken.append((began, until))
+        self.first.setdefault(trajectory, began)
+        await asyncio.sleep(until - time.perf_counter())
 
     def share(self, begin: float, end: float) -> float:
         """The share of its places that were taken between two moments."""
@@ -70,10 +79,10 @@ class Slow:
     """The policy of one trajectory: a call of `step` in each turn, after the engine's time."""
 
     def __init__(self, engine: PlacedEngine, number: int, turns: int) -> None:
-        self._engine, self._waits = engine, waits_of(number, turns)
+        self._engine, self._number, self._waits = engine, number, waits_of(number, turns)
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        await self._engine.generate()
+        await self._engine.generate(self._number)
         call = Call(name="step", arguments={"wait_s": self._waits[turn]})
         sampled = ByteTokens().encode(hermes.write(calls=[call]) + IM_END)
         return Completion(ids=sampled, logprobs=[0.0] * len(sampled))
@@ -134,7 +143,7 @@ async def sdk(target: Any, engine: PlacedEngine, trajectories: int, turns: int) 
             meta: Any = {TRAJECTORY_META: f"t{number}", SEED_META: number}
             await client.call_tool("reset", {"task": "t", "seed": number}, meta=meta)
             for wait_s in waits_of(number, turns):
-                await engine.generate()
+                await engine.generate(number)
                 result = await client.call_tool("step", {"wait_s": wait_s}, meta=meta)
                 failed += bool(result.is_error)
             ends.append(time.perf_counter())
@@ -167,7 +176,7 @@ async def measure(side: str, transport: str, trajectories: int, turns: int) -> d
         ends, failed = await play
         spent = time.process_time() - own, cpu_of_s(descendants()) - others
     # Before, leases are still opened, and afterwards too few trajectories are left.
-    begin = sorted(since for since, _ in engine.taken)[trajectories - 1]
+    begin = max(engine.first.values())
     end = min(ends)
     count = trajectories * turns
     return {

@@ -132,6 +132,15 @@ def bench_overlap(
     return _report(medians(runs), as_json)
 
 
+@app.command("memory")
+def bench_memory(
+    trajectories: Annotated[int, typer.Option("-n", min=10, help="Short trajectories, one after the other.")] = 100_000,
+    as_json: AsJson = False,
+) -> int:
+    """Measure whether this process's memory stays flat while trajectories are leased, played, recorded and released."""
+    return _report(run_cell("rollout.bench.memory", str(trajectories), bound_s=3600.0), as_json)
+
+
 @app.command("trace")
 def bench_trace(
     records: Annotated[int, typer.Option("-n", min=1, help="Records that are written and looked through.")] = 1000,

@@ -18,7 +18,7 @@ CELL_S = 900.0
 _ROOT = Path(__file__).parents[2]
 
 
-def run_cell(module: str, *arguments: str, python: str = sys.executable) -> Any:
+def run_cell(module: str, *arguments: str, python: str = sys.executable, bound_s: float = CELL_S) -> Any:
     """What a program prints as JSON.
 
     Args:
@@ -30,7 +30,7 @@ def run_cell(module: str, *arguments: str, python: str = sys.executable) -> Any:
     path = os.pathsep.join(part for part in (str(_ROOT), os.environ.get("PYTHONPATH")) if part)
     environment = {**os.environ, "PYTHONPATH": path}
     argv = [python, "-m", module, *arguments]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=CELL_S, env=environment, check=False)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=bound_s, env=environment, check=False)
     if done.returncode:
         sys.stderr.write(f"error: {' '.join(argv[1:])} ended with status {done.returncode}\n")
         raise typer.Exit(done.returncode)

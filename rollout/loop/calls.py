@@ -17,6 +17,8 @@ from rollout.loop.spans import Spans
 from rollout.trace.record import Trace
 from rollout.types import Call, Message
 
+_UNDER_WAY = ToolResult.error("No answer: the trajectory ended while the call was under way.")
+
 
 async def call_tools(
     trace: Trace, session: World, calls: Sequence[Call], context: Context, *, into: list[Message]
@@ -31,14 +33,12 @@ async def call_tools(
     """
     most = context.limits.parallel_calls
     sent = [index for index, call in enumerate(calls) if call.problem is None][:most]
-    results = [
-        ToolResult.error(call.problem, fault=CallFault.UNREADABLE)
-        if call.problem
-        else ToolResult.error(f"Not called: at most {most} calls per turn are sent.")
-        for call in calls
-    ]
-    for index in sent:  # replaced when the call returns
-        results[index] = ToolResult.error("No answer: the trajectory ended while the call was under way.")
+    results = [_UNDER_WAY] * len(calls)  # replaced when the call returns
+    for index, call in enumerate(calls):
+        if call.problem:
+            results[index] = ToolResult.error(call.problem, fault=CallFault.UNREADABLE)
+        elif index not in sent:
+            results[index] = ToolResult.error(f"Not called: at most {most} calls per turn are sent.")
     clocks: dict[int, tuple[float, float]] = {}
     try:
         await _send(session, calls, sent, results, clocks, context.spans)

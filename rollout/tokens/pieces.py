@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rollout.types import Message
+
+T = TypeVar("T")
 
 _SHORT, _KEPT = 2000, 1024
 """Characters of a piece that is kept, and how many are."""
@@ -48,8 +50,11 @@ class Pieces:
         self._wrapped, self._markers = tokenizer, markers
         self._backend: Any = tokenizer.backend_tokenizer
         self._split = re.compile("(" + "|".join(map(re.escape, sorted(markers, key=len, reverse=True))) + ")").split
+        self._is_marker = re.compile("|".join(map(re.escape, markers))).match
+        self._ends = tuple(markers)
         self._ids: dict[str, list[int]] = {}
         self._conversations: dict[str, list[int]] = {}
+        self._texts: dict[str, str] = {}
         # A template that writes the time renders the same conversation differently.
         self._keeps = "strftime_now" not in tokenizer.chat_template
 
@@ -84,6 +89,30 @@ class Pieces:
         if key:
             _keep(self._conversations, _KEPT_CONVERSATIONS, key, ids.copy())
         return ids
+
+    def appended_ids(self, past: list[Message], new: list[Message], **options: Any) -> list[int] | None:
+        """Ids that rendering `past` and `new` has beyond those of `past` alone, which are not tokenised again.
+
+        Args:
+            options: as for `apply_chat_template`; a generation prompt is for the end of `new`.
+
+        Returns:
+            None where that is not certain: the rendering of `past` is no beginning of the other, or not one that ends
+            at a marker.
+        """
+        alone = {**options, "tokenize": False, "add_generation_prompt": False}
+        key = _key(past, alone) if self._keeps else ""
+        before = self._texts.get(key) if key else None
+        if before is None:
+            before = self._wrapped.apply_chat_template(past, **alone)
+            if key:
+                _keep(self._texts, _KEPT_CONVERSATIONS, key, before)
+        text: str = self._wrapped.apply_chat_template([*past, *new], **{**options, "tokenize": False})
+        end = len(before)
+        # No marker shares text with another one, so that none lies across the end.
+        if text.startswith(before) and (self._is_marker(text, end) or before.endswith(self._ends)):
+            return self.encode_text(text[end:])
+        return None
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of a text, markers recognised, nothing added."""
@@ -153,13 +182,13 @@ def markers_of(tokenizer: Any) -> dict[str, int]:
         for id, token in added.items()
         if token.content in template
         and not (token.lstrip or token.rstrip or token.single_word or token.normalized)
-        and not any(_touch(token.content, other) for other in texts if other != token.content)
+        and not any(_touch(token.content, other) for other in texts)
     }
 
 
 def _touch(one: str, other: str) -> bool:
     """Whether two texts can share characters: one contains the other, or begins as the other ends."""
-    if one in other or other in one:
+    if one != other and (one in other or other in one):
         return True
     shorter = min(len(one), len(other))
     return any(one[-size:] == other[:size] or other[-size:] == one[:size] for size in range(1, shorter))
@@ -176,7 +205,7 @@ def _key(messages: list[Message], options: Mapping[str, Any]) -> str:
     return key if len(key) <= _SHORT_CONVERSATION else ""
 
 
-def _keep(kept: dict[str, list[int]], most: int, key: str, ids: list[int]) -> None:
+def _keep(kept: dict[str, T], most: int, key: str, value: T) -> None:
     if len(kept) >= most:
         del kept[next(iter(kept))]
-    kept[key] = ids
+    kept[key] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from verl.experimental.agent_loop.tool_parser import ToolParser
@@ -56,6 +57,7 @@ class ContinuousTokens:
         self.pieces = pieces
         if pieces is not None:
             builder.tokenizer = pieces
+            builder.__class__ = _appending(type(builder))
         self.narrow_view = can_narrow(builder, sorted(self._complete)) if narrow_view is None else narrow_view
 
     @property
@@ -169,6 +171,24 @@ def load_tokens(
         problem = f"no tokenizer can be loaded: {str(error).splitlines()[0]}"
         raise ConfigError(problem, file=path, key=key, remedy="give a model directory with its tokenizer") from error
     return ContinuousTokens(builder, tokenizer, tool_format)
+
+
+@cache
+def _appending(kind: type[Any]) -> type[Any]:
+    """This class of verl's builders, tokenising only what new messages add where its tokenizer is in pieces."""
+
+    class Appending(kind):
+        def render_delta_token_id(
+            self, prefix_messages: list[Message], appended_messages: list[Message], **options: Any
+        ) -> list[int]:
+            try:
+                every = {"tools": None, "add_generation_prompt": False, **self.chat_template_kwargs, **options}
+                ids = self.tokenizer.appended_ids(prefix_messages, appended_messages, **every)
+            except Exception:  # the template's boundary: what it refuses, verl renders in another way
+                ids = None
+            return super().render_delta_token_id(prefix_messages, appended_messages, **options) if ids is None else ids
+
+    return Appending
 
 
 def _valid(tokens: Iterable[int | None]) -> list[int]:
