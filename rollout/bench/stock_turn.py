@@ -121,22 +121,26 @@ async def main(trajectories: int, turns: int) -> dict[str, Any]:
         client = CannedClient(call, answer, turns)
         return (await MCPAgentLoop(**common, server_manager=client).run({}, **row)).num_turns
 
-    cost: dict[str, list[float]] = {"stock": [], "ours": []}
     await stock()
     await ours()
-    for _ in range(trajectories):
-        for name, play in (("stock", stock), ("ours", ours)):
-            began = time.process_time()
-            await play()
-            cost[name].append((time.process_time() - began) / turns)
+    cost: dict[str, list[float]] = {"stock": [], "ours": []}
+    tools: dict[str, list[float]] = {"stock": [], "ours": []}
     gateway = (await WORKER.runtime.environment("echo")).gateway  # type: ignore[union-attr]
     async with gateway.lease(trajectory="bench", task="t", seed=1) as session:
-        tool = {
-            "ours": await cpu_per_call(lambda: session.call("echo", {"text": TEXT}), 300),
-            "stock": await cpu_per_call(lambda: native.call({"text": TEXT}), 300),
-        }
+        sides = (
+            ("stock", stock, lambda: native.call({"text": TEXT})),
+            ("ours", ours, lambda: session.call("echo", {"text": TEXT})),
+        )
+        for _ in range(trajectories):
+            for name, play, tool in sides:
+                began = time.process_time()
+                await play()
+                cost[name].append((time.process_time() - began) / turns)
+                # Beside each trajectory: what a call costs depends on the load of the machine, too.
+                tools[name].append(await cpu_per_call(tool, turns))
     await WORKER.close()
     total = {name: statistics.median(values) for name, values in cost.items()}
+    tool = {name: statistics.median(values) for name, values in tools.items()}
     own = {name: total[name] - tool[name] * (turns - 1) / turns for name in total}
     return {
         "turns": turns,

@@ -208,6 +208,25 @@ def test_texts_are_tokenised_in_pieces_as_in_whole_also_where_settings_are_left_
         tokenizer.backend_tokenizer.no_truncation()
 
 
+def test_new_messages_are_tokenised_alone_only_where_they_begin_at_a_marker() -> None:
+    from rollout.tokens.pieces import Pieces
+
+    tokenizer: Any = tokenizer_for("hermes")
+    template = tokenizer.chat_template
+    past, new = [{"role": "user", "content": "straw"}], [{"role": "user", "content": "berry"}]
+    marker = "<|im_start|>"
+    try:
+        for before, each in (("", marker), (marker, "")):
+            written = "{%- for m in messages -%}{{- '" + each + "' ~ m.content -}}{%- endfor -%}"
+            tokenizer.chat_template = before + written
+            pieces = Pieces.of(tokenizer, [])
+            assert pieces is not None
+            alone = tokenizer.encode(marker + "berry", add_special_tokens=False)
+            assert pieces.appended_ids(past, new, tools=None) == (alone if each else None)
+    finally:
+        tokenizer.chat_template = template
+
+
 def test_a_tokenizer_whose_markers_take_spaces_beside_them_is_left_alone() -> None:
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
