@@ -147,6 +147,7 @@ bench: install bench-peers
 	$(BIN)/mcp-rollout bench start
 	$(BIN)/mcp-rollout bench turn
 	$(BIN)/mcp-rollout bench overlap
+	$(BIN)/mcp-rollout bench memory
 	$(BIN)/mcp-rollout bench trace
 	$(BIN)/mcp-rollout bench sessions --openenv $(OPENENV_VENV)/bin/python
 	$(BIN)/python tests/bench/event_loop.py
