@@ -49,9 +49,11 @@ def test_a_host_of_worlds_is_examined_where_its_servers_are(tmp_path: Path) -> N
     near.write_text(json.dumps({"mcpServers": {"cell": entry}}))
     with subprocess.Popen([COMMAND, "serve", near, "--port", "0"], stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
-        far.write_text(json.dumps({"mcpServers": {"far": {"url": host.stdout.readline().strip()}}}))
-        done = run_doctor(far, "--json")
-        host.terminate()
+        try:
+            far.write_text(json.dumps({"mcpServers": {"far": {"url": host.stdout.readline().strip()}}}))
+            done = run_doctor(far, "--json")
+        finally:
+            host.kill()
     (report,) = json.loads(done.stdout)["servers"]
     (problem,) = report["problems"]
     assert done.returncode == 1 and report["fit"] is False
