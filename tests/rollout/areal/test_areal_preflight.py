@@ -136,4 +136,4 @@ def test_the_entry_point_ends_with_status_2(home: Path, capsys: pytest.CaptureFi
 
     given = ["--config", "configs/areal/cpu.yaml", f"actor.path={home / 'model'}", "actor.temperature=0.5"]
     assert train([*given, f"train_dataset.path={home / 'rows.parquet'}", f"cluster.fileroot={home}"]) == 2
-    assert "error: actor.temperature: is 0.5" in capsys.readouterr().err
+    assert "error: configs/areal/cpu.yaml: actor.temperature: is 0.5" in capsys.readouterr().err
