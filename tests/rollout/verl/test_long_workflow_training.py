@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from verl_run import logged, train
 
 from gateway.catalogue.tool_config import read_lock
-from mcp_servers.gsm8k_tools.problems import problem
+from mcp_servers.gsm8k_tools.problems import Attempts, problem
 from rollout.environment.parquet import read_rows
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200)]
@@ -24,22 +24,23 @@ ROWS, SAMPLES = 2, 4
 
 
 def test_the_example_trains(tmp_path: Path) -> None:
-    """Conversations have calls and replies of the live user; the server scores one row's second answers as right."""
+    """Conversations have calls and replies of the live user; the server's score is that of the first row's step."""
     rows, lock, engine_log = tmp_path / "rows.parquet", tmp_path / "tools.yaml", tmp_path / "engine.jsonl"
     written = ["--agent", "long_workflow", "--split", "train", "-n", str(ROWS), "-o", rows]
     subprocess.run([COMMAND, "data", "gsm8k_tools", *written], check=True)
     subprocess.run([COMMAND, "tool-config", "gsm8k_tools", "-o", lock], check=True)
     first = next(iter(read_rows(rows)))
     mcp = first["extra_info"]["mcp"]
-    right = problem(mcp["task"], mcp["seed"]).answer
-    call = {"function": {"name": "calculate", "arguments": {"expression": "2 + 3"}}}
+    asked = problem(mcp["task"], mcp["seed"])
+    step, wrong, right = asked.story.steps[0], f"Answer: {asked.answer + 1}", f"Answer: {asked.answer}"
+    call = {"function": {"name": "calculate", "arguments": {"expression": step.expression}}}
     conversation = [
         *first["prompt"],
         {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "content": "5"},
-        {"role": "assistant", "content": f"Answer: {right + 1}"},
-        {"role": "user", "content": "That is not right. Try again."},
-        {"role": "assistant", "content": f"Answer: {right}"},
+        {"role": "tool", "content": str(step.value)},
+        {"role": "assistant", "content": wrong},
+        {"role": "user", "content": Attempts(problem=asked).reply(wrong).message},
+        {"role": "assistant", "content": right},
     ]
     tools = [entry.definition.openai_schema() for entry in read_lock(lock)]
     model = teach(tmp_path / "model", conversation, tools)
