@@ -118,8 +118,8 @@ def test_memory_is_measured_while_trajectories_come_and_go() -> None:
 @pytest.mark.timeout(1800)
 def test_twenty_thousand_trajectories_leave_nothing_behind() -> None:
     found = asyncio.run(memory.measure(20_000))
-    # A kept trace would be a thousand bytes at least.
-    assert found["grown_bytes_per_trajectory"] < 100, found
+    # A kept trace would be thousands of bytes; arenas of the allocator come and go by a megabyte, a hundred bytes each.
+    assert found["grown_bytes_per_trajectory"] < 500, found
 
 
 def test_traces_are_written_and_looked_through() -> None:
