@@ -57,14 +57,14 @@ class Runtime:
             sampling=gconfig | settings.model_dump(mode="json"),
             lock=lock,
         )
-        self.environment = Environments(
+        self.environments = Environments(
             self._gateways,
             self.store,
             Lock(path=lock, entries=read_lock(lock) if lock else (), key="mcp.tool_config_path"),
             load=partial(settings.load, workers_per_node=processes),
             limits=lambda environment: settings.limits_for(environment, **bounds),
             record=record,
-        ).get
+        )
 
     async def close(self) -> None:
         await self._gateways.close()

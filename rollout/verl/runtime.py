@@ -44,7 +44,7 @@ class Runtime:
         self.recorded = self._recordings.engine
         self._rollout = config.actor_rollout_ref.rollout
         self._first_tokens: ContinuousTokens | None = None
-        environments = Environments(
+        self.environments = Environments(
             gateways,
             self.store,
             Lock(path=self._rollout.multi_turn.tool_config_path, entries=lock),
@@ -52,7 +52,6 @@ class Runtime:
             limits=lambda environment: limits_for(environment, self._rollout),
             record=partial(record_of, config),
         )
-        self.environment = environments.get
 
     def close(self) -> None:
         """Close the journal and the files of stored traces."""

@@ -21,7 +21,7 @@ from rollout.cli.new_server import new_server
 pytestmark = pytest.mark.anyio
 
 ERAS = {"legacy": "2025-11-25", "2026-07-28": "2026-07-28"}
-"""How the client is told to speak, and the version that it then speaks."""
+"""The client's `mode`, and the protocol version that it then negotiates."""
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,7 @@ async def test_trajectories_side_by_side_see_what_each_would_see_alone(stage: St
         async def policy_for(session: Any) -> Watched:
             return Watched(await stage.engine(engine, task)(session), before)
 
-        async def before(turn: int) -> None:  # nobody takes a turn until everybody has a world
+        async def before(turn: int) -> None:  # no turn is taken before all have a world
             arrived.add(number)
             if len(arrived) == len(players):
                 everybody.set()

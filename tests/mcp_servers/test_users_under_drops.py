@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 TURNS = 4
 COUNTED = [f"turn {turn}" for turn in range(1, TURNS + 1)]
-"""What users who count their turns are told, and say."""
+"""What the policy says to users who count their turns, and what they reply."""
 SIZES = [16, pytest.param(512, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
 BROKEN = (DeliveryUnknown, ServerUnavailable, ProtocolError, CallTimeout)
 
@@ -116,7 +116,7 @@ async def crowd(
         async def one(number: int) -> None:
             try:
                 heard[number] = await converse(gateway, number, task, says, twice=number % 4 == 0)
-            except GatewayError as error:  # the release at the end may be dropped twice: nobody needs it any more
+            except GatewayError as error:  # the release at the end may be dropped twice: nothing depends on it any more
                 assert number in heard, error
 
         for number in range(conversations):
