@@ -22,12 +22,11 @@ from gateway.config.models import GatewayConfig
 from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
 from gateway.connection.identity import ServerIdentity
-from gateway.connection.start_warnings import warn_of_definitions, warn_of_hidden_text
+from gateway.connection.tool_listing import warn_of_definitions, warn_of_hidden_text
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
-from gateway.leases.hosted import Hosted
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
-from gateway.leases.remote_pool import RemotePool
+from gateway.leases.remote_pool import Hosted, RemotePool
 from gateway.leases.session import Session
 from gateway.remote.host import OfferedServer
 from gateway.remote.hosts import Hosts

@@ -22,8 +22,7 @@ from rollout.areal.stopping import Watch
 from rollout.tokens.verl_builder import ContinuousTokens, load_tokens
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
-from rollout.training.gateways import Gateways
-from rollout.training.recordings import Recordings
+from rollout.training.gateways import Gateways, Recordings
 from rollout.training.run_record import training_record
 
 MOST_LOOPS = 4

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
-from rollout.environment.world import World
+from rollout.types import World
 
 Answer = TypeVar("Answer", bound=BaseModel)
 

@@ -7,12 +7,11 @@ from time import monotonic
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
 from rollout.environment.strategy_config import BranchAt, Strategy, TreeConfig
-from rollout.environment.world import World
 from rollout.loop.group import Group
 from rollout.loop.replay import Branch, Replay
 from rollout.loop.tape import RecordingPolicy, RecordingWorld, Tape
 from rollout.trace.record import Trace
-from rollout.types import Policy
+from rollout.types import Policy, World
 
 
 class Leaf:

@@ -18,8 +18,7 @@ from rollout.environment.harness import call_harness
 from rollout.environment.reward_config import Component, RewardConfig
 from rollout.environment.user_code import import_function
 from rollout.formats import hermes
-from rollout.loop.components import components
-from rollout.loop.reward_functions import WorldScore, function_parts
+from rollout.loop.components import WorldScore, components, function_parts
 from rollout.loop.rubric import rubric_parts
 from rollout.trace.record import Reward, Trace
 from rollout.types import Message

@@ -8,9 +8,8 @@ from pydantic import BaseModel, Field
 
 from gateway.types import Role
 from rollout.environment.harness import call_harness
-from rollout.environment.world import World
 from rollout.trace.record import StopReason, Trace, UserEvent
-from rollout.types import Message
+from rollout.types import Message, World
 
 
 class _Opening(BaseModel):

@@ -20,8 +20,7 @@ from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
-from rollout.training.gateways import Gateways
-from rollout.training.recordings import Recordings
+from rollout.training.gateways import Gateways, Recordings
 from rollout.training.run_record import training_record
 from rollout.training.settings import reward_parts
 from rollout.training.statistics import TrajectoryStatistics

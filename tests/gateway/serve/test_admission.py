@@ -1,4 +1,4 @@
-"""Over the wire: what a policy, a wrong token and another's handle reach, and the answers to limits and bad requests."""
+"""Over the wire: what a policy, a wrong token and another's handle reach; answers to limits and bad requests."""
 
 from __future__ import annotations
 
