@@ -238,8 +238,8 @@ class Gateway:
         if server not in self.catalogue:
             raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
         tool = made_tool(server, name)
-        asked = LeaseRequest(trajectory=uuid4().hex, task=None, seed=0, tools={tool.exposed_name: tool})
-        async with self._lease(asked) as session:
+        request = LeaseRequest(trajectory=uuid4().hex, task=None, seed=0, tools={tool.exposed_name: tool})
+        async with self._lease(request) as session:
             return await session.call(tool.exposed_name, arguments)
 
     def lease(
@@ -270,7 +270,7 @@ class Gateway:
             ToolsChanged: a server's tools differ from those at the gateway's start.
             GatewayError: a server could not be reached, or refused the reset.
         """
-        asked = LeaseRequest(
+        request = LeaseRequest(
             trajectory=trajectory,
             task=task,
             seed=seed,
@@ -279,12 +279,12 @@ class Gateway:
             identity=identity,
             resets=resets,
         )
-        return self._lease(asked)
+        return self._lease(request)
 
-    def _lease(self, asked: LeaseRequest) -> AbstractAsyncContextManager[Session]:
+    def _lease(self, request: LeaseRequest) -> AbstractAsyncContextManager[Session]:
         leases = self._leases if self._cassette is None else self._cassette
         assert leases is not None, "the gateway was not entered"
-        return leases.lease(asked)
+        return leases.lease(request)
 
     def _select(self, names: Collection[str] | None) -> dict[str, ToolDefinition]:
         if names is None:

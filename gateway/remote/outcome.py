@@ -138,9 +138,6 @@ def _block(content: Content) -> Json:
             return {"type": "resource", "resource": resource}
 
 
-Json = dict[str, Any]
-
-
 def succeeded(result: Json) -> bytes:
     """The member `"result": …` of a JSON-RPC response."""
     return b'"result":' + to_json(result)

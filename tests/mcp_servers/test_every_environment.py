@@ -145,8 +145,8 @@ async def test_trajectories_side_by_side_see_what_each_would_see_alone(stage: St
 )
 async def test_each_environment_keeps_the_contract(name: str) -> None:
     report = await check_environment(read_environment(name), Options(tasks=1))
-    assert report.failed == [], report.findings
-    untested = {finding.clause for finding in report.findings if finding.outcome is Outcome.UNTESTED}
+    assert report.failed == [], report.results
+    untested = {result.clause for result in report.results if result.outcome is Outcome.UNTESTED}
     assert untested <= {Clause.REPLY, Clause.ELICIT, Clause.SNAPSHOT}
 
 
