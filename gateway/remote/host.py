@@ -164,6 +164,7 @@ class RemoteHost:
                     problem = fault.reason
             if bound.cancelled_caught:
                 raise WorldLost(f"{self.url} has not answered within {wait_s:g} s")
+            # From the beginning of the first attempt that failed, since an attempt may fail slowly.
             failing_since = failing_since or began
             pause_s = _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
             if anyio.current_time() + pause_s - failing_since > self.config.lost_after_s:
