@@ -16,7 +16,6 @@ from verl_run import logged, train
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
 SAMPLES = 4
 ANY = {"when": [r"[\s\S]"]}
 SCENARIO = {
