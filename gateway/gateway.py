@@ -125,6 +125,7 @@ class Gateway:
         async def start(server: str) -> None:
             try:
                 opened[server] = await self._openings.open(server, directory)
+            # The address may be another gateway's, which only the handshake shows.
             except ServesWorlds:
                 on_hosts.append(server)
             except (GatewayError, ConfigError) as error:
@@ -146,6 +147,7 @@ class Gateway:
                 unavailable.__cause__ = error
                 error = unavailable
             failures[server] = error
+        # In the configuration's order, not that of starting: prompts have to be the same in every run.
         opened = {server: opened[server] for server in self.config.servers if server in opened}
         found = opened | hosted.offered
         await self._publish({server: found[server] for server in self.config.servers if server in found}, failures)
