@@ -113,6 +113,7 @@ class RecordedLeases:
             async with self._leases.lease(request, sending=partial(RecordedSending, tape)) as session:
                 yield session
         except GatewayError as error:
+            # Of the lease itself: what breaks within it is the failure of a call.
             failure = Failure.of(error) if tape.began is None else None
             raise
         finally:
@@ -127,6 +128,7 @@ class RecordedLeases:
                 tools_changed=tape.tools_changed,
             )
             lines: list[CassetteLine] = [lease, *(call.line() for call in tape.calls)]
+            # One write per lease: a call belongs to the lease before it, so lines of concurrent leases must not mix.
             self._recorder.write([dump(line, self._secrets.redact, request.trajectory) for line in lines])
 
 
