@@ -115,6 +115,7 @@ class RemotePool:
         except HostError as error:
             raise error.decoded() from error
         world = RemoteWorld(host, str(found["lease"]), self.names, self._config)
+        # No `await` since the host leased it: from here on `_own` gives it back, whatever becomes of the caller.
         self._held[world] = config
         self._tasks.start_soon(self._own, world)
         directory = found.get("directory")
@@ -151,6 +152,7 @@ class RemotePool:
 
     async def _host(self, config: HostConfig) -> RemoteHost:
         """A host that offers what the first one offered. Raises as `RemoteHost.connect`."""
+        # Sessions that meet at a new host wait for one connection to it.
         async with self._connecting[config.url]:
             host = self._known.get(config.url)
             if host is not None and host.config == config:
