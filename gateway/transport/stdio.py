@@ -95,7 +95,11 @@ class StdioTransport(asyncio.SubprocessProtocol):
         process, _ = await asyncio.get_running_loop().subprocess_exec(
             # A process group of its own: it is signalled as a whole at the end, and Ctrl-C in this program's terminal
             # does not reach it.
-            lambda: self, *argv, env=env, cwd=self._config.cwd, start_new_session=True
+            lambda: self,
+            *argv,
+            env=env,
+            cwd=self._config.cwd,
+            start_new_session=True,
         )
         return process
 
