@@ -161,7 +161,7 @@ async def test_a_stream_that_broke_resumes_where_it_was() -> None:
     headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
     begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     call = {"name": "report", "arguments": {}, "_meta": {"progressToken": "mine"}}
-    async with serving_asker() as running, httpx2.AsyncClient(headers=headers) as http:
+    async with serving_asker() as running, httpx2.AsyncClient(headers=headers, timeout=60) as http:
 
         async def post(method: str, params: Any, **more: Any) -> httpx2.Response:
             return await http.post(running.url, json={"jsonrpc": "2.0", "method": method, "params": params, **more})
