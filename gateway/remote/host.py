@@ -155,7 +155,7 @@ class RemoteHost:
             with anyio.move_on_after(wait_s) as bound:
                 try:
                     answer, message = await self._posts.post(method, params, meta or {})
-                    problem, kind = _refusal(answer, message, busy)
+                    problem, kind = self._refusal(answer, message, busy)
                     if not problem:
                         return _result(message)
                 except HttpFault as fault:
@@ -195,18 +195,19 @@ class RemoteHost:
             log.info("host.unreachable", host=self.url, method=method, problem=fault.reason)
         return None
 
-
-def _refusal(answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:
-    """Why an answer is none, and what it becomes if it stays so; empty where it is one. Raises `HostRefused`."""
-    said: Any = message.get("error")
-    text = str(cast("Json", said).get("message")) if isinstance(said, dict) else answer.status_line
-    if answer.status in (401, 403):
-        raise HostRefused(f"the host refused the request: {text[:300]}")
-    if answer.status == 429:
-        return text, busy
-    if answer.status >= 500 or not message:
-        return text, WorldLost
-    return "", WorldLost
+    def _refusal(self, answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:
+        """Why an answer is none, and what it becomes if it stays so; empty where it is one. Raises `HostRefused`."""
+        said: Any = message.get("error")
+        text = str(cast("Json", said).get("message"))[:300] if isinstance(said, dict) else answer.status_line
+        if answer.status == 401:
+            raise HostRefused(f"{self.url}: {text} (name it: token in hosts, or MCP_ROLLOUT_TOKEN beside --hosts)")
+        if answer.status == 403:
+            raise HostRefused(f"{self.url}: {text}")
+        if answer.status == 429:
+            return text, busy
+        if answer.status >= 500 or not message:
+            return text, WorldLost
+        return "", WorldLost
 
 
 def _result(message: Json) -> Json:

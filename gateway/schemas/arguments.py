@@ -38,6 +38,10 @@ class Prepared:
     faults: list[str] = field(default_factory=list[str])
     """One short message per fault, for the policy to read."""
 
+    def refusal(self, name: str) -> str:
+        """What the caller of the tool with this exposed name reads in place of a result."""
+        return f"Invalid arguments for {name}: " + "; ".join(self.faults)
+
 
 def prepare(
     definition: ToolDefinition, arguments: object, *, fixed: Mapping[str, Any] | None = None, as_sent: bool = False

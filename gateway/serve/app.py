@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -159,7 +158,7 @@ class ServeApp:
         if answer is None:
             response = await self.client_face.call(bearer, headers, message)
             return Answer(200, response) if response is not None else None
-        return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (json.dumps(number).encode(), answer))
+        return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
         """The lease face's answer to one request; None where it is the client face's."""

@@ -27,15 +27,16 @@ from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.remote.hosts import HostConfig, HostList
 from rollout.bench.costs import cpu_s, listening
+from rollout.bench.echo_server import create_server
 
 CONCURRENT = 16
 TEXT = "x" * 100
 PROXY = Path(__file__).with_name("fastmcp_proxy.py")
 Call = Callable[[], Awaitable[Any]]
 
-SERVER = """
+SERVER = f"""
 import sys, uvicorn
-from rollout.cli.bench_server import create_server
+from {create_server.__module__} import create_server
 uvicorn.run(create_server().streamable_http_app(), port=int(sys.argv[1]), log_level="critical")
 """
 
