@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         record = {"seed": given.seed, "learning_rate": learning_rate, "curve": curve, "first": first, "last": last}
         record |= {"seconds": time.monotonic() - began}
         (out / f"{name}.json").write_text(json.dumps(record, indent=2))
-    console.print(f"everything lies in [bold]{out}[/bold]; the traces are in learning/traces and control/traces")
+    console.print(
+        f"everything lies in [bold]{out}[/bold]; the traces are in learning/traces and control/traces", soft_wrap=True
+    )
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

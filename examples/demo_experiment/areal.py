@@ -48,7 +48,9 @@ class ArealRun:
         with _sglang(self.home / "model", self.out / "sglang.log") as server:
             command = [PYTHON, "-m", "rollout.areal.train", "--config", "configs/areal/cpu.yaml"]
             command += [f"{key}={value}" for key, value in self._overrides().items()]
-            console.print("[bold green]$ AREAL_SPMD_MODE=1 python " + " \\\n    ".join(map(str, command[1:])))
+            console.print(
+                "[bold green]$ AREAL_SPMD_MODE=1 python " + " \\\n    ".join(map(str, command[1:])), soft_wrap=True
+            )
             log = self.out / "train.log"
             with log.open("wb") as output:
                 process = subprocess.Popen(command, env=_variables(server), stdout=output, stderr=subprocess.STDOUT)

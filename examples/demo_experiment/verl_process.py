@@ -26,7 +26,8 @@ def end_on_sigterm() -> None:
 def verl_training(overrides: Sequence[str], log: Path) -> Generator[subprocess.Popen[bytes], None, None]:
     """Print and start verl's trainer on the CPU with `configs/mcp_grpo.yaml`; its output goes to `log`."""
     arguments = ["--config-dir", "configs", "--config-name", "mcp_grpo", *overrides]
-    console.print("[bold green]$ VERL_PLATFORM=cpu python -m verl.trainer.main_ppo " + " \\\n    ".join(arguments))
+    line = "[bold green]$ VERL_PLATFORM=cpu python -m verl.trainer.main_ppo " + " \\\n    ".join(arguments)
+    console.print(line, soft_wrap=True)  # so that it can be copied
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "verl.trainer.main_ppo", *arguments],

@@ -113,17 +113,16 @@ def _annotation_at(model: type[BaseModel], path: Collection[str]) -> Any:
             # Inside a mapping by name: the name consumes one step.
             here = next((inner for inner in _arguments(here) if _fields(inner) is not None), None)
             continue
-        field = fields.get(part) or next((each for each in fields.values() if each.validation_alias == part), None)
-        here = field.annotation if field is not None else None
+        here = fields[part].annotation if part in fields else None
     return here
 
 
 def _fields(annotation: Any) -> Any:
-    """The fields of the model that an annotation is or includes; None if there is none."""
+    """The fields of the model that an annotation is or includes, by their keys in a file; None if there is none."""
     if get_origin(annotation) is dict:
         return None
     found = next((each for each in (annotation, *get_args(annotation)) if _is_model(each)), None)
-    return None if found is None else found.model_fields
+    return None if found is None else {field.alias or name: field for name, field in found.model_fields.items()}
 
 
 def _is_model(candidate: Any) -> bool:

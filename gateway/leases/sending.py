@@ -12,7 +12,15 @@ import structlog
 
 from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest
-from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError, ServerUnavailable, ToolsChanged, WorldLost
+from gateway.errors import (
+    CallTimeout,
+    DeliveryUnknown,
+    GatewayError,
+    ServerUnavailable,
+    ServesWorlds,
+    ToolsChanged,
+    WorldLost,
+)
 from gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
@@ -92,10 +100,10 @@ class Sending:
             self._running[server] -= 1
 
     def local(self, server: str) -> Connection:
-        """The connection to a server of this gateway's own. Raises `ServerUnavailable` where it is on another host."""
+        """The connection to a server of this gateway's own. Raises `ServesWorlds` where it is on another host."""
         connection = self.connections[server]
         if not hasattr(connection, "forwarding"):
-            raise ServerUnavailable("its worlds are on another host: examine it there", server=server)
+            raise ServesWorlds("its worlds are leases of another host, which runs its servers", server=server)
         return cast("Connection", connection)
 
     async def forward(self, server: str, request: ForwardedRequest) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
 from gateway.errors import GatewayError, HarnessError
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending, caused_by_policy
-from gateway.schemas.arguments import encodable, prepare
+from gateway.schemas.arguments import Prepared, encodable, prepare
 from gateway.server_events import RequestKind, ServerEvents
 from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
 
@@ -122,14 +122,11 @@ class Session:
         """
         tool = self.tools.get(name)
         if tool is None:
-            return ToolResult.error(
-                f"Unknown tool {name!r}. Available tools: {', '.join(self.tools) or 'none'}",
-                fault=CallFault.UNKNOWN_TOOL,
-            )
-        prepared = prepare(tool, arguments, fixed=self.fixed_arguments(tool), as_sent=self._config.calls.as_sent)
+            known = ", ".join(self.tools) or "none"
+            return ToolResult.error(f"Unknown tool {name!r}. Available tools: {known}", fault=CallFault.UNKNOWN_TOOL)
+        prepared = self.prepared(tool, arguments)
         if prepared.faults:
-            message = f"Invalid arguments for {name}: " + "; ".join(prepared.faults)
-            return ToolResult.error(message, fault=CallFault.INVALID_ARGUMENTS)
+            return ToolResult.error(prepared.refusal(name), fault=CallFault.INVALID_ARGUMENTS)
         config = self._config.servers[tool.server]
         try:
             async with self._one_call:
@@ -263,6 +260,10 @@ class Session:
     def call_timeout_s(self, server: str) -> float:
         """Longest duration of one call to a server."""
         return self._config.servers[server].call_timeout_s
+
+    def prepared(self, tool: ToolDefinition, arguments: Any) -> Prepared:
+        """What is sent of a call's arguments, or why the call is not sent."""
+        return prepare(tool, arguments, fixed=self.fixed_arguments(tool), as_sent=self._config.calls.as_sent)
 
     def fixed_arguments(self, tool: ToolDefinition) -> dict[str, Any]:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""

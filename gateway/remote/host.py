@@ -90,7 +90,7 @@ class RemoteHost:
             HostRefused: it does not admit us, or does not serve worlds.
         """
         try:
-            found = await self.ask("server/discover", {}, wait_s=_WAIT_S)
+            found = await self.request("server/discover", {}, wait_s=_WAIT_S)
         except HostError as error:
             raise HostRefused(f"{self.url} is no MCP server of {PROTOCOL}: {error}") from error
         capabilities = cast("Json", found.get("capabilities") or {})
@@ -102,7 +102,7 @@ class RemoteHost:
                 f"{self.url} speaks another version of {EXTENSION}: install the same release on both sides"
             )
         try:
-            self.offer = _OFFER.validate_python(await self.ask(CATALOGUE, {}, wait_s=_WAIT_S))
+            self.offer = _OFFER.validate_python(await self.request(CATALOGUE, {}, wait_s=_WAIT_S))
         except ValidationError as error:
             raise ProtocolError(f"{self.url} sent a malformed catalogue: {error.errors()[0]['msg']}") from error
 
@@ -111,14 +111,14 @@ class RemoteHost:
 
         Raises:
             LeaseTimeout: the host waited for as long as it may.
-            GatewayError: what its own gateway raised, or what `ask` raises.
+            GatewayError: what its own gateway raised, or what `request` raises.
         """
         params: Json = {"key": uuid4().hex, "trajectory": trajectory, "seed": seed, "servers": servers, "reset": reset}
         params["wait_s"] = min(_WAIT_S, self.offer.idle_s / 2)
         handle = ""
         try:
             while True:
-                found = await self.ask(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
+                found = await self.request(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
                 handle = str(found.get("lease", ""))
                 if found.get("granted"):
                     return found
@@ -128,7 +128,7 @@ class RemoteHost:
                     await self._post_quietly(CLOSE, {}, {LEASE_META: handle})
             raise
 
-    async def ask(
+    async def request(
         self,
         method: str,
         params: Mapping[str, Any],
@@ -155,7 +155,7 @@ class RemoteHost:
             with anyio.move_on_after(wait_s) as bound:
                 try:
                     answer, message = await self._posts.post(method, params, meta or {})
-                    problem, kind = _refusal(answer, message, busy)
+                    problem, kind = self._refusal(answer, message, busy)
                     if not problem:
                         return _result(message)
                 except HttpFault as fault:
@@ -164,6 +164,7 @@ class RemoteHost:
                     problem = fault.reason
             if bound.cancelled_caught:
                 raise WorldLost(f"{self.url} has not answered within {wait_s:g} s")
+            # From the beginning of the first attempt that failed, since an attempt may fail slowly.
             failing_since = failing_since or began
             pause_s = _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
             if anyio.current_time() + pause_s - failing_since > self.config.lost_after_s:
@@ -194,18 +195,19 @@ class RemoteHost:
             log.info("host.unreachable", host=self.url, method=method, problem=fault.reason)
         return None
 
-
-def _refusal(answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:
-    """Why an answer is none, and what it becomes if it stays so; empty where it is one. Raises `HostRefused`."""
-    said: Any = message.get("error")
-    text = str(cast("Json", said).get("message")) if isinstance(said, dict) else answer.status_line
-    if answer.status in (401, 403):
-        raise HostRefused(f"the host refused the request: {text[:300]}")
-    if answer.status == 429:
-        return text, busy
-    if answer.status >= 500 or not message:
-        return text, WorldLost
-    return "", WorldLost
+    def _refusal(self, answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:
+        """Why an answer is none, and what it becomes if it stays so; empty where it is one. Raises `HostRefused`."""
+        said: Any = message.get("error")
+        text = str(cast("Json", said).get("message"))[:300] if isinstance(said, dict) else answer.status_line
+        if answer.status == 401:
+            raise HostRefused(f"{self.url}: {text} (name it: token in hosts, or MCP_ROLLOUT_TOKEN beside --hosts)")
+        if answer.status == 403:
+            raise HostRefused(f"{self.url}: {text}")
+        if answer.status == 429:
+            return text, busy
+        if answer.status >= 500 or not message:
+            return text, WorldLost
+        return "", WorldLost
 
 
 def _result(message: Json) -> Json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -12,7 +11,7 @@ from pydantic_core import to_json
 
 from gateway.errors import GatewayError
 from gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
-from gateway.serve.answers import failed
+from gateway.remote.outcome import failed
 from gateway.serve.bearers import Admission, Bearer, Refused
 from gateway.serve.client_face import ClientFace
 from gateway.serve.client_gateways import ClientGateways
@@ -159,7 +158,7 @@ class ServeApp:
         if answer is None:
             response = await self.client_face.call(bearer, headers, message)
             return Answer(200, response) if response is not None else None
-        return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (json.dumps(number).encode(), answer))
+        return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
         """The lease face's answer to one request; None where it is the client face's."""

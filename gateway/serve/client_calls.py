@@ -17,11 +17,8 @@ from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     from gateway.serve.client_relay import ClientRelay
+    from gateway.serve.config import ServeConfig
 
-_STREAM_AFTER_S = 2.0
-"""After which a call gets a stream, that a client can resume."""
-_TAKE_OVER_S = 10.0
-"""How long an outcome is kept for mcp's server to take it."""
 _MOST_WAITING = 1000
 
 Begin = Callable[[Relay], Awaitable[Json]]
@@ -91,17 +88,17 @@ class RunningCall:
             raise
         return self.outcome()
 
-    async def abandoned(self) -> None:
-        """Return when mcp's server has had the time to take it over and has not."""
-        with anyio.move_on_after(_TAKE_OVER_S):
-            await self._streamed.wait()
+    async def taken_over(self) -> None:
+        """Return when the client has a stream for it."""
+        await self._streamed.wait()
 
 
 class RunningCalls:
     """Calls by session and request, until they are answered or taken over."""
 
-    def __init__(self, tasks: TaskGroup) -> None:
+    def __init__(self, tasks: TaskGroup, config: ServeConfig) -> None:
         self._tasks = tasks
+        self._stream_after_s, self._take_over_s = config.stream_after_s, config.take_over_s
         self._calls: dict[tuple[str, object], RunningCall] = {}
 
     async def answer(self, session: str, number: object, begin: Begin) -> RunningCall | None:
@@ -111,7 +108,7 @@ class RunningCalls:
             return None
         call = self._calls[key] = RunningCall()
         self._tasks.start_soon(call.run, begin)
-        with anyio.move_on_after(_STREAM_AFTER_S):
+        with anyio.move_on_after(self._stream_after_s):
             await call.settled.wait()
         if call.answered:
             del self._calls[key]
@@ -129,7 +126,8 @@ class RunningCalls:
             call.scope.cancel()
 
     async def _forget(self, key: tuple[str, object], call: RunningCall) -> None:
-        await call.abandoned()
+        with anyio.move_on_after(self._take_over_s):
+            await call.taken_over()
         if self._calls.get(key) is call:
             del self._calls[key]
             call.scope.cancel()

@@ -61,7 +61,7 @@ class ClientFace:
         tasks: TaskGroup,
     ) -> None:
         self._gateways, self._leases, self._counts = gateways, leases, counts
-        self._calls, self._parked = RunningCalls(tasks), ParkedRequests(tasks, config.idle_s)
+        self._calls, self._parked = RunningCalls(tasks, config), ParkedRequests(tasks, config.idle_s)
         self._open: dict[str, ClientConnection] = {}
         """Sessions of the handshake's era."""
         self._server: Server[Any] = Server(

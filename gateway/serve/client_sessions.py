@@ -13,6 +13,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import JSONRPCMessage
+from pydantic_core import to_json
 
 from gateway.serve.bearers import Bearer
 from gateway.serve.config import ServeConfig
@@ -23,21 +24,33 @@ _MOST_SESSIONS = 10_000
 
 
 class RecentEvents(EventStore):
-    """The last events of one session's streams."""
+    """The last events of one session's streams.
 
-    def __init__(self, most: int) -> None:
-        self._events: deque[tuple[int, str, JSONRPCMessage | None]] = deque(maxlen=most)
-        self._number = 0
+    A stream resumes after an event that is kept; after any other it ends, and its client knows that the answer is lost.
+
+    Args:
+        most: Events that are kept.
+        most_bytes: Bytes of their messages as JSON. A longer message is not kept, nor any event before it.
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._events: deque[tuple[int, str, JSONRPCMessage | None, int]] = deque()
+        self._most, self._most_bytes = most, most_bytes
+        self._number = self._bytes = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        size = len(to_json(message, by_alias=True, exclude_none=True)) if message is not None else 0
         self._number += 1
-        self._events.append((self._number, stream_id, message))
+        self._events.append((self._number, stream_id, message, size))
+        self._bytes += size
+        while len(self._events) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= self._events.popleft()[3]
         return str(self._number)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         events = list(self._events)
-        stream = next((stream for number, stream, _ in events if str(number) == last_event_id), None)
-        for number, of, message in events:
+        stream = next((stream for number, stream, *_ in events if str(number) == last_event_id), None)
+        for number, of, message, _ in events:
             if of == stream and number > int(last_event_id) and message is not None:
                 await send_callback(EventMessage(message, str(number)))
         return stream
@@ -47,7 +60,7 @@ class ClientSessions(StreamableHTTPSessionManager):
     """Sessions end when their client deletes them, or after `idle_s` without a request or an open stream."""
 
     def __init__(self, server: Server[Any], config: ServeConfig) -> None:
-        self._most_events = config.kept_events
+        self._kept = config.kept_events, config.kept_event_bytes
         super().__init__(
             server,
             retry_interval=_RETRY_MS,
@@ -59,7 +72,7 @@ class ClientSessions(StreamableHTTPSessionManager):
     @property
     def event_store(self) -> EventStore | None:
         """Another one for each session, which mcp makes with it: streams are numbered by session only."""
-        return RecentEvents(self._most_events)
+        return RecentEvents(*self._kept)
 
     @event_store.setter
     def event_store(self, given: EventStore | None) -> None:

@@ -82,8 +82,10 @@ class WorldRequest:
         if not self._client.relays or tool.resource_kind is not None:
             result = await self._session.call(tool.exposed_name, given)
             return {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}
-        filled = {**given, **self._session.fixed_arguments(tool)}
-        return await self._send(tool.server, {**params, "name": tool.name, "arguments": filled})
+        prepared = self._session.prepared(tool, given)
+        if prepared.faults:
+            return {"content": [{"type": "text", "text": prepared.refusal(tool.exposed_name)}], "isError": True}
+        return await self._send(tool.server, {**params, "name": tool.name, "arguments": prepared.arguments})
 
     async def _send(self, server: str, params: Json) -> Json:
         bounded = self._method != "subscriptions/listen"

@@ -56,6 +56,12 @@ class ServeConfig(BaseModel):
     """After so many seconds without a request for it, a lease is freed: its client has vanished."""
     kept_events: int = Field(default=256, ge=1)
     """Events of a client's session that are kept, so that it can resume a stream that broke."""
+    kept_event_bytes: int = Field(default=4 << 20, ge=1)
+    """Bytes of these events; beyond it the oldest are dropped."""
+    stream_after_s: Seconds = 2
+    """After which a client's call in a session gets a stream, which the client can resume if it breaks."""
+    take_over_s: Seconds = 10
+    """How long mcp's server may take to open that stream; then the call is cancelled."""
     drain_s: Seconds = 30
     """How long leases may go on after SIGTERM."""
 

@@ -1,7 +1,7 @@
 """Reads ordinary POSTs to the endpoint from their connections, and leaves every other request to uvicorn.
 
 uvicorn's parser and ASGI take more time for a call than the gateway does. A request that is unusual in any way, or asks
-for anything but the endpoint, hands its connection over for good, with all bytes that have arrived.
+for anything but the endpoint, hands its connection over with all bytes that have arrived, until it is answered.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _MOST_HEAD_BYTES = 16 << 10
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
 _LEASES = b"mcp-rollout/lease"
 """In the body of every request of the lease extension: in its method, or in its `_meta`."""
-_UNUSUAL = frozenset((b"transfer-encoding", b"upgrade", b"expect", b"connection"))
+_UNUSUAL = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
@@ -48,6 +49,8 @@ def read_headers(head: bytes) -> dict[bytes, bytes] | None:
         if name in headers or name in _UNUSUAL:
             return None
         headers[name] = match[2]
+    if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+        return None
     length = headers.get(b"content-length", b"")
     return headers if b"host" in headers and length.isdigit() and len(length) < 12 else None
 
@@ -148,10 +151,13 @@ class DirectConnection(asyncio.Protocol):
         self._leave()
         if self._transport.is_closing():
             return
-        successor = H11Protocol(self._config, self._state, self._app_state)
+        successor = _OneRequest(self._again, self._config, self._state, self._app_state)
         self._transport.set_protocol(successor)
         successor.connection_made(self._transport)
         successor.data_received(bytes(self._buffer))
+
+    def _again(self) -> DirectConnection:
+        return DirectConnection(self._app, self._limit, self._config, self._state, self._app_state)
 
     def _leave(self) -> None:
         self._state.connections.discard(cast(Any, self))
@@ -166,3 +172,32 @@ class DirectConnection(asyncio.Protocol):
         else:
             wait_s = max(left_s, 1.0)
             self._watching = asyncio.get_running_loop().call_later(wait_s, self._close_idle)
+
+
+class _OneRequest(H11Protocol):
+    """uvicorn's reader of a connection, until the request that it was handed over for is answered.
+
+    Args:
+        again: Makes what reads the connection afterwards.
+    """
+
+    def __init__(
+        self, again: Callable[[], DirectConnection], config: uvicorn.Config, state: ServerState, app_state: Any
+    ) -> None:
+        super().__init__(config, state, app_state)
+        self._again = again
+
+    def on_response_complete(self) -> None:
+        between = self.conn.our_state is h11.DONE and self.conn.their_state is h11.DONE
+        if not between or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        self.flow.resume_reading()
+        successor = self._again()
+        self.transport.set_protocol(successor)
+        successor.connection_made(self.transport)
+        if sent_ahead := self.conn.trailing_data[0]:
+            successor.data_received(sent_ahead)

@@ -13,8 +13,9 @@ from areal.api.cli_args import load_expr_config
 from hydra.errors import HydraException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from gateway.config.mapping_file import read_mapping
 from gateway.config.pydantic_errors import near
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, faults_of, one_error
 from rollout.areal.config import MCPConfig
 from rollout.areal.settings import Settings
 
@@ -23,10 +24,14 @@ def read_config(arguments: Sequence[str]) -> MCPConfig:
     """AReaL's configuration with our section, as AReaL reads it.
 
     Raises:
-        ConfigError: there is no such file; a key is unknown, missing or not in the file; or a value is not valid.
+        ConfigError: there is no such file, or it is no YAML; a key is unknown, missing or not in the file; or a value
+            is not valid.
         SystemExit: `--config` is missing, or help was asked for.
     """
-    file = _file(arguments)
+    file = configuration_file(arguments)
+    if not file.is_file():
+        raise ConfigError("no such file", file=file, key="--config", remedy="name AReaL's configuration")
+    read_mapping(file)  # Hydra's message about a file that is no YAML is a traceback
     try:
         config, _ = load_expr_config(list(arguments), MCPConfig)
     except (HydraException, OmegaConfBaseException) as error:
@@ -36,15 +41,25 @@ def read_config(arguments: Sequence[str]) -> MCPConfig:
     return config
 
 
-def _file(arguments: Sequence[str]) -> Path:
+def configuration_file(arguments: Sequence[str]) -> Path:
+    """The file that `--config` names. Raises SystemExit where it is missing, or help was asked for."""
     parser = argparse.ArgumentParser(
         prog="python -m rollout.areal.train", usage="%(prog)s --config FILE [KEY=VALUE ...]"
     )
     parser.add_argument("--config", required=True, type=Path, help="AReaL's configuration, as configs/areal/grpo.yaml")
-    file = parser.parse_known_args(arguments)[0].config
-    if not file.is_file():
-        raise ConfigError("no such file", file=file, key="--config", remedy="name AReaL's configuration")
-    return file
+    return parser.parse_known_args(arguments)[0].config
+
+
+def with_file(error: ConfigError, file: Path) -> ConfigError:
+    """The faults of `error`; one that has a key only is about the configuration, and gets its file."""
+    return one_error(
+        [
+            ConfigError(fault.problem, file=file, key=fault.key, remedy=fault.remedy)
+            if fault.key and not fault.file
+            else fault
+            for fault in faults_of(error)
+        ]
+    )
 
 
 def _raise_fault(error: Exception, file: Path) -> NoReturn:

@@ -11,10 +11,12 @@ from areal.utils.environ import is_single_controller
 
 from gateway.errors import ConfigError, raise_all
 from rollout.areal.config import MCPConfig, processes_per_node, settings_of
+from rollout.areal.ranks import check_ranks
 from rollout.areal.settings import Settings
 from rollout.environment.config import Environment
 from rollout.environment.parquet import count_rows
 from rollout.environment.row_validation import Row, read_task_rows
+from rollout.formats import find_format
 from rollout.loop.thinking import check_thoughts
 from rollout.tokens.verl_builder import load_tokens
 from rollout.trace.store import TraceStore
@@ -26,11 +28,14 @@ log = structlog.get_logger(__name__)
 async def preflight(config: MCPConfig) -> None:
     """Validate settings, rows, environments, lock and lengths, and the chat template's rendering of later turns.
 
+    With one process per rank, this also waits for the inference servers.
+
     Raises:
         ConfigError: the problems of the first check that fails, each with file, key and remedy.
         GatewayError: a required server does not start.
     """
     settings = settings_of(config)
+    find_format(settings.tool_format, key="mcp.tool_format")
     check_rewards(config, settings)
     check_sampling(config)
     check_divergence(config)
@@ -58,6 +63,8 @@ async def preflight(config: MCPConfig) -> None:
         remedy = "make it at least the sum of mcp.prompt_tokens and mcp.response_tokens"
         raise ConfigError(problem, file=f"{row.path}: row {row.number}", key="gconfig.max_tokens", remedy=remedy)
     check_turns(tokens, rows, shown)
+    if not is_single_controller():
+        await check_ranks(timeout_s=config.rollout.setup_timeout)
 
 
 def check_rewards(config: MCPConfig, settings: Settings) -> None:

@@ -10,6 +10,7 @@ default), which starts all other processes, or with `AREAL_SPMD_MODE=1` as one p
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -18,13 +19,17 @@ import torch
 
 from rollout.areal import cpu
 
+if importlib.util.find_spec("areal") is None:
+    sys.stderr.write("error: AReaL is not installed here: run `make areal`, then `. .venv-areal/bin/activate`\n")
+    raise SystemExit(2)
+
 if not torch.cuda.is_available():
     cpu.prepare()
 
 from areal import PPOTrainer
 
 from gateway.errors import ConfigError, GatewayError
-from rollout.areal.command_line import read_config
+from rollout.areal.command_line import configuration_file, read_config, with_file
 from rollout.areal.config import WORKFLOW, MCPConfig, settings_of, workflow_arguments
 from rollout.areal.preflight import preflight
 from rollout.areal.stopping import Rows, TrainingStopped, clear_stop
@@ -33,13 +38,17 @@ from rollout.environment.parquet import read_rows
 
 def main(arguments: list[str] | None = None) -> int:
     """Train; returns the exit status: 2 where the run cannot work, 1 where it was stopped."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        config = read_config(sys.argv[1:] if arguments is None else arguments)
+        config = read_config(given)
         if os.environ.get("RANK", "0") == "0":
             asyncio.run(preflight(config))
             clear_stop(settings_of(config).trace_dir)
         train(config)
-    except (ConfigError, GatewayError) as error:
+    except ConfigError as error:
+        sys.stderr.write(f"error: {with_file(error, configuration_file(given))}\n")
+        return 2
+    except GatewayError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     except TrainingStopped as error:

@@ -14,6 +14,7 @@ from gateway.errors import (
     NotAnMCPServer,
     NothingListens,
     ProgramNotFound,
+    ServesWorlds,
     Unauthorized,
 )
 
@@ -55,6 +56,8 @@ def _of_address(error: GatewayError) -> str:
         return "nothing answers there: start the server, or correct url"
     if isinstance(error, Unauthorized):
         return "give it a token: headers, or client_credentials"
+    if isinstance(error, ServesWorlds):
+        return "run this there, on the file that it serves"
     return "check url, headers and type"
 
 

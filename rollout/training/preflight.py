@@ -7,38 +7,33 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError, Faults, raise_all
-from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
-from rollout.environment.startup import opened_environment
-from rollout.environment.validation import selected
-from rollout.loop.agent import build_agent
-from rollout.loop.reward import check_reward
-from rollout.shards.hosts import hosts_of
-from rollout.training.environments import Lock
-from rollout.training.settings import TrainingSettings
-
-if TYPE_CHECKING:
-    from gateway.cassette.replaying import Replay
-    from rollout.environment.config import Environment
-    from rollout.tokens.verl_builder import ContinuousTokens
-
-
-from tempfile import TemporaryDirectory
-
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import Environment
+from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
+from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin
+from rollout.loop.agent import build_agent
 from rollout.loop.limits import Limits
+from rollout.loop.reward import check_reward
 from rollout.loop.trajectory import roll_out
+from rollout.shards.hosts import hosts_of
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
+from rollout.training.environments import Lock
+from rollout.training.settings import TrainingSettings
 from rollout.types import Policy
+
+if TYPE_CHECKING:
+    from gateway.cassette.replaying import Replay
+    from rollout.tokens.verl_builder import ContinuousTokens
 
 MOST_BYTES = 2**24
 
@@ -150,7 +145,7 @@ def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[st
         own = shown[row.task.environment]
         has_user = own.environment.has_user_messages
         try:
-            check_template(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=has_user)
+            check_template(tokens, row.task.prompt, row.task.shown(own.schemas), has_user=has_user)
         except ConfigError as error:
             faults.append(row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy))
     raise_all(faults)

@@ -27,15 +27,16 @@ from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.remote.hosts import HostConfig, HostList
 from rollout.bench.costs import cpu_s, listening
+from rollout.bench.echo_server import create_server
 
 CONCURRENT = 16
 TEXT = "x" * 100
 PROXY = Path(__file__).with_name("fastmcp_proxy.py")
 Call = Callable[[], Awaitable[Any]]
 
-SERVER = """
+SERVER = f"""
 import sys, uvicorn
-from rollout.cli.bench_server import create_server
+from {create_server.__module__} import create_server
 uvicorn.run(create_server().streamable_http_app(), port=int(sys.argv[1]), log_level="critical")
 """
 
@@ -70,11 +71,12 @@ async def at_once(call: Call, number: int) -> None:
             tasks.start_soon(caller)
 
 
-async def cpu_of(call: Call, number: int, processes: list[int]) -> float:
-    """CPU time of this process and of the others, in ms a call."""
-    before, own = sum(map(cpu_s, processes)), time.process_time()
+async def cpu_of(call: Call, number: int, processes: list[int]) -> list[float]:
+    """CPU time of this process and of each other, in ms a call."""
+    before, own = [cpu_s(each) for each in processes], time.process_time()
     await at_once(call, number)
-    return 1e3 * (time.process_time() - own + sum(map(cpu_s, processes)) - before) / number
+    spent = [time.process_time() - own, *(cpu_s(each) - then for each, then in zip(processes, before, strict=True))]
+    return [1e3 * each / number for each in spent]
 
 
 async def rate_of(call: Call, number: int) -> float:
@@ -120,10 +122,10 @@ async def measure(calls: int, rounds: int, fastmcp: str | None) -> dict[str, Any
                     (await cpu_of(direct, calls, [server]), await cpu_of(through, calls, [server, serve]))
                     for _ in range(rounds)
                 ]
-            found["direct_cpu_ms"], found["serve_cpu_ms"] = (
-                round(statistics.median(side), 3) for side in zip(*sides, strict=True)
-            )
-            found["cpu_ratios"] = [round(through / direct, 3) for direct, through in sides]
+            found["direct_cpu_ms"] = round(statistics.median(sum(direct) for direct, _ in sides), 3)
+            found["serve_cpu_ms"] = round(statistics.median(sum(through) for _, through in sides), 3)
+            found["of_which_serve_ms"] = [round(through[-1], 3) for _, through in sides]
+            found["cpu_ratios"] = [round(sum(through) / sum(direct), 3) for direct, through in sides]
             if fastmcp is not None:
                 with listening([fastmcp, str(PROXY), url]) as (_, port):
                     proxy = f"http://127.0.0.1:{port}/mcp"

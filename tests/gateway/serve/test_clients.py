@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,14 @@ ENVELOPE = {
     "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
     "io.modelcontextprotocol/clientCapabilities": {},
 }
+CHECKING = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("checking")
+@server.tool()
+def double(number: int) -> str:
+    return str(2 * number)
+server.run("stdio")
+"""
 
 
 def text(result: Any) -> str:
@@ -84,6 +93,40 @@ async def test_a_clients_session_opens_neither_the_lease_face_nor_anothers_world
         modern = {**ACCEPT, "mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "get"}
         refused = await own.post({**call, "params": params}, **modern)
         assert refused.status_code == 400 and "no such lease" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_arguments_that_do_not_fit_are_answered_in_the_servers_place(
+    mini: Entries, config: Config, mode: str
+) -> None:
+    tools = {"change": {"put": {"fixed": {"text": "fixed"}}}}
+    async with (
+        served(config(store=mini("echo", "put", tools=tools))) as running,
+        Client(running.url, mode=mode) as user,
+    ):
+        for tool, arguments, fault in (
+            ("echo", {}, "missing required 'text'"),
+            ("echo", {"text": [1]}, "text"),
+            ("put", {"text": "mine"}, "unknown 'text'"),
+        ):
+            refused = await user.call_tool(tool, arguments)
+            assert refused.is_error and text(refused).startswith(f"Invalid arguments for {tool}: ")
+            assert fault in text(refused)
+        assert text(await user.call_tool("echo", {"text": "plum"})) == "plum"
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_arguments_that_are_left_to_the_server_reach_it(mini: Entries, mode: str) -> None:
+    checking = {"command": sys.executable, "args": ["-c", CHECKING], "required": True}
+    entries = {"store": mini("echo", call_timeout_s=1), "checking": checking}
+    made = GatewayConfig.model_validate({"servers": entries, "calls": {"arguments": "as_sent"}})
+    async with served(made) as running, Client(running.url, mode=mode) as user:
+        refused = await user.call_tool("double", {"number": "many"})
+        assert refused.is_error and "validation error" in text(refused)
+        assert text(await user.call_tool("double", {"number": "2"})) == "4"
+        with pytest.raises(MCPError) as caught:  # this server answers no call that it cannot read
+            await user.call_tool("echo", {})
+        assert caught.value.error.data["mcp-rollout/failure"]["code"] == "call_timeout"
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])

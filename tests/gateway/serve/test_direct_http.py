@@ -57,6 +57,7 @@ async def answers(url: str, sent: list[bytes], number: int) -> list[tuple[int, b
         ([PLAIN * 3], 3),
         ([CHUNKED], 1),
         ([PLAIN, CHUNKED, PLAIN], 3),
+        ([CHUNKED + PLAIN + CHUNKED + PLAIN], 4),
         ([request(f"Content-Length: {len(BODY)}", "Connection: keep-alive"), PLAIN], 2),
         ([request(f"content-length:{len(BODY)}", "X-A: 1", "X-A: 2")], 1),
     ],

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import mcp_types as mcp
 import pytest
 from mcp import Client, MCPError
@@ -87,16 +84,6 @@ async def test_questions_as_results_reach_the_client_for_tools_and_prompts() -> 
         assert (await user.get_prompt("greet_whom")).messages[0].content.text == "{'name': 'Ada'} mine.1"
 
 
-async def test_requests_of_a_server_of_the_handshakes_era_become_results_that_ask() -> None:
-    old = str(Path(__file__).parents[2] / "support" / "old_asking_server.py")
-    entry = {"command": sys.executable, "args": ["-I", "-S", old], "required": True, "scope": "process"}
-    async with served(GatewayConfig.model_validate({"servers": {"old": entry}})) as running:
-        async with client(running, MODERN) as user:
-            assert text(await user.call_tool("ask_twice", {})) == "Ada Ada"
-        async with Client(running.url, mode=MODERN, cache=None) as user:
-            assert "does not take elicitation/create" in text(await user.call_tool("ask_twice", {}))
-
-
 async def test_a_client_that_cannot_be_asked_is_not_asked() -> None:
     async with serving_asker() as running, Client(running.url, mode="legacy") as user:
         with pytest.raises(MCPError, match="does not take elicitation/create"):
@@ -155,30 +142,3 @@ async def test_several_servers_are_offered_together() -> None:
                 assert len((await user.list_resources()).resources) == 2
                 assert (await user.read_resource("test://numbers/7")).contents[0].text == "number 7"
                 assert text(await user.call_tool("two__ask", {})) == "accept Ada"
-
-
-async def test_a_stream_that_broke_resumes_where_it_was() -> None:
-    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
-    begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    call = {"name": "report", "arguments": {}, "_meta": {"progressToken": "mine"}}
-    async with serving_asker() as running, httpx2.AsyncClient(headers=headers) as http:
-
-        async def post(method: str, params: Any, **more: Any) -> httpx2.Response:
-            return await http.post(running.url, json={"jsonrpc": "2.0", "method": method, "params": params, **more})
-
-        http.headers["mcp-session-id"] = (await post("initialize", begin, id=1)).headers["mcp-session-id"]
-        await post("notifications/initialized", {})
-        asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
-        async with http.stream("POST", running.url, json=asked) as broken:
-            lines = broken.aiter_lines()
-            last = next(line for line in [await anext(lines) for _ in range(3)] if line.startswith("id: "))
-        got: list[dict[str, Any]] = []
-        async with http.stream("GET", running.url, headers={"last-event-id": last[4:]}) as resumed:
-            async for line in resumed.aiter_lines():
-                if line.startswith("data: {"):
-                    got.append(json.loads(line[6:]))
-                if got and "result" in got[-1]:
-                    break
-    steps = [each["params"] for each in got if each.get("method") == "notifications/progress"]
-    assert [(step["progressToken"], step["progress"]) for step in steps] == [("mine", 1), ("mine", 2), ("mine", 3)]
-    assert got[-1]["id"] == 2 and got[-1]["result"]["content"][0]["text"] == "reported"

@@ -67,7 +67,7 @@ def test_the_files_as_they_are_pass(home: Path) -> None:
         ("+mcp.max_sesions=4", ["mcp.max_sesions", "max_sessions"]),
         ("mcp.environments_dir=nowhere", ["mcp.environments_dir", "no such directory"]),
         ("mcp.tool_config_path=nowhere.yaml", ["mcp.tool_config_path", "mcp-rollout tool-config"]),
-        ("mcp.tool_format=latin", ["latin"]),
+        ("mcp.tool_format=latin", ["mcp.tool_format", "latin"]),
         ("mcp.prompt_tokens=10", ["row 0", "10 are allowed"]),
         ("gconfig.max_tokens=300", ["gconfig.max_tokens", "mcp.response_tokens"]),
         ("actor.temperature=0.5", ["actor.temperature", "${gconfig.temperature}"]),
@@ -136,4 +136,4 @@ def test_the_entry_point_ends_with_status_2(home: Path, capsys: pytest.CaptureFi
 
     given = ["--config", "configs/areal/cpu.yaml", f"actor.path={home / 'model'}", "actor.temperature=0.5"]
     assert train([*given, f"train_dataset.path={home / 'rows.parquet'}", f"cluster.fileroot={home}"]) == 2
-    assert "error: actor.temperature: is 0.5" in capsys.readouterr().err
+    assert "error: configs/areal/cpu.yaml: actor.temperature: is 0.5" in capsys.readouterr().err

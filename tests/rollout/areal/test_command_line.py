@@ -59,6 +59,14 @@ def test_a_file_that_is_missing_is_named() -> None:
         read_config(["--config", "configs/areal/nothing.yaml"])
 
 
+def test_a_file_that_is_no_yaml_is_named_with_the_line(tmp_path: Path) -> None:
+    from rollout.areal.command_line import read_config
+
+    (tmp_path / "broken.yaml").write_text("gconfig: [1\nactor: }")
+    with pytest.raises(ConfigError, match=r"broken.yaml: line 2, column 6: not valid YAML: .*\(fix the syntax\)"):
+        read_config(["--config", str(tmp_path / "broken.yaml")])
+
+
 def test_keys_of_the_file_and_of_the_command_line_are_read(tmp_path: Path) -> None:
     from rollout.areal.command_line import read_config
 

@@ -43,6 +43,23 @@ def servers(tmp_path: Path) -> Path:
     return file
 
 
+def test_a_host_of_worlds_is_examined_where_its_servers_are(tmp_path: Path) -> None:
+    near, far = tmp_path / "near.json", tmp_path / "far.json"
+    entry = {"command": sys.executable, "args": ["-I", "-S", STATE, "process", "cell"]}
+    near.write_text(json.dumps({"mcpServers": {"cell": entry}}))
+    with subprocess.Popen([COMMAND, "serve", near, "--port", "0"], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        try:
+            far.write_text(json.dumps({"mcpServers": {"far": {"url": host.stdout.readline().strip()}}}))
+            done = run_doctor(far, "--json")
+        finally:
+            host.kill()
+    (report,) = json.loads(done.stdout)["servers"]
+    (problem,) = report["problems"]
+    assert done.returncode == 1 and report["fit"] is False
+    assert problem.startswith("its worlds are leases of another host") and "run this there" in problem
+
+
 def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(servers: Path) -> None:
     done = run_doctor(servers, "--json")
     record = json.loads(done.stdout)

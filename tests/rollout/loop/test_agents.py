@@ -226,8 +226,15 @@ def test_an_agent_that_cannot_be_built_is_named_with_its_key(
     assert said in str(refused.value) and refused.value.remedy
 
 
-@pytest.mark.parametrize(("agent", "said"), [("no colon", "package.module:Class"), ({"with": {}}, "agent.use")])
-def test_an_agent_that_is_not_named_is_refused_when_the_file_is_read(tmp_path: Path, agent: Any, said: str) -> None:
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        ("no colon", "package.module:Class"),
+        ({"with": {}}, "agent.use"),
+        ({"use": "a:B", "wiht": {}}, "agent.wiht: .*did you mean 'with'"),
+    ],
+)
+def test_an_entry_without_a_class_is_refused_when_the_file_is_read(tmp_path: Path, agent: Any, said: str) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(yaml.safe_dump({"servers": {"x": {"command": "x"}}, "agent": agent}))
     with pytest.raises(ConfigError, match=said):
