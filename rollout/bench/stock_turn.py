@@ -125,7 +125,7 @@ async def main(trajectories: int, turns: int) -> dict[str, Any]:
     await ours()
     cost: dict[str, list[float]] = {"stock": [], "ours": []}
     tools: dict[str, list[float]] = {"stock": [], "ours": []}
-    gateway = (await WORKER.runtime.environment("echo")).gateway  # type: ignore[union-attr]
+    gateway = (await WORKER.runtime.environments.get("echo")).gateway  # type: ignore[union-attr]
     async with gateway.lease(trajectory="bench", task="t", seed=1) as session:
         sides = (
             ("stock", stock, lambda: native.call({"text": TEXT})),
