@@ -28,7 +28,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
     end_on_sigterm()
     os.chdir(ROOT)
-    prepare(given.out, warm_up_steps=given.warm_up_steps)
     runs = [
         Run(home=given.out, strategy=strategy, seed=seed, budget=given.tokens)
         for seed in SEEDS
@@ -43,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = [run.name for run in runs]
     if given.only is not None and given.only not in names:
         raise SystemExit(f"error: --only: no run {given.only!r}; there are {', '.join(names)}")
+    prepare(given.out)
     for run in runs:
         if given.only in (None, run.name):
             train(run)
@@ -82,7 +82,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", metavar="RUN", help="one run, for example tree-1 or chain-0-control")
     parser.add_argument("--comparisons", action="store_true", help="further settings too, one seed each")
     parser.add_argument("--tokens", type=int, default=300_000, help="sampled tokens of a run (default: %(default)s)")
-    parser.add_argument("--warm-up-steps", type=int, default=500, help="(default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("outputs", "strategies"), help="(default: %(default)s)")
     return parser.parse_args(arguments)
 

@@ -163,7 +163,7 @@ class NotAnMCPServer(ServerUnavailable):
 
 
 class ServesWorlds(ServerUnavailable):
-    """The server is a gateway that leases worlds, by `gateway.leases.hosted`; its own servers cannot be reached."""
+    """The server is a gateway that leases worlds (`gateway.leases.remote_pool`); its servers cannot be reached."""
 
 
 class NothingListens(ServerUnavailable):

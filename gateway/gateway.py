@@ -22,12 +22,11 @@ from gateway.config.models import GatewayConfig
 from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
 from gateway.connection.identity import ServerIdentity
-from gateway.connection.start_warnings import warn_of_definitions, warn_of_hidden_text
+from gateway.connection.tool_listing import warn_of_definitions, warn_of_hidden_text
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
-from gateway.leases.hosted import Hosted
 from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
-from gateway.leases.remote_pool import RemotePool
+from gateway.leases.remote_pool import Hosted, RemotePool
 from gateway.leases.session import Session
 from gateway.remote.host import OfferedServer
 from gateway.remote.hosts import Hosts
@@ -126,6 +125,7 @@ class Gateway:
         async def start(server: str) -> None:
             try:
                 opened[server] = await self._openings.open(server, directory)
+            # The address may be another gateway's, which only the handshake shows.
             except ServesWorlds:
                 on_hosts.append(server)
             except (GatewayError, ConfigError) as error:
@@ -147,6 +147,7 @@ class Gateway:
                 unavailable.__cause__ = error
                 error = unavailable
             failures[server] = error
+        # In the configuration's order, not that of starting: prompts have to be the same in every run.
         opened = {server: opened[server] for server in self.config.servers if server in opened}
         found = opened | hosted.offered
         await self._publish({server: found[server] for server in self.config.servers if server in found}, failures)
@@ -239,8 +240,8 @@ class Gateway:
         if server not in self.catalogue:
             raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
         tool = made_tool(server, name)
-        asked = LeaseRequest(trajectory=uuid4().hex, task=None, seed=0, tools={tool.exposed_name: tool})
-        async with self._lease(asked) as session:
+        request = LeaseRequest(trajectory=uuid4().hex, task=None, seed=0, tools={tool.exposed_name: tool})
+        async with self._lease(request) as session:
             return await session.call(tool.exposed_name, arguments)
 
     def lease(
@@ -271,7 +272,7 @@ class Gateway:
             ToolsChanged: a server's tools differ from those at the gateway's start.
             GatewayError: a server could not be reached, or refused the reset.
         """
-        asked = LeaseRequest(
+        request = LeaseRequest(
             trajectory=trajectory,
             task=task,
             seed=seed,
@@ -280,12 +281,12 @@ class Gateway:
             identity=identity,
             resets=resets,
         )
-        return self._lease(asked)
+        return self._lease(request)
 
-    def _lease(self, asked: LeaseRequest) -> AbstractAsyncContextManager[Session]:
+    def _lease(self, request: LeaseRequest) -> AbstractAsyncContextManager[Session]:
         leases = self._leases if self._cassette is None else self._cassette
         assert leases is not None, "the gateway was not entered"
-        return leases.lease(asked)
+        return leases.lease(request)
 
     def _select(self, names: Collection[str] | None) -> dict[str, ToolDefinition]:
         if names is None:

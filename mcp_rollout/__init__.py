@@ -6,14 +6,10 @@ traces); this package re-exports them. It imports neither torch nor verl.
 
 from gateway import (
     ConfigError,
-    DeliveryUnknown,
     Gateway,
     GatewayConfig,
     GatewayError,
-    Role,
-    Scope,
     ServerConfig,
-    ServerUnavailable,
     Session,
     ToolDefinition,
     ToolResult,
@@ -33,24 +29,22 @@ from rollout.environment.task import Origin, Task
 from rollout.errors import RolloutError
 from rollout.evaluation.play import Lengths, jobs_of, play_all
 from rollout.loop.agent import Agent
+from rollout.loop.components import WorldScore
 from rollout.loop.limits import Limits
-from rollout.loop.reward_functions import WorldScore
 from rollout.loop.trajectory import roll_out
 from rollout.loop.turns import TrajectoryOver, Turns
 from rollout.tokens.chatml import ByteTokens
 from rollout.trace.reader import Traces
-from rollout.trace.record import Reward, StopReason, Trace
+from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call, Completion, FinishReason, Message, Policy
+from rollout.types import Completion, FinishReason, Policy
 
 __all__ = [
     "Agent",
     "ByteTokens",
-    "Call",
     "Cassette",
     "Completion",
     "ConfigError",
-    "DeliveryUnknown",
     "EngineOptions",
     "Environment",
     "FinishReason",
@@ -59,20 +53,15 @@ __all__ = [
     "GatewayError",
     "Lengths",
     "Limits",
-    "Message",
     "Missing",
     "Origin",
     "Policy",
     "RecordedTraces",
     "Recorder",
     "Replay",
-    "Reward",
-    "Role",
     "RolloutError",
     "SamplingParameters",
-    "Scope",
     "ServerConfig",
-    "ServerUnavailable",
     "Session",
     "StopReason",
     "Task",

@@ -1,11 +1,14 @@
-"""Types that the rollout layers share: messages, completions, calls, and the protocols `Policy` and `TokenBuilder`."""
+"""Types that the rollout layers share: messages, completions, calls; protocols `Policy`, `TokenBuilder`, `World`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
+
+from gateway.server_events import ServerEvents
+from gateway.types import Role, ToolDefinition, ToolResult
 
 Message = dict[str, Any]
 """An OpenAI-style chat message: `role`, `content`, and `tool_calls` where the assistant made some."""
@@ -168,3 +171,21 @@ class TokenBuilder(Protocol):
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         """Parse a completion. Text that cannot be parsed is returned as content or as a `Call` with a `problem`."""
         ...
+
+
+class World(Protocol):
+    """The part of a session that turns use, so that a recording or a replay can take its place.
+
+    Each member is described in `gateway.leases.session.Session`.
+    """
+
+    @property
+    def tools(self) -> Mapping[str, ToolDefinition]: ...
+
+    async def call(self, name: str, arguments: Any) -> ToolResult: ...
+
+    async def invoke(self, role: Role, arguments: Mapping[str, Any], *, server: str) -> ToolResult: ...
+
+    def reveal(self, names: Iterable[str]) -> None: ...
+
+    def drain_server_events(self) -> ServerEvents: ...

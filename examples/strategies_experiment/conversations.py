@@ -9,6 +9,7 @@ from typing import Any
 
 from demo_experiment.variation import Piece
 from demo_experiment.warm_up import Conversation, rendered, tokenize
+from strategies_experiment.words import Words, exchange
 from transformers import PreTrainedTokenizerBase
 
 _CODE = re.compile(r"\b[A-Z]\d\d\b")
@@ -29,12 +30,20 @@ class Days:
     Args:
         rows: what `trace export --sft` wrote.
         parcels: of each day, only so many parcels; None takes them all.
+        words: the words that are exchanged.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]], seed: int, parcels: int | None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[Mapping[str, Any]],
+        seed: int,
+        *,
+        parcels: int | None,
+        words: Words,
     ) -> None:
         self._tokenizer, self._rng = tokenizer, random.Random(seed)
+        self._words: Words = words
         end = None if parcels is None else OPENING + MESSAGES_OF_PARCEL * parcels - 1  # with an assistant's message
         self._rows = [{**row, "messages": row["messages"][:end]} for row in rows]
         first = rendered(tokenizer, rows[0])[0].text
@@ -66,7 +75,8 @@ class Days:
     def _varied(self, pieces: Sequence[Piece]) -> list[Piece]:
         codes = dict.fromkeys(code for piece in pieces for code in _CODE.findall(piece.text))
         new = {code: f"{self._rng.choice(_LETTERS)}{self._rng.randint(10, 99)}" for code in codes}
-        return [Piece(_CODE.sub(lambda found: new[found.group()], piece.text), piece.sampled) for piece in pieces]
+        varied = [Piece(_CODE.sub(lambda found: new[found.group()], piece.text), piece.sampled) for piece in pieces]
+        return exchange(varied, self._words, self._rng)
 
 
 def reduced(row: Mapping[str, Any], turn: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,20 +13,51 @@ import torch
 from demo_experiment.display import bar, command
 from demo_experiment.warm_up import WarmUp, read_rows, rendered, train_rounds
 from strategies_experiment.conversations import Days
+from strategies_experiment.words import CONDITIONS, TREATMENTS, Words
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 HELD_OUT = 60
 """Held-out tasks."""
-STAGES = (("one parcel", 1, 0.031), ("whole days", None, 0.027))
-"""Parts of the warm-up: how many parcels of a day they have, and the loss per token of the assistant at which they end.
-ln 3 in 40 and four times that in 180 tokens allow 0.028 and 0.0245. Copying is learnt sooner on short texts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A part of the warm-up."""
+
+    name: str
+    parcels: int | None
+    """Of a day; None: all of them. Copying is learned sooner in short texts."""
+    words: Words
+    batch_size: int
+    steps: int
+    """Of a round."""
+    learning_rate: float = 5e-3
+    """Of embeddings and norms. At 5e-3 some seeds never learn to copy words, at 2e-2 five of five did."""
+    good_loss: float
+    """The loss per token of the assistant at which there is no further round."""
+
+
+# A choice among 13 in 42 tokens allows 0.061, four in 182 tokens 0.056, and on average two among 3 in 182 tokens 0.012.
+STAGES = (
+    Stage(
+        name="one parcel",
+        parcels=1,
+        words="random",
+        batch_size=32,
+        steps=400,
+        learning_rate=2e-2,
+        good_loss=0.072,
+    ),
+    Stage(name="whole days", parcels=None, words="random", batch_size=12, steps=200, good_loss=0.068),
+    Stage(name="known treatments", parcels=None, words="known", batch_size=12, steps=250, good_loss=0.016),
+)
 _MARKER = re.compile(r"<\|\w+\|>|</?(?:tool_call|tool_response|think)>")
 _DONE = "prepared.json"
 
 
-def prepare(home: Path, *, warm_up_steps: int, seed: int = 0) -> None:
+def prepare(home: Path, *, seed: int = 0) -> None:
     """Write everything to `home`, unless an earlier call has completed it."""
     if (home / _DONE).is_file():
         return
@@ -36,30 +67,39 @@ def prepare(home: Path, *, warm_up_steps: int, seed: int = 0) -> None:
     command("data", "depot", "--split", "train", "-o", home / "train.parquet")
     command("data", "depot", "--split", "test", "-n", str(HELD_OUT), "-o", home / "test.parquet")
     command("tool-config", "depot", "-o", home / "tool_config.yaml")
-    loss = _warm_up(home, WarmUp(steps=warm_up_steps, seed=seed))
-    (home / _DONE).write_text(json.dumps({"warm_up_steps": warm_up_steps, "seed": seed, "loss": loss}))
+    loss = _warm_up(home, seed)
+    (home / _DONE).write_text(json.dumps({"seed": seed, "loss": loss}))
 
 
-def _warm_up(home: Path, options: WarmUp) -> float:
+def _warm_up(home: Path, seed: int) -> float:
     rows = read_rows(home / "sft.jsonl")
     # A first tokenizer, of any vocabulary, has the chat template that renders what the second one's is learnt from.
     template = AutoTokenizer.from_pretrained(make_tiny_model(home / "model", hidden=64, layers=1))
-    # Without digits, so that each stays a token of its own.
     texts = ["".join(piece.text for piece in rendered(template, row)) for row in rows[:200]]
+    # Without digits, so that each stays a token of its own.
     corpus = [part for text in texts for part in _MARKER.split(re.sub(r"\b[A-Z]\d\d\b|\d", "", text))]
+    corpus += [f"It is {condition}, " for condition in CONDITIONS] * 100
+    corpus += [f'{treatment} it. {{"name": "{treatment}", "arguments": {{"' for treatment in TREATMENTS] * 100
     shape = {"hidden": 64, "heads": 4, "layers": 2}
-    make_tiny_model(home / "model", corpus=corpus, vocab_size=4096, min_frequency=20, **shape, seed=options.seed)
+    make_tiny_model(home / "model", corpus=corpus, vocab_size=4096, min_frequency=20, **shape, seed=seed)
     torch.set_num_threads(min(2, os.cpu_count() or 1))
     tokenizer = AutoTokenizer.from_pretrained(home / "model")
     model = AutoModelForCausalLM.from_pretrained(home / "model", dtype=torch.float32).train()
     loss = float("nan")
-    for name, parcels, good_loss in STAGES:
-        stage = replace(options, good_loss=good_loss)
-        with bar(f"warm-up, {name}", stage.steps) as (progress, task):
+    for stage in STAGES:
+        options = WarmUp(
+            steps=stage.steps,
+            batch_size=stage.batch_size,
+            learning_rate=stage.learning_rate,
+            good_loss=stage.good_loss,
+            seed=seed,
+        )
+        days = partial(Days, tokenizer, rows, parcels=stage.parcels, words=stage.words)
+        with bar(f"warm-up, {stage.name}", stage.steps) as (progress, task):
 
-            def show(step: int, loss: float, name: str = name) -> None:
+            def show(step: int, loss: float, name: str = stage.name) -> None:
                 progress.update(task, completed=step, description=f"warm-up, {name}, loss {loss:.3f}")
 
-            loss = train_rounds(model, partial(Days, tokenizer, rows, parcels=parcels), stage, show)
+            loss = train_rounds(model, days, options, show)
     model.save_pretrained(home / "model")
     return loss

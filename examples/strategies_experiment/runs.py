@@ -40,7 +40,7 @@ class Run:
     home: Path
     strategy: str
     seed: int = 0
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     budget: int
     """Sampled tokens after which it ends, at the next evaluation."""
     options: tuple[str, ...] = ()

@@ -95,6 +95,7 @@ class ReplayedSending(Sending):
         if self._live is not None:
             return await self._live.send(call)
         assert isinstance(found, CallOnTape)
+        # Before the `await` below: if a concurrent call goes live meanwhile, this one is sent to the live servers, too.
         if not is_query(tool.role):
             self._answered.append(call)
         # Other trajectories run too; shielded, since the failure of a concurrent call must not undo this outcome.
@@ -143,6 +144,7 @@ class ReplayedSending(Sending):
             session: Session = await self._go_live()
             self._catching_up = live = session.sending
             for call in self._answered:
+                # The new lease has reset the servers itself.
                 if call.tool.role is Role.RESET:
                     continue
                 try:

@@ -106,28 +106,30 @@ class RecordedLeases:
         recorder.write([dump(gateway, self._secrets.redact)])
 
     @asynccontextmanager
-    async def lease(self, asked: LeaseRequest) -> AsyncGenerator[Session]:
+    async def lease(self, request: LeaseRequest) -> AsyncGenerator[Session]:
         tape = _Tape()
         failure: Failure | None = None
         try:
-            async with self._leases.lease(asked, sending=partial(RecordedSending, tape)) as session:
+            async with self._leases.lease(request, sending=partial(RecordedSending, tape)) as session:
                 yield session
         except GatewayError as error:
+            # Of the lease itself: what breaks within it is the failure of a call.
             failure = Failure.of(error) if tape.began is None else None
             raise
         finally:
             lease = RecordedLease(
                 kind="lease",
                 gateway=self._name,
-                task=asked.task,
-                seed=asked.seed,
-                identity=dict(asked.identity),
-                replaces=asked.replaces,
+                task=request.task,
+                seed=request.seed,
+                identity=dict(request.identity),
+                replaces=request.replaces,
                 failure=failure,
                 tools_changed=tape.tools_changed,
             )
             lines: list[CassetteLine] = [lease, *(call.line() for call in tape.calls)]
-            self._recorder.write([dump(line, self._secrets.redact, asked.trajectory) for line in lines])
+            # One write per lease: a call belongs to the lease before it, so lines of concurrent leases must not mix.
+            self._recorder.write([dump(line, self._secrets.redact, request.trajectory) for line in lines])
 
 
 class _CallOnTape:

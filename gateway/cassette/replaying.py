@@ -68,7 +68,7 @@ class ReplayedLeases:
         self._warned: set[str] = set()
 
     @asynccontextmanager
-    async def lease(self, asked: LeaseRequest) -> AsyncGenerator[Session]:
+    async def lease(self, request: LeaseRequest) -> AsyncGenerator[Session]:
         """As `Gateway.lease`.
 
         Raises:
@@ -76,40 +76,40 @@ class ReplayedLeases:
             GatewayError: as recorded.
         """
 
-        live, recorded = self._live, self._next(asked)
+        live, recorded = self._live, self._next(request)
         if isinstance(recorded, ReplayMismatch):
             if live is None:
                 raise recorded
-            log.info("replay.live", trajectory=asked.trajectory, reason=str(recorded))
-            async with live.lease(asked) as session:
+            log.info("replay.live", trajectory=request.trajectory, reason=str(recorded))
+            async with live.lease(request) as session:
                 yield session
             return
         if recorded.lease.failure is not None:
             raise recorded.lease.failure.error()
-        continued = replace(asked, replaces=recorded.digest)
+        continued = replace(request, replaces=recorded.digest)
         async with AsyncExitStack() as stack:
             sending = ReplayedSending(
                 recorded,
-                asked.trajectory,
+                request.trajectory,
                 query=lambda key: self._cassette.query(self._name, key),
                 secrets=self._secrets,
                 go_live=None if live is None else lambda: stack.enter_async_context(live.lease(continued)),
             )
-            session = self._session(asked, sending)
+            session = self._session(request, sending)
             try:
-                if asked.task is not None:
-                    await session.reset(asked.task)
+                if request.task is not None:
+                    await session.reset(request.task)
                 yield session
                 sending.check_finished()
             finally:
                 session.end()
 
-    def _session(self, asked: LeaseRequest, sending: ReplayedSending) -> Session:
+    def _session(self, request: LeaseRequest, sending: ReplayedSending) -> Session:
         return Session(
-            trajectory=asked.trajectory,
-            seed=asked.seed,
-            tools=asked.shown_tools,
-            later_tools=asked.hidden_tools,
+            trajectory=request.trajectory,
+            seed=request.seed,
+            tools=request.shown_tools,
+            later_tools=request.hidden_tools,
             lease_wait_s=0.0,
             _config=self._config,
             _harness=self._harness,

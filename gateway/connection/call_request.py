@@ -62,6 +62,7 @@ async def send_stamped(
 async def _over_channel(
     dispatcher: JSONRPCDispatcher[Any], channel: Channel, request: Json, options: CallOptions, delivery: Delivery
 ) -> Json:
+    # From mcp's counter: both kinds of requests share the line, and their ids must not collide.
     number = delivery.request_id = dispatcher._allocate_id()  # pyright: ignore[reportPrivateUsage]
     try:
         numbered = {"jsonrpc": "2.0", "id": number, **request}

@@ -61,6 +61,7 @@ class Calls:
             with call.in_flight() as in_flight:
                 result = await self._call(call, meta, in_flight)
         except GatewayError as error:
+            # `from` its cause: chained to `error` itself, a traceback would show the secrets.
             raise self._redactor.error(error) from error.__cause__
         return self._redactor.result(result)
 
@@ -74,6 +75,7 @@ class Calls:
             in_flight.left()
         token = self._in_flight.open(in_flight)
         if self.notes_delivery:
+            # Elsewhere mcp's dispatcher sets a token of its own, for its progress callback.
             meta = {**meta, "progressToken": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | PlainResult | None = None
@@ -190,6 +192,8 @@ class Calls:
             delivery.break_off(Broke.LINE, "the connection ended")
         outcome = failure(error, delivery, down=self._link.down, repeatable=repeatable, server=server, tool=tool)
         if delivery.broke is Broke.SESSION:
+            # The server has forgotten the protocol session, so every further request on this connection would get a
+            # 404, too.
             self._link.end(delivery.reason)
         if isinstance(outcome, GatewayError):
             raise outcome from error

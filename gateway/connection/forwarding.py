@@ -63,6 +63,7 @@ class Forwarding:
             except self._calls.failures as error:
                 if (said := self._error_of_the_server(error, call)) is not None:
                     raise ErrorAnswer(said) from error
+                # Never repeatable here: only the client knows whether its request may run twice.
                 refusal = self._calls.failed(error, call, repeatable=False, **where)
                 raise ProtocolError(refusal.text, **where) from error
             finally:
@@ -94,6 +95,7 @@ class Forwarding:
 
     def _error_of_the_server(self, error: Exception, call: InFlightCall) -> Json | None:
         """The error that the server answered with; None where there was no answer."""
+        # A transport's error in place of an answer that could not be used is not the server's answer.
         if not isinstance(error, MCPError) or isinstance(error.error.data, GatewayAnswer):
             return None
         if call.broke is not None or self._link.down or self._calls.closed_by_mcp(error):

@@ -112,10 +112,12 @@ class Leases:
         )
 
     @asynccontextmanager
-    async def lease(self, asked: LeaseRequest, *, sending: Callable[..., Sending] = Sending) -> AsyncGenerator[Session]:
+    async def lease(
+        self, request: LeaseRequest, *, sending: Callable[..., Sending] = Sending
+    ) -> AsyncGenerator[Session]:
         """As `Gateway.lease`; `sending` makes the session's."""
         # No cancel scope stays open across the yield: another task than the one that entered may leave the block.
-        began_at, needed = anyio.current_time(), self._needed(asked.tools)
+        began_at, needed = anyio.current_time(), self._needed(request.tools)
         deadline = began_at + self._config.lease_timeout_s
         pools = {self._pools[server].name: self._pools[server] for server in needed if server in self._pools}
         slots = frozenset({_SESSIONS, *pools})
@@ -130,15 +132,15 @@ class Leases:
         session: Session | None = None
         try:
             self._refuse_changed(needed)
-            reset = asked.task is not None or asked.resets
-            world = Wanted(asked.trajectory, asked.seed, reset, deadline, self._config.lease_timeout_s)
+            reset = request.task is not None or request.resets
+            world = Wanted(request.trajectory, request.seed, reset, deadline, self._config.lease_timeout_s)
             taken = await take_all(needed, self._shared, pools, bundles, world)
             self._refuse_changed(needed)  # a connection opened just now may have revealed it
-            sender = self._sender(sending, asked, taken, bundles)
-            session = self._session(asked, sender, bundles, began_at)
+            sender = self._sender(sending, request, taken, bundles)
+            session = self._session(request, sender, bundles, began_at)
             try:
-                if asked.task is not None:
-                    await session.reset(asked.task)
+                if request.task is not None:
+                    await session.reset(request.task)
                 yield session
             finally:
                 try:
@@ -173,7 +175,7 @@ class Leases:
     def _sender(
         self,
         sending: Callable[..., Sending],
-        asked: LeaseRequest,
+        request: LeaseRequest,
         taken: Mapping[str, AnyConnection],
         bundles: Mapping[str, Bundle],
     ) -> Sending:
@@ -193,26 +195,26 @@ class Leases:
             and not isinstance(self._pools[server], RemotePool)
         )
         return sending(
-            trajectory=asked.trajectory,
+            trajectory=request.trajectory,
             connections=dict(taken),
             reopen=reopen,
             changed=self._watch.changed,
-            meta={TRAJECTORY_META: asked.trajectory, SEED_META: asked.seed},
+            meta={TRAJECTORY_META: request.trajectory, SEED_META: request.seed},
             exclusive=exclusive,
         )
 
     def _session(
-        self, asked: LeaseRequest, sending: Sending, bundles: Mapping[str, Bundle], began_at: float
+        self, request: LeaseRequest, sending: Sending, bundles: Mapping[str, Bundle], began_at: float
     ) -> Session:
         taken = sending.connections
         harness = {
             (tool.role, server): tool for server in taken for tool in self._catalogue[server] if tool.role is not None
         }
         return Session(
-            trajectory=asked.trajectory,
-            seed=asked.seed,
-            tools=asked.shown_tools,
-            later_tools=asked.hidden_tools,
+            trajectory=request.trajectory,
+            seed=request.seed,
+            tools=request.shown_tools,
+            later_tools=request.hidden_tools,
             lease_wait_s=anyio.current_time() - began_at,
             lease_dir=next((bundle.directory for bundle in bundles.values() if bundle.directory), None),
             _config=self._config,

@@ -1,20 +1,23 @@
-"""Worlds on hosts as a pool: each bundle is a lease of one host, with all of this pool's servers in it."""
+"""Worlds on hosts as pools: each bundle is a lease of one host, with all of the pool's servers in it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, HostRefused, WorldLost
+from gateway.config.models import GatewayConfig, ServerConfig
+from gateway.config.tool_selection import ToolSelection
+from gateway.errors import ConfigError, GatewayError, HostRefused, WorldLost
+from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle
-from gateway.remote.host import Offer, RemoteHost
-from gateway.remote.hosts import HostConfig, Hosts
+from gateway.remote.host import Offer, OfferedServer, RemoteHost
+from gateway.remote.hosts import HostConfig, HostList, Hosts
 from gateway.remote.outcome import HostError
 from gateway.remote.world import RemoteWorld
 from gateway.transport.http_connection import HttpConnections
@@ -112,6 +115,7 @@ class RemotePool:
         except HostError as error:
             raise error.decoded() from error
         world = RemoteWorld(host, str(found["lease"]), self.names, self._config)
+        # No `await` since the host leased it: from here on `_own` gives it back, whatever becomes of the caller.
         self._held[world] = config
         self._tasks.start_soon(self._own, world)
         directory = found.get("directory")
@@ -148,6 +152,7 @@ class RemotePool:
 
     async def _host(self, config: HostConfig) -> RemoteHost:
         """A host that offers what the first one offered. Raises as `RemoteHost.connect`."""
+        # Sessions that meet at a new host wait for one connection to it.
         async with self._connecting[config.url]:
             host = self._known.get(config.url)
             if host is not None and host.config == config:
@@ -170,3 +175,49 @@ class RemotePool:
         host = self._known.pop(config.url, None)
         if host is not None:
             host.retired = True
+
+
+class Hosted:
+    """The pools of entries whose `url` is a gateway that serves worlds, in place of connections.
+
+    Entries with the same address and headers are one lease together.
+    """
+
+    def __init__(self) -> None:
+        self.pools: list[RemotePool] = []
+        self.offered: dict[str, OfferedServer] = {}
+        """By entry, what its host serves under it."""
+        self.failed: dict[str, GatewayError | ConfigError] = {}
+        """By entry, why its host could not be used."""
+
+    async def open(self, config: GatewayConfig, servers: Collection[str], openings: Openings) -> None:
+        """Connect to the hosts of these entries."""
+        together: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = defaultdict(list)
+        for server in servers:
+            entry = config.servers[server]
+            together[entry.url or "", tuple(sorted(entry.headers.items()))].append(server)
+        for (url, headers), entries in together.items():
+            own = config.model_copy(update={"servers": {server: config.servers[server] for server in entries}})
+            try:
+                for server in entries:
+                    _check(server, config.servers[server])
+                host = HostConfig(url=url, headers=dict(headers))
+                name = ", ".join(entries)
+                pool = RemotePool(own, HostList([host]), openings.http, openings.tasks, name=name, by_entry=True)
+                self._add(pool, (await pool.start()).servers)
+            except (GatewayError, ConfigError) as error:
+                self.failed |= dict.fromkeys(entries, error)
+
+    def _add(self, pool: RemotePool, offered: Mapping[str, OfferedServer]) -> None:
+        self.pools.append(pool)
+        for server, name in pool.names.items():
+            tools = tuple(replace(tool, server=server) for tool in offered[name].tools)
+            self.offered[server] = replace(offered[name], tools=tools)
+
+
+def _check(server: str, entry: ServerConfig) -> None:
+    """Raise `ConfigError` for what is decided where the worlds are."""
+    if entry.tools != ToolSelection() or entry.roles:
+        key = "tools" if entry.tools != ToolSelection() else "roles"
+        problem = f"{entry.label} serves worlds, whose tools and roles its own file decides"
+        raise ConfigError(problem, key=f"servers.{server}.{key}", remedy="write it in the file that is served there")

@@ -90,7 +90,7 @@ class RemoteHost:
             HostRefused: it does not admit us, or does not serve worlds.
         """
         try:
-            found = await self.ask("server/discover", {}, wait_s=_WAIT_S)
+            found = await self.request("server/discover", {}, wait_s=_WAIT_S)
         except HostError as error:
             raise HostRefused(f"{self.url} is no MCP server of {PROTOCOL}: {error}") from error
         capabilities = cast("Json", found.get("capabilities") or {})
@@ -102,7 +102,7 @@ class RemoteHost:
                 f"{self.url} speaks another version of {EXTENSION}: install the same release on both sides"
             )
         try:
-            self.offer = _OFFER.validate_python(await self.ask(CATALOGUE, {}, wait_s=_WAIT_S))
+            self.offer = _OFFER.validate_python(await self.request(CATALOGUE, {}, wait_s=_WAIT_S))
         except ValidationError as error:
             raise ProtocolError(f"{self.url} sent a malformed catalogue: {error.errors()[0]['msg']}") from error
 
@@ -111,14 +111,14 @@ class RemoteHost:
 
         Raises:
             LeaseTimeout: the host waited for as long as it may.
-            GatewayError: what its own gateway raised, or what `ask` raises.
+            GatewayError: what its own gateway raised, or what `request` raises.
         """
         params: Json = {"key": uuid4().hex, "trajectory": trajectory, "seed": seed, "servers": servers, "reset": reset}
         params["wait_s"] = min(_WAIT_S, self.offer.idle_s / 2)
         handle = ""
         try:
             while True:
-                found = await self.ask(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
+                found = await self.request(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
                 handle = str(found.get("lease", ""))
                 if found.get("granted"):
                     return found
@@ -128,7 +128,7 @@ class RemoteHost:
                     await self._post_quietly(CLOSE, {}, {LEASE_META: handle})
             raise
 
-    async def ask(
+    async def request(
         self,
         method: str,
         params: Mapping[str, Any],
@@ -164,6 +164,7 @@ class RemoteHost:
                     problem = fault.reason
             if bound.cancelled_caught:
                 raise WorldLost(f"{self.url} has not answered within {wait_s:g} s")
+            # From the beginning of the first attempt that failed, since an attempt may fail slowly.
             failing_since = failing_since or began
             pause_s = _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
             if anyio.current_time() + pause_s - failing_since > self.config.lost_after_s:

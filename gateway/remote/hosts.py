@@ -80,6 +80,7 @@ class HostList:
         now = anyio.current_time()
         ready = [host for host in self._hosts if self._not_before.get(host.url, -math.inf) <= now]
         if not ready:
+            # All are in their pause: the one whose pause ends first is tried again.
             await anyio.sleep_until(min(self._not_before.values()))
             ready = [min(self._hosts, key=lambda host: self._not_before.get(host.url, -math.inf))]
         host = min(ready, key=lambda host: self._leases[host.url])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from gateway.errors import Failure, GatewayError, ProtocolError
 from gateway.remote.names import FAILURE, OUTCOME_META, PROTOCOL
@@ -135,3 +136,13 @@ def _block(content: Content) -> Json:
             else:
                 resource["text"] = content.text
             return {"type": "resource", "resource": resource}
+
+
+def succeeded(result: Json) -> bytes:
+    """The member `"result": …` of a JSON-RPC response."""
+    return b'"result":' + to_json(result)
+
+
+def failed(error: GatewayError, *, events: ServerEvents | None = None) -> bytes:
+    """The member `"error": …` of a JSON-RPC response."""
+    return b'"error":' + to_json(encoded_failure(error, events=events))

@@ -84,6 +84,7 @@ class Posts:
     async def _exchange(self, request: bytes) -> tuple[HttpAnswer, Json]:
         slots, holder = self._connections.slots, object()
         try:
+            # The gateway's own slots: posts to hosts and to servers share its descriptors.
             slots.acquire_on_behalf_of_nowait(holder)
         except anyio.WouldBlock:
             await slots.acquire_on_behalf_of(holder)

@@ -57,11 +57,11 @@ class RemoteWorld:
         trusted: bool,
         wait_s: float,
     ) -> ToolResult:
-        """One call, executed at most once. Raises as `RemoteHost.ask`."""
+        """One call, executed at most once. Raises as `RemoteHost.request`."""
         began = time.perf_counter()
         meta = {CALL_META: str(next(self._keys)), SERVER_META: server, LEASE_META: self.handle}
         try:
-            raw = await self.ask("tools/call", {"name": tool, "arguments": arguments}, meta, wait_s=wait_s)
+            raw = await self.request("tools/call", {"name": tool, "arguments": arguments}, meta, wait_s=wait_s)
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(_CLOSE_S, shield=True):  # this task is being cancelled, and the host has to know
                 await self._quietly(CANCEL, meta)
@@ -71,13 +71,13 @@ class RemoteWorld:
         except ValueError as error:
             raise ProtocolError(str(error)) from error
 
-    async def ask(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any], *, wait_s: float) -> Any:
-        """As `RemoteHost.ask`, for this lease."""
+    async def request(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any], *, wait_s: float) -> Any:
+        """As `RemoteHost.request`, for this lease."""
         if self.lost:
             raise WorldLost(self.lost)
         self.asked_at = anyio.current_time()
         try:
-            return await self.host.ask(method, params, meta, wait_s=wait_s)
+            return await self.host.request(method, params, meta, wait_s=wait_s)
         except WorldLost as error:
             self.lose(str(error))
             raise
@@ -86,7 +86,7 @@ class RemoteWorld:
         """Raise `ToolsChanged` where a server of the world has announced that its tools have changed."""
         bound_s = self.host.offer.patience_s + _SPARE_S
         try:
-            await self.ask(CHECK, {}, {LEASE_META: self.handle}, wait_s=bound_s + self.config.reset_timeout_s)
+            await self.request(CHECK, {}, {LEASE_META: self.handle}, wait_s=bound_s + self.config.reset_timeout_s)
         except HostError as error:
             raise self.broken(error) from error
 
@@ -107,7 +107,7 @@ class RemoteWorld:
 
     async def _quietly(self, method: str, meta: Mapping[str, Any]) -> None:
         try:
-            await self.host.ask(method, {}, meta, wait_s=self.config.release_timeout_s + _CLOSE_S)
+            await self.host.request(method, {}, meta, wait_s=self.config.release_timeout_s + _CLOSE_S)
         except (HostError, GatewayError) as error:
             log.info("world.not_told", host=self.host.url, method=method, problem=str(error))
 

@@ -63,6 +63,7 @@ def prepare(
     if not isinstance(given, Mapping):
         return Prepared(faults=[f"arguments: expected an object, got {show_value(arguments)}"])
     given = cast("Mapping[str, Any]", given)
+    # The policy's schema does not have them, so for the policy they are unknown names like any other.
     if both := [name for name in given if name in fixed]:
         return Prepared(faults=[f"unknown {name!r}" for name in both][:MAX_FAULTS])
     sent = {**given, **fixed}
@@ -82,6 +83,8 @@ def prepare(
     errors = find_errors(program, sent, subject_of(definition))
     if not errors and errors is not None:  # too expensive to validate
         return Prepared(arguments=sent, changes=changes)
+    # Validated again as a whole: each reading fits its own place, and together they may break another rule of the
+    # schema.
     if (coerced := _coerce(sent, errors or (), fixed)) is not None and program.fits(coerced[0]):
         return Prepared(arguments=coerced[0], changes={**changes, **coerced[1]})
     return Prepared(faults=describe_errors(errors, program, hidden=fixed.keys()))

@@ -155,6 +155,7 @@ class Costs:
             return self._by_depth[depth]
         while len(self._by_depth) <= depth and not self._settled:
             now = self._next(self._last)
+            # For all deeper values the costs are the same, or too large for the number to matter.
             self._settled = now == self._last or now[0].steps >= _ENORMOUS
             self._last = now
             self._by_depth.append(now[0])

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from gateway.errors import GatewayError
 from gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
-from gateway.serve.answers import failed
+from gateway.remote.outcome import failed
 from gateway.serve.bearers import Admission, Bearer, Refused
 from gateway.serve.client_face import ClientFace
 from gateway.serve.client_gateways import ClientGateways

@@ -25,8 +25,7 @@ from gateway.remote.names import (
     SERVER_META,
     VERSION,
 )
-from gateway.remote.outcome import encoded_result
-from gateway.serve.answers import failed, succeeded
+from gateway.remote.outcome import encoded_result, failed, succeeded
 from gateway.serve.bearers import Bearer
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import ServedLease, ServedLeases

@@ -125,6 +125,7 @@ class CallGuard(httpx2.AsyncBaseTransport):
         return partial(self._posts.release_on_behalf_of, holder)
 
     async def _post_now(self, request: httpx2.Request, delivery: Delivery) -> httpx2.Response:
+        # A new attempt: what broke the one before it does not count any more.
         delivery.mend()
         response = await self._answer(request, delivery)
         if response is None:

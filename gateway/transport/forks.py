@@ -154,11 +154,14 @@ class Forks:
         mark, value = self._mark
         if self._imports_only and not varying:
             varying = ["argv"]
+        # Long enough for the mark of any fork, which overwrites it in the process's initial environment.
         env[mark] = f"{value}.".ljust(len(value) + _MARK_BYTES, "0")
         loop = asyncio.get_running_loop()
         # A packet each: messages keep their borders, and descriptors travel with the message that they belong to.
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         control.setblocking(False)
+        # One lifeline for all fork servers of the entry. This process alone has its writing end, which the kernel
+        # closes when it dies.
         reads, self._lifeline = (-1, self._lifeline) if self._lifeline >= 0 else os.pipe()
         if reads < 0:
             reads = os.open(f"/proc/self/fd/{self._lifeline}", os.O_RDONLY | os.O_NONBLOCK)
@@ -168,6 +171,7 @@ class Forks:
         argv += [*program.main, *(() if varying else config.args[program.skipped :])]
         try:
             self._process, _ = await loop.subprocess_exec(
+                # A fork server that was given up may end later, which says nothing about the one that replaced it.
                 lambda: _Watched(self._heard, lambda: self._lost("it ended") if self._control is control else None),
                 *argv,
                 env=env,

@@ -96,6 +96,7 @@ def count_values(text: bytes) -> int:
     rough = separators(text)
     if rough <= MOST_VALUES:
         return rough
+    # Without escapes, every quote opens or closes a string: every second piece between quotes is outside of one.
     text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     quotes = text.count(b'"')
     # Two quotes are a string, which is a value or a name: with so many, there is no need to cut them out.
@@ -152,6 +153,7 @@ def read_line(line: bytes) -> Json | None:
         return None  # every message is an object; anything else is not worth a parser
     try:
         return parse_json(line)
+    # What is not JSON is a server's print. What is beyond a bound may be an answer, whose caller then gets an error.
     except json.JSONDecodeError:
         return None
     except ValueError as error:

@@ -85,6 +85,7 @@ def _plain(raw: Mapping[str, Any]) -> PlainResult | None:
             is_error = value
         elif name == "_meta" and kind is dict:
             meta = value
+        # Any other field or type is for mcp's validation to accept or to refuse.
         elif name != "resultType" or value != "complete":
             return None
     return PlainResult(content, structured, is_error, meta) if content is not None else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import anyio
 import httpx2
@@ -22,6 +22,7 @@ from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.http_client import Address, Layer, describe, drain, load_certificates, note_failure, open_client
 from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
+from gateway.transport.streams import OpenStream
 
 if TYPE_CHECKING:
     from gateway.config.models import ServerConfig
@@ -143,7 +144,7 @@ class SseTransport:
             )
 
 
-class _Posts:
+class _Posts(OpenStream):
     """The write stream. A message is posted in its sender's context."""
 
     def __init__(
@@ -181,14 +182,3 @@ class _Posts:
             if delivery.broke is not Broke.REJECTED:
                 delivery.break_off(Broke.LINE, reason)
             raise anyio.BrokenResourceError
-
-    async def aclose(self) -> None:
-        pass
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        pass

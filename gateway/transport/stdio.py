@@ -93,13 +93,20 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     async def _spawn(self, argv: list[str], env: dict[str, str]) -> asyncio.SubprocessTransport:
         process, _ = await asyncio.get_running_loop().subprocess_exec(
-            lambda: self, *argv, env=env, cwd=self._config.cwd, start_new_session=True
+            # A process group of its own: it is signalled as a whole at the end, and Ctrl-C in this program's terminal
+            # does not reach it.
+            lambda: self,
+            *argv,
+            env=env,
+            cwd=self._config.cwd,
+            start_new_session=True,
         )
         return process
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
+        # A cancelled owner still ends the process and reaps it; `_shut_down` bounds each of its waits.
         with anyio.CancelScope(shield=True):
             await self._shut_down()
 
@@ -208,6 +215,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
     def _end(self) -> None:
         if self._last_words is not None:
             self._last_words.cancel()
+        # Cause and reason before the callers: one that wakes up reads both from the link.
         self._note_cause()
         self._link.end(self._how_it_ended())
         self._inbox.close()

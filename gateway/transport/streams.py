@@ -88,7 +88,22 @@ class Inbox:
         self.close()
 
 
-class Outbox:
+class OpenStream:
+    """The ends of a stream of mcp's that its transport opens and closes: here there is nothing to do."""
+
+    async def aclose(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        pass
+
+
+class Outbox(OpenStream):
     """The write stream. A send never waits: what the pipe does not take at once is buffered, up to `limit` bytes."""
 
     def __init__(self, link: Link, limit: int) -> None:
@@ -112,14 +127,3 @@ class Outbox:
         # Before the write: once asyncio has the line it may be in the pipe, whatever happens next.
         delivery.left()
         self.pipe.write(line)
-
-    async def aclose(self) -> None:
-        pass
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        pass

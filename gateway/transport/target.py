@@ -57,6 +57,7 @@ class NegotiatedProtocol:
         self.mode = client.protocol_version if self.discover is not None else "legacy"
 
     def forget(self) -> None:
+        # The connection that failed may have met another version of the server: the next one negotiates from the start.
         self.mode, self.discover = self.first, None
 
 

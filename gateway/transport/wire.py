@@ -137,6 +137,7 @@ def failure(
         if isinstance(error, ValueError | RuntimeError):
             return ProtocolError(str(error), **where)
     broke = delivery.broke or Broke.LINE
+    # Of a broken line the link knows the cause, such as a signal; of anything else the transport that met it.
     reason = (down if broke is Broke.LINE else None) or delivery.reason or "the connection broke"
     if broke is Broke.CONTENT:
         return ProtocolError(reason, **where)

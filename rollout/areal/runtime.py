@@ -22,8 +22,7 @@ from rollout.areal.stopping import Watch
 from rollout.tokens.verl_builder import ContinuousTokens, load_tokens
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
-from rollout.training.gateways import Gateways
-from rollout.training.recordings import Recordings
+from rollout.training.gateways import Gateways, Recordings
 from rollout.training.run_record import training_record
 
 MOST_LOOPS = 4
@@ -57,14 +56,14 @@ class Runtime:
             sampling=gconfig | settings.model_dump(mode="json"),
             lock=lock,
         )
-        self.environment = Environments(
+        self.environments = Environments(
             self._gateways,
             self.store,
             Lock(path=lock, entries=read_lock(lock) if lock else (), key="mcp.tool_config_path"),
             load=partial(settings.load, workers_per_node=processes),
             limits=lambda environment: settings.limits_for(environment, **bounds),
             record=record,
-        ).get
+        )
 
     async def close(self) -> None:
         await self._gateways.close()

@@ -17,15 +17,13 @@ from areal.api.cli_args import GenerationHyperparameters
 from areal.infra import workflow_context
 from areal.utils import stats_tracker
 
-from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
 from rollout.areal.groups import Groups
 from rollout.areal.policy import ArealPolicy
 from rollout.areal.runtime import PROCESS, Runtime
 from rollout.areal.samples import Versions, group_advantages, samples_of, to_tensors
 from rollout.areal.settings import Settings
-from rollout.environment.task import UNREADABLE, Origin, Task
-from rollout.environment.validation import selected_tools
+from rollout.environment.task import UNREADABLE, Origin
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
 from rollout.training.statistics import TrajectoryStatistics
@@ -104,21 +102,14 @@ class MCPWorkflow(RolloutWorkflow):
 
     async def _play(self, runtime: Runtime, trace: Trace, policy: ArealPolicy, data: Mapping[str, Any]) -> None:
         """Play the trajectory into its trace, which is on disk when this returns, whatever the outcome."""
-        try:
-            task = Task.from_row(data)
-            trace.take(task)
-            running = await runtime.environment(task.environment)
-            trace.run = running.run
-            tools = selected_tools(running.tools, task)
-        except (ConfigError, GatewayError) as error:
-            log.warning("trajectory could not begin", trajectory=trace.id, code=error.code, error=str(error))
-            trace.fail(error.code, str(error))
-            runtime.store.append(trace)
+        playable = await runtime.environments.begin(trace, data)
+        if playable is None:
             return
+        running = playable.running
 
         async def policy_for(_: Session) -> Policy:
             policy.begin()
-            return policy.replaying(runtime.recorded.policy(task, trace.origin)) if runtime.recorded else policy
+            return policy.replaying(runtime.recorded.policy(trace.task, trace.origin)) if runtime.recorded else policy
 
         await roll_out(
             trace,
@@ -128,7 +119,7 @@ class MCPWorkflow(RolloutWorkflow):
             tokens=PROCESS.tokens(self._model, self._settings),
             limits=running.limits,
             store=runtime.store,
-            tools=tools,
+            tools=playable.tools,
         )
 
     def _report(self, runtime: Runtime, trace: Trace) -> None:

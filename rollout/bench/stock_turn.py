@@ -129,7 +129,7 @@ async def main(trajectories: int, turns: int) -> dict[str, Any]:
             began = time.process_time()
             await play()
             cost[name].append((time.process_time() - began) / turns)
-    gateway = (await WORKER.runtime.environment("echo")).gateway  # type: ignore[union-attr]
+    gateway = (await WORKER.runtime.environments.get("echo")).gateway  # type: ignore[union-attr]
     async with gateway.lease(trajectory="bench", task="t", seed=1) as session:
         tool = {
             "ours": await cpu_per_call(lambda: session.call("echo", {"text": TEXT}), 300),

@@ -54,11 +54,11 @@ def _print(report: Report, console: Console) -> None:
     table.add_column("clause", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("seen", overflow="fold")
-    for finding in report.findings:
-        text = Text(finding.said)
-        if finding.remedy:
-            text.append(f"\n-> {finding.remedy}")
-        table.add_row(finding.clause, Text(finding.outcome, _COLOURS[finding.outcome]), text)
+    for result in report.results:
+        text = Text(result.said)
+        if result.remedy:
+            text.append(f"\n-> {result.remedy}")
+        table.add_row(result.clause, Text(result.outcome, _COLOURS[result.outcome]), text)
     console.print(table)
     verdict = "keeps the contract" if report.keeps_the_contract else f"breaks {', '.join(report.failed)}"
     console.print(Text(f"{report.environment} {verdict}"))

@@ -56,7 +56,7 @@ def _print_server(report: ServerReport, console: Console) -> None:
     if report.verdict is Verdict.LEASE_DIR:
         grid.add_row("remedy", Text("doctor FILE --fix COPY writes a copy of the file with these changes"))
     for found in report.isolation:
-        grid.add_row("isolation", Text(f"under {found.scope}: {found.finding}"))
+        grid.add_row("isolation", Text(f"under {found.scope}: {found.verdict}"))
     if report.start and report.call:
         grid.add_row("latency", Text(_latency(report)))
     if report.tools:

@@ -33,8 +33,7 @@ from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.environments import load_environments
 from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
-from rollout.evaluation.resume import Settings, compare_settings, engine_settings, keep_settings
-from rollout.evaluation.run_record import evaluation_record
+from rollout.evaluation.resume import Settings, compare_settings, engine_settings, evaluation_record, keep_settings
 from rollout.evaluation.summary import Outcome
 from rollout.process import export_spans, tune_collector
 from rollout.trace.record import Trace

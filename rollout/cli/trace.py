@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 
 from gateway.errors import ConfigError
+from rollout.cli.live import watch
 from rollout.cli.options import AsJson, TraceDirectory, Where, none_found, print_json
 from rollout.cli.trace_export import export
 from rollout.cli.trace_list import print_entries
 from rollout.cli.trace_stats import stats
 from rollout.cli.trace_view import TokenizerPath, explain, view
-from rollout.cli.trace_watch import watch
 from rollout.trace.entries import COLUMNS, Entry
 from rollout.trace.journal import to_json
 from rollout.trace.reader import Traces

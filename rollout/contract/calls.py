@@ -13,10 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.leases.session import Session
 from gateway.types import Role
-from rollout.environment.harness import ListedTask, call_harness
+from rollout.environment.harness import Finite, ListedTask, call_harness
 from rollout.types import Message
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Answer(BaseModel):

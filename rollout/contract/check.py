@@ -54,15 +54,15 @@ class Options:
 async def check_environment(environment: Environment, options: Options = Options()) -> Report:
     """Examine every clause.
 
-    Whatever breaks in a server becomes a finding. Servers may hang as long as the bounds of the configuration allow.
+    What breaks in a server becomes a clause that fails. Servers may hang as long as the configuration's bounds allow.
 
     Raises:
         ExceptionGroup, BaseException: defects of this program only.
     """
-    findings: list[ClauseResult] = []
+    results: list[ClauseResult] = []
 
     def report(because: str) -> Report:
-        return Report(environment=environment.name, findings=complete(findings, because=because))
+        return Report(environment=environment.name, results=complete(results, because=because))
 
     try:
         async with (
@@ -74,23 +74,23 @@ async def check_environment(environment: Environment, options: Options = Options
             )
             tools = sum(len(tools) for tools in gateway.catalogue.values())
             started = f"{len(gateway.catalogue)} servers, {tools} tools"
-            findings.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.HOLDS, said=started))
-            findings += [await _result(clause, examine, setup) for clause, examine in _WITHOUT_TASKS.items()]
+            results.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.HOLDS, said=started))
+            results += [await _result(clause, examine, setup) for clause, examine in _WITHOUT_TASKS.items()]
             try:
                 setup.items = await _items(setup, options)
             except GatewayError as error:
                 return report(f"there is no task to play: {error}")
-            findings += [await _result(clause, examine, setup) for clause, examine in _WITH_TASKS.items()]
+            results += [await _result(clause, examine, setup) for clause, examine in _WITH_TASKS.items()]
     except (ConfigError, GatewayError) as error:
-        if findings:
+        if results:
             raise
-        findings.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.FAILS, said=str(error)))
+        results.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.FAILS, said=str(error)))
         return report("the servers did not start")
     return report("not reached")
 
 
 async def _result(clause: Clause, examine: Examine, setup: CheckSetup) -> ClauseResult:
-    """Examine a clause. This is the boundary where whatever breaks becomes a finding."""
+    """Examine a clause. This is the boundary where whatever breaks becomes a clause that fails."""
     try:
         return ClauseResult(clause=clause, outcome=Outcome.HOLDS, said=await examine(setup))
     except ClauseUntested as reason:

@@ -94,7 +94,7 @@ class Report:
     """The results of one environment, one for every clause."""
 
     environment: str
-    findings: tuple[ClauseResult, ...]
+    results: tuple[ClauseResult, ...]
 
     @property
     def keeps_the_contract(self) -> bool:
@@ -102,7 +102,7 @@ class Report:
 
     @property
     def failed(self) -> list[Clause]:
-        return [finding.clause for finding in self.findings if finding.outcome is Outcome.FAILS]
+        return [result.clause for result in self.results if result.outcome is Outcome.FAILS]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -111,32 +111,32 @@ class Report:
             "failed": self.failed,
             "clauses": [
                 {
-                    "clause": finding.clause,
-                    "outcome": finding.outcome,
-                    "said": finding.said,
-                    "promise": PROMISES[finding.clause],
-                    "remedy": finding.remedy,
+                    "clause": result.clause,
+                    "outcome": result.outcome,
+                    "said": result.said,
+                    "promise": PROMISES[result.clause],
+                    "remedy": result.remedy,
                 }
-                for finding in self.findings
+                for result in self.results
             ],
         }
 
 
-def complete(findings: Iterable[ClauseResult], *, because: str) -> tuple[ClauseResult, ...]:
-    """Return the findings in the order of the clauses, with what was not examined as untested.
+def complete(results: Iterable[ClauseResult], *, because: str) -> tuple[ClauseResult, ...]:
+    """Return the results in the order of the clauses, with what was not examined as untested.
 
     A clause that failed in a tool of another failing clause counts as untested, too: one fault is reported once.
     """
-    found = {finding.clause: finding for finding in findings}
-    failed = {clause for clause, finding in found.items() if finding.outcome is Outcome.FAILS}
+    found = {result.clause: result for result in results}
+    failed = {clause for clause, result in found.items() if result.outcome is Outcome.FAILS}
 
     def resolved(clause: Clause) -> ClauseResult:
-        finding = found.get(clause)
-        if finding is None:
+        result = found.get(clause)
+        if result is None:
             return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=because)
-        if finding.outcome is Outcome.FAILS and finding.blames in failed:
-            said = f"because {finding.blames} fails: {finding.said}"
+        if result.outcome is Outcome.FAILS and result.blames in failed:
+            said = f"because {result.blames} fails: {result.said}"
             return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=said)
-        return finding
+        return result
 
     return tuple(map(resolved, Clause))

@@ -32,36 +32,36 @@ def advise(
     """Advise the weakest scope that the probes show to be safe, or the strongest where they show nothing.
 
     Args:
-        shared: The finding under scope `shared`; None where the server cannot be shared.
-        own: The finding under `own_scope`.
+        shared: The verdict under scope `shared`; None where the server cannot be shared.
+        own: The verdict under `own_scope`.
         modern: Whether the protocol has no sessions.
         files: Files that the server wrote and that outlive a lease.
-        with_directory: The finding with a directory for each lease, and the changes to the entry for that.
+        with_directory: The verdict with a directory for each lease, and the changes to the entry for that.
     """
     strongest = own_scope(config)
-    if with_directory is not None and with_directory[0].finding in (_APART, _STATELESS):
+    if with_directory is not None and with_directory[0].verdict in (_APART, _STATELESS):
         found, changes = with_directory
         shown = f" ({_few(files)})" if files else ""
         reason = f"its leases share files{shown}; with {changes}, {found.evidence}"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.LEASE_DIR, changes=asdict(changes))
-    if own.finding is _LEAKS:
+    if own.verdict is _LEAKS:
         return Advice(scope=None, reason=f"{_how_to_isolate(config)}; {own.evidence}", verdict=Verdict.LEAKS)
     if files:
         reason = f"the strongest there is, not shown to be safe: it wrote {_few(files)}, which a later lease may read"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.UNKNOWN)
-    if own.finding is _APART:
-        if shared is not None and shared.finding is _APART:
+    if own.verdict is _APART:
+        if shared is not None and shared.verdict is _APART:
             return Advice(scope=Scope.SHARED, reason=shared.evidence, verdict=Verdict.SHARE)
         why = f"it names {LEASE_DIR}, a directory for each lease; {own.evidence}" if shared is None else own.evidence
-        if shared is not None and shared.finding is _LEAKS:
+        if shared is not None and shared.verdict is _LEAKS:
             why = f"shared, it leaks: {shared.evidence}"
         return Advice(scope=strongest, reason=why, verdict=Verdict.OWN)
-    if own.finding is _STATELESS and (shared is None or shared.finding is _STATELESS):
+    if own.verdict is _STATELESS and (shared is None or shared.verdict is _STATELESS):
         reason = f"{own.evidence}; scope: shared is cheaper, if you know that it keeps nothing"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.STATELESS)
     caution = "; its protocol has no sessions, so that this is only a connection" if modern and config.url else ""
     note = f"; state in files needs {LEASE_DIR} as well" if config.url is None and not names_lease_dir(config) else ""
-    if shared is not None and shared.finding is _LEAKS:
+    if shared is not None and shared.verdict is _LEAKS:
         reason = f"shared, it leaks: {shared.evidence} (and nothing shows that this is enough{note})"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.UNKNOWN)
     reason = f"the strongest there is, not shown to be safe: {own.evidence}{caution}{note}"
@@ -75,17 +75,17 @@ def unproven(report_scope: str | None, isolation: Collection[Isolation], advice:
         report_scope: The scope that the file states; None where it states none and the advised one is used.
     """
     if advice.verdict is Verdict.UNKNOWN:
-        found = finding_under(str(advice.scope), isolation, config)
-        return f"under {advice.scope}: {found.evidence if found and found.finding is _UNKNOWN else advice.reason}"
+        found = verdict_under(str(advice.scope), isolation, config)
+        return f"under {advice.scope}: {found.evidence if found and found.verdict is _UNKNOWN else advice.reason}"
     if report_scope is not None:
-        found = finding_under(report_scope, isolation, config)
-        if found is not None and found.finding is _UNKNOWN:
+        found = verdict_under(report_scope, isolation, config)
+        if found is not None and found.verdict is _UNKNOWN:
             return f"under {found.scope}: {found.evidence}"
     return ""
 
 
-def finding_under(scope: str, isolation: Collection[Isolation], config: ServerConfig) -> Isolation | None:
-    """The finding under a scope. Sessions of a stdio server have a process each, so that both scopes are the same."""
+def verdict_under(scope: str, isolation: Collection[Isolation], config: ServerConfig) -> Isolation | None:
+    """The verdict under a scope. Sessions of a stdio server have a process each, so that both scopes are the same."""
     if scope == Scope.SESSION and config.url is None:
         scope = Scope.PROCESS
     return next((found for found in isolation if found.scope == scope), None)

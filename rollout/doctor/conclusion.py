@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.config.models import ServerConfig
 from gateway.types import Audience, ToolDefinition
-from rollout.doctor.advice import advise, finding_under, unproven
+from rollout.doctor.advice import advise, unproven, verdict_under
 from rollout.doctor.comparison import Reference
 from rollout.doctor.plan import arguments_to_fill, suggested
 from rollout.doctor.report import Isolation, IsolationVerdict, ServerReport, Verdict
@@ -55,7 +55,7 @@ def conclude(
     found_own = isolation_of(own, reference)
     found_shared = None if shared is None else isolation_of(shared, reference)
     if shared is not None and found_shared is not None and (leak := foreign_leak(shared, own)):
-        found_shared = Isolation(scope=shared.scope, finding=IsolationVerdict.LEAKS, evidence=leak)
+        found_shared = Isolation(scope=shared.scope, verdict=IsolationVerdict.LEAKS, evidence=leak)
     report.isolation = tuple(found for found in (found_shared, found_own) if found is not None)
     report.determinism = determinism(reference)
     report.flaky += reference.flaky
@@ -63,7 +63,7 @@ def conclude(
     with_directory: tuple[Isolation, EntryChanges] | None = None
     if directories and throwaway is not None:
         found = [isolation_of(world, reference) for world in directories]
-        kept = next((each for each in found if each.finding is not IsolationVerdict.LEAKS), found[0])
+        kept = next((each for each in found if each.verdict is not IsolationVerdict.LEAKS), found[0])
         if kept is not found[0]:
             report.flaky.append(f"with their own directories, once and not again: {found[0].evidence}")
         with_directory = kept, throwaway.own_directory(own.kept_files or own.changed)
@@ -97,8 +97,8 @@ def _looks(world: World) -> int:
 
 
 def _configured_leaks(report: ServerReport, entry: ServerConfig) -> bool:
-    found = finding_under(report.scope, report.isolation, entry)
-    return found is not None and found.finding is IsolationVerdict.LEAKS
+    found = verdict_under(report.scope, report.isolation, entry)
+    return found is not None and found.verdict is IsolationVerdict.LEAKS
 
 
 def _to_know(server: str, own: World, offered: Mapping[str, ToolDefinition], *, writes: bool) -> tuple[str, ...]:

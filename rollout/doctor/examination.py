@@ -22,8 +22,8 @@ from rollout.doctor import conclusion, fault_injection
 from rollout.doctor.advice import own_scope
 from rollout.doctor.fidelity import TokenCounter, examine_tools, schema_problems
 from rollout.doctor.isolation import Answer, Run, Waits, foreign_calls, play
-from rollout.doctor.page import loopback_page
 from rollout.doctor.plan import CallOption, Permissions, ProbeCall, Script, new_word, plan_script
+from rollout.doctor.probe_fixtures import loopback_page
 from rollout.doctor.report import Latency, ServerReport
 from rollout.doctor.throwaway import NO_PROGRAM, Throwaway, lease_directories, why_not
 from rollout.doctor.tool_words import Hints, Sort, credentials_of

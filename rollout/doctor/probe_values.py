@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gateway.types import ToolDefinition
-from rollout.doctor.programs import STATEMENTS, language_of, statement
+from rollout.doctor.probe_fixtures import STATEMENTS, language_of, statement
 from rollout.doctor.tool_words import Sort, sort_of, words_of
 from rollout.engines.random_arguments import FORMATS, suggested_arguments
 

@@ -64,7 +64,7 @@ class Isolation:
     """The verdict on one scope."""
 
     scope: str
-    finding: IsolationVerdict
+    verdict: IsolationVerdict
     evidence: str
 
 

@@ -35,7 +35,6 @@ _COMPUTING = frozenset(
     "evaluate format generate hash parse random roll simplify solve sum translate validate verify".split()
 )
 """First words of tools that make an answer of their arguments, whatever words follow (`hash_update`)."""
-_CODE = frozenset("python code javascript js script repl bash".split())
 _PROCESS_WORDS = frozenset(
     "shell terminal ssh docker subprocess processes install uninstall pip npm sudo kill spawn reboot".split()
 )
@@ -123,10 +122,6 @@ def rank_of(tool: ToolDefinition) -> int:
         if known.intersection(words_of(tool.name)):
             return rank
     return 2
-
-
-def runs_code(tool: ToolDefinition) -> bool:
-    return bool(_CODE.intersection(words_of(tool.name)))
 
 
 def reaches_outside(tool: ToolDefinition, hints: Hints, *, takes_url: bool) -> str:

@@ -57,8 +57,8 @@ def isolation_of(world: World, reference: Reference) -> Isolation:
     Args:
         reference: What leases get that see no other lease.
     """
-    finding, evidence = _verdict(world, reference)
-    return Isolation(scope=world.scope, finding=finding, evidence=evidence)
+    verdict, evidence = _verdict(world, reference)
+    return Isolation(scope=world.scope, verdict=verdict, evidence=evidence)
 
 
 def _verdict(world: World, reference: Reference) -> tuple[IsolationVerdict, str]:

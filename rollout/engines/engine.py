@@ -12,7 +12,6 @@ from rollout.engines.sampling import SamplingParameters
 from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
-from rollout.environment.validation import selected
 from rollout.trace.run_record import TokenIds
 from rollout.types import Policy, TokenBuilder
 
@@ -100,4 +99,4 @@ class ModelEngine:
         from rollout.tokens.template_check import check_template
 
         tokens = copy.copy(self.own_tokens)
-        check_template(tokens, task.prompt, selected(tools, task), has_user=has_user, key="--engine")
+        check_template(tokens, task.prompt, task.shown(tools), has_user=has_user, key="--engine")

@@ -176,6 +176,7 @@ class HttpPolicy(ABC):
         """One attempt. Raises `Lost` only where no token was sampled."""
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        # One seed for all attempts: a retry follows only where nothing was sampled with it.
         seed = self._seeds.next(turn)
         send = partial(self._generate_once, ids, max_tokens=max_tokens, seed=seed)
         return replace(await self._http.retried(send), seeds=(seed,))

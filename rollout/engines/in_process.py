@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import anyio
-import anyio.to_thread
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gateway.errors import ConfigError
-from rollout.decoding.batch import ContinuousBatch, Ending, Request
+from rollout.decoding.batch import Ending, Request
+from rollout.decoding.decoder import Decoder
 from rollout.decoding.sampling import Sampling
 from rollout.engines.sampling import SamplingParameters, with_logprobs
 from rollout.engines.timeouts import Timeouts, result_or_partial
@@ -26,62 +25,6 @@ from rollout.errors import EngineError
 from rollout.types import Completion, FinishReason
 
 _REASONS = {Ending.COMPLETED: FinishReason.STOP, Ending.LENGTH: FinishReason.LENGTH, Ending.ABORTED: FinishReason.ABORT}
-
-
-class Decoder:
-    """A model's batch, shared by all trajectories of a run; `decoding` runs it."""
-
-    def __init__(self, model: PreTrainedModel, *, max_sequences: int) -> None:
-        self._batch = ContinuousBatch(model, max_sequences=max_sequences)
-        # Held while a thread steps the batch, and while requests join or leave it: at most one step's wait.
-        self._lock = anyio.Lock()
-        self._ended: dict[str, anyio.Event] = {}
-        self._work = anyio.Event()
-        self._failure: Exception | None = None
-
-    async def decode(self, request: Request) -> Request:
-        """Decode a request to its end, or until it is aborted.
-
-        Raises:
-            EngineError: decoding failed, for this and every other request.
-        """
-        ended = anyio.Event()
-        async with self._lock:
-            if request.ending is not None or self._failure is not None:
-                ended.set()
-            else:
-                self._ended[request.request_id] = ended
-                self._batch.add(request)
-                self._work.set()
-        await ended.wait()
-        if self._failure is not None:
-            raise EngineError(f"{type(self._failure).__name__}: {self._failure}") from self._failure
-        return request
-
-    async def abort(self, request: Request) -> None:
-        """End a request before the next step, or before it joins the batch."""
-        async with self._lock:
-            self._batch.cancel(request)
-            self._end(request)
-
-    async def run(self) -> None:
-        """Decode until cancelled. A failing step fails all requests, current and future."""
-        while self._failure is None:
-            if not self._batch:
-                self._work = anyio.Event()
-                await self._work.wait()
-            try:
-                async with self._lock:
-                    for request in await anyio.to_thread.run_sync(self._batch.step):
-                        self._end(request)
-            except Exception as error:  # the boundary of the decode loop: each waiting request reports the error
-                self._failure = error
-                for event in self._ended.values():
-                    event.set()
-
-    def _end(self, request: Request) -> None:
-        if event := self._ended.pop(request.request_id, None):
-            event.set()
 
 
 class InProcessPolicy:
@@ -110,7 +53,12 @@ class InProcessPolicy:
             seed=(seed := self._seeds.next(turn)),
         )
         decode, abort = partial(self._decoder.decode, request), partial(self._decoder.abort, request)
-        await result_or_partial(decode, abort, self._timeouts)
+        try:
+            await result_or_partial(decode, abort, self._timeouts)
+        except EngineError:
+            raise
+        except Exception as error:  # the engine's boundary: whatever a decode step raises
+            raise EngineError(f"{type(error).__name__}: {error}") from error
         reason = _REASONS[request.ending or Ending.ABORTED]
         return with_logprobs(Completion(ids=request.token_ids, finish_reason=reason, seeds=(seed,)), request.logprobs)
 
@@ -154,9 +102,7 @@ async def decoding(model: PreTrainedModel, *, max_sequences: int) -> AsyncGenera
         decoder = Decoder(model, max_sequences=max_sequences)
     except ValueError as error:
         raise ConfigError(str(error), key="--engine", remedy="serve it with SGLang or vLLM") from error
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(decoder.run)
-        try:
-            yield decoder
-        finally:
-            tasks.cancel_scope.cancel()
+    try:
+        yield decoder
+    finally:
+        await decoder.close()

@@ -73,6 +73,7 @@ class OpenAIPolicy(HttpPolicy):
 
     async def _generate_once(self, ids: list[int], *, max_tokens: int, seed: int) -> Completion:
         body = request(self._model, ids, self._parameters, max_tokens=max_tokens, seed=seed, stop_token_ids=self._stops)
+        # `sampled` outlives a read that is cancelled: what has arrived is the partial completion.
         sampled, stream = Sampled(), anyio.CancelScope()
 
         async def read() -> Sampled:
@@ -86,6 +87,8 @@ class OpenAIPolicy(HttpPolicy):
         try:
             await result_or_partial(read, abort, self._http.timeouts)
         except Lost as error:
+            # No `Lost`, which is retried: to discard what was sampled and sample again would bias what the policy
+            # generates.
             if sampled.ids:
                 raise EngineError(f"the connection broke after {len(sampled.ids)} tokens: {error}") from error
             raise

@@ -69,6 +69,7 @@ class RecordedTraces:
             raise EngineError(f"{where} no trajectory of {named}{self._others(task)}")
         wanted = {"step": origin.step if origin.step >= 0 else None, "row": origin.row, "attempt": origin.attempt}
         for name in _FURTHER:
+            # What no entry has, or this origin does not say, decides nothing.
             found = [entry for entry in found if entry[name] == wanted[name]] or found
         if len(steps := sorted({str(entry["step"]) for entry in found})) > 1:
             raise EngineError(f"{where} {len(found)} trajectories of {named}, of the steps {', '.join(steps)}")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
-from rollout.environment.world import World
+from rollout.types import World
 
 Answer = TypeVar("Answer", bound=BaseModel)
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A score, a part of one or a reward: one that is NaN or infinite would make the advantages of its whole group NaN."""
 
 SPLITS = ("train", "test")
 ALL = "all"

@@ -19,7 +19,7 @@ from rollout.environment.parquet import read_rows
 from rollout.environment.reward_config import Component
 from rollout.environment.rows import environment_tasks
 from rollout.environment.task import REMEDY, Task
-from rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles, selected
+from rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles
 
 AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 """Agents of rows that name one of our environments: our agent loop, and verl's own with our tool class."""
@@ -207,7 +207,7 @@ def prompt_lengths(
     problems: list[ConfigError] = []
     for row in rows:
         try:
-            lengths.append((measure(row.task, selected(schemas, row.task)), row))
+            lengths.append((measure(row.task, row.task.shown(schemas)), row))
         except ConfigError as error:
             problems.append(row.problem(error.problem, key="prompt", remedy=error.remedy))
     longest = max((length for length, _ in lengths), default=0)

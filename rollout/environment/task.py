@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Annotated, Any, cast
 
@@ -107,6 +107,10 @@ class Task(BaseModel):
     def shows(self, tool: str) -> bool:
         """Whether the prompt has the schema of this tool."""
         return tool not in self.later_tools and (self.tools is None or tool in self.tools)
+
+    def shown(self, schemas: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of the OpenAI-style tool schemas that are in the prompt."""
+        return [schema for schema in schemas if self.shows(schema["function"]["name"])]
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], *, where: str | None = None) -> Task:

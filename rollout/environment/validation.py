@@ -11,7 +11,6 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.config import Environment
-from rollout.environment.task import Task
 
 LOCK_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 
@@ -73,29 +72,3 @@ def refuse_differences(
             key=key,
             remedy=f"review it and accept it with `mcp-rollout tool-config {sources} -o {path} --accept`",
         )
-
-
-def selected(tools: Sequence[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
-    """The schemas of the tools that the row's prompt shows."""
-    return [tool for tool in tools if task.shows(tool["function"]["name"])]
-
-
-def selected_tools(locked: dict[str, dict[str, Any]] | None, task: Task) -> list[dict[str, Any]] | None:
-    """The lock's schemas that a row selects.
-
-    Args:
-        locked: Schemas by exposed name; None without a lock.
-
-    Returns:
-        The schemas of the tools that the policy may call at some time; None without a lock, for `roll_out` to take the
-        session's.
-
-    Raises:
-        ConfigError: the row names a tool that the lock does not have.
-    """
-    if locked is None:
-        return None
-    wanted = task.callable_tools
-    if missing := [name for name in (*(task.tools or ()), *task.later_tools) if name not in locked]:
-        raise ConfigError(f"tools {missing} are not in the lock", key="extra_info.mcp.tools")
-    return [schema for name, schema in locked.items() if wanted is None or name in wanted]

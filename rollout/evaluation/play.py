@@ -140,6 +140,7 @@ async def play_all(
     todo, groups = iter(listed), _groups(listed)
 
     async def player() -> None:
+        # One iterator for all players, so that each job is taken once, by whichever player is free.
         for job in todo:
             trace = Trace.begin(uuid4().hex, job.task, job.origin)
             trace.run = runs.get(job.environment.name, "")

@@ -1,17 +1,29 @@
-"""Resuming a run: trajectories that are done, and settings that must not change, kept beside the traces."""
+"""What a run keeps beside its traces to be resumed: its settings, its run record, and which trajectories are done."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
-from rollout.engines.opening import EngineOptions
+from gateway.gateway import Gateway
+from rollout.engines.engine import Engine, EngineOptions
 from rollout.engines.scripted import WITHOUT_MODEL
+from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.trace.record import Trace
+from rollout.trace.run_record import (
+    RunRecord,
+    environment_identity,
+    installed_versions,
+    model_identity,
+    server_identities,
+    source_commit,
+    tool_digests,
+)
 
 FILE = "run.json"
 
@@ -84,3 +96,24 @@ def compare_settings(directory: Path, settings: Settings) -> None:
         if name in before and before[name] != value:
             problem = f"the run in this directory had {before[name]!r}, not {value!r}"
             raise ConfigError(problem, file=path, key=f"--{name}", remedy="give it again, or name another --out")
+
+
+def evaluation_record(
+    environment: Environment, gateway: Gateway, options: EngineOptions, engine: Engine, settings: Settings
+) -> RunRecord:
+    """What the trajectories of an environment share. Reads files and asks git: not for an event loop."""
+    model = options.engine if Path(options.engine).is_dir() else options.tokenizer
+    return RunRecord(
+        kind="evaluation",
+        environment=environment_identity(environment),
+        tools=[tool.openai_schema() for tool in policy_tools(gateway.catalogue)],
+        tool_digests=tool_digests(gateway.catalogue),
+        servers=server_identities(gateway),
+        engine=engine.name,
+        token_ids=engine.token_ids,
+        sampling=asdict(options.sampling),
+        model=model_identity(model) if model else {},
+        settings=dict(settings),
+        versions=installed_versions(),
+        commit=source_commit(),
+    )

@@ -9,13 +9,12 @@ import anyio
 
 from gateway.errors import GatewayError
 from gateway.types import CallFault, ToolResult
-from rollout.environment.world import World
 from rollout.loop.context import Context
 from rollout.loop.filters import refused
 from rollout.loop.results import show
 from rollout.loop.spans import Spans
 from rollout.trace.record import Trace
-from rollout.types import Call, Message
+from rollout.types import Call, Message, World
 
 
 async def call_tools(

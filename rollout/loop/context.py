@@ -79,6 +79,7 @@ class Context:
             edit = self.tokens.messages(base, trace.messages, shown, self.schemas)
             left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
             if left >= 1:
+                # In place: the caller records this list, and the record has to have what the policy reads.
                 messages[:] = shown
                 note_shown(trace, messages, cut=attempt > 0)
                 return edit
@@ -95,6 +96,7 @@ class Context:
             for index, message in enumerate(messages)
             if message["role"] == "tool" and isinstance(message["content"], str)
         }
+        # Each result keeps this much: the policy could take a shorter fragment for the whole answer.
         spare = {index: max(0, size - results.overflow_tokens) for index, size in sizes.items()}
         if sum(spare.values()) < excess:
             return False
@@ -126,6 +128,7 @@ def note_shown(trace: Trace, messages: Sequence[Message], *, cut: bool) -> None:
     turn = trace.turns[-1]
     if cut:
         turn.marks.append(Mark(kind=MarkKind.RESULT_CUT))
+    # Not strict: a message of the user or the agent may follow the results, or be the only one.
     for event, message in zip(turn.tools, messages, strict=False):
         content = message["content"]
         if message["role"] == "tool" and isinstance(content, str) and content != event.text:

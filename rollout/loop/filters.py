@@ -71,6 +71,7 @@ class Filters:
 
     def _count(self, call: Call) -> int:
         """How often the trajectory made this call, including this time."""
+        # Canonical, so that another order of keys is the same call.
         key = canonical_json([call.name, call.arguments])
         self._made[key] += 1
         return self._made[key]
@@ -91,6 +92,7 @@ def noted(completion: Completion, parsed: Parsed) -> list[Mark]:
     broken = [call for call in parsed.calls if call.problem is not None]
     if broken and completion.finish_reason is FinishReason.LENGTH and parsed.calls[-1].problem is not None:
         marks.append(Mark(kind=MarkKind.CUT_CALL))
+        # The length limit cut this one; the policy did not write it wrong.
         broken = broken[:-1]
     if broken:
         marks.append(Mark(kind=MarkKind.MALFORMED_CALL, detail=f"{len(broken)} of {len(parsed.calls)}"))

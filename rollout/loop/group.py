@@ -115,5 +115,6 @@ def _chosen(tape: Tape, rank: int, random: Random, tree: TreeConfig) -> int:
     if tree.branch_at is BranchAt.ENTROPY:
         ordered = sorted(tape.turns, key=lambda turn: -tape.surprisal(turn))
         return ordered[rank % len(ordered)]
+    # Under `first_turns` this is reached where the root ended before the turn that was drawn.
     most = tree.first_turns if tree.branch_at is BranchAt.FIRST_TURNS else len(tape.turns)
     return random.choice(tape.turns[:most])

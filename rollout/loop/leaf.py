@@ -7,12 +7,11 @@ from time import monotonic
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
 from rollout.environment.strategy_config import BranchAt, Strategy, TreeConfig
-from rollout.environment.world import World
 from rollout.loop.group import Group
 from rollout.loop.replay import Branch, Replay
 from rollout.loop.tape import RecordingPolicy, RecordingWorld, Tape
 from rollout.trace.record import Trace
-from rollout.types import Policy
+from rollout.types import Policy, World
 
 
 class Leaf:
@@ -64,6 +63,7 @@ async def leaf_of(trace: Trace, environment: Environment, group: Group | None) -
     """The trajectory's place in its group. A branch waits here for its branching point, before it asks for a lease."""
     tree, sample = environment.strategy.tree, trace.origin.sample
     if group is None or environment.strategy.use is not Strategy.TREE or trace.strategy.diverged:
+        # A branch that diverged once is rolled out again as a chain, which cannot diverge.
         return Leaf()
     if sample < tree.roots:
         return Root(group, group.record(sample, trace.id), tree)

@@ -84,6 +84,8 @@ class _History:
         earlier = trace.turns[:-1]
         self.turns = len(earlier)
         """Turns before the last one."""
+        # Counted from the end, since a prompt may have assistant messages of its own. The last message is the policy's;
+        # what answers it is not recorded yet.
         begin = len(trace.messages) - 1 - sum(turn.messages for turn in earlier)
         self._opening = trace.messages[:begin]
         self._earlier: list[list[Message]] = []

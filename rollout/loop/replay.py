@@ -69,6 +69,7 @@ class Replay:
     async def _arrive(self, ids: list[int]) -> None:
         """The beginning is complete: take note of it in the trace."""
         point = self._branch.point
+        # All three: equal ids alone do not prove that the world has done the same.
         if (self._generations, self._calls, digest(ids)) != (point.generations, point.calls, point.context):
             raise Diverged(f"the context of turn {self._branch.turn} is not its parent's")
         if self._restores:
@@ -141,6 +142,7 @@ class Replay:
         before, now = canonical(recorded, volatile), canonical(result, volatile)
         if before != now:
             raise Diverged(f"{_short(call)} gave {_short(before)}, and when it was replayed {_short(now)}")
+        # The parent's result even where volatile fields differ: the ids of the branch have to be the parent's.
         return replace(recorded, elapsed_s=result.elapsed_s, resends=result.resends)
 
 
@@ -164,6 +166,7 @@ def _block(block: Content, paths: list[list[str]]) -> list[Any]:
         parsed: Any = json.loads(text)
     except (ValueError, RecursionError):
         parsed = None
+    # Servers repeat structured content as JSON text: compared as JSON, so that volatile fields are left out there, too.
     if isinstance(parsed, dict | list):
         text = _without(parsed, paths)
     data = sha256(block.data).hexdigest() if block.data else ""

@@ -44,6 +44,7 @@ def shorten(text: str, max_tokens: int, keep: Keep, tokens: TokenBuilder) -> tup
     if len(text) <= max_tokens and len(text.encode(errors="replace")) <= max_tokens:
         return text, 0  # a token has at least one byte
     reach = _CHARACTERS * max_tokens
+    # Only the ends can be kept, so a text of megabytes is not tokenised as a whole.
     if len(text) <= reach:
         ids = tokens.encode(text)
         if len(ids) <= max_tokens:
@@ -54,6 +55,7 @@ def shorten(text: str, max_tokens: int, keep: Keep, tokens: TokenBuilder) -> tup
         head, tail = tokens.encode(text[: reach // 2]), tokens.encode(text[-(reach // 2) :])
         size, about = (len(head) + len(tail)) * len(text) // reach, "about "
     kept = max_tokens
+    # Tokens merge and split where the parts are joined, so the result is measured, and cut by the excess.
     for _ in range(_ATTEMPTS):
         left_out = size - kept
         shown = _joined(head, tail, kept, keep, f"[... {about}{left_out} tokens cut ...]", tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
@@ -14,18 +14,14 @@ from gateway.errors import ConfigError, Faults, HarnessError, raise_all
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.config import Environment, ThinkingReward
-from rollout.environment.harness import call_harness
+from rollout.environment.harness import Finite, call_harness
 from rollout.environment.reward_config import Component, RewardConfig
 from rollout.environment.user_code import import_function
 from rollout.formats import hermes
-from rollout.loop.components import components
-from rollout.loop.reward_functions import WorldScore, function_parts
+from rollout.loop.components import WorldScore, components, function_parts
 from rollout.loop.rubric import rubric_parts
 from rollout.trace.record import Reward, Trace
 from rollout.types import Message
-
-# A NaN or infinite score would make the advantages of its whole group NaN.
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Judged(BaseModel):

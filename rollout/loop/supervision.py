@@ -114,6 +114,8 @@ class _Played:
         self._set_timer(max(0.0, self._ends_at - anyio.current_time()))
         assert self._coroutine is not None
         resume: Callable[[], Any] | None = partial(self._coroutine.send, None)
+        # One step of the coroutine at a time, as a task would do it: `resume` continues it with the value or the
+        # exception of what it awaited.
         while True:
             try:
                 awaited = resume()

@@ -111,6 +111,7 @@ class RecordingPolicy:
 
     async def _mark(self, turn: int, tokens: int, context: str) -> None:
         generations, calls = len(self._tape.generations), len(self._tape.calls)
+        # No branch leaves from turn 0: it would share the prompt alone, as every sibling does.
         wanted = self._snapshots and turn >= 1 and (self._last is None or turn <= self._last)
         point = BranchingPoint(
             generations=generations,

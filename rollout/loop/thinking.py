@@ -76,11 +76,13 @@ async def generate(
     rest = await policy.generate([*context, *ids], max_tokens=max_tokens - len(ids), turn=turn)
     logprobs = None
     if begun.logprobs is not None and rest.logprobs is not None:
+        # The marker was not sampled and is not in the loss. Its zeros keep one value per id.
         logprobs = [*begun.logprobs, *[0.0] * len(marker), *rest.logprobs]
     return Completion(
         ids=ids + rest.ids,
         logprobs=logprobs,
         finish_reason=rest.finish_reason,
+        # The weights may have been updated between the two requests.
         weights_version=(begun.weights_version[0], rest.weights_version[1]),
         forced=(len(begun.ids), len(ids)) if marker else None,
         generations=2,
@@ -111,6 +113,7 @@ def without_thinking(segment: Segment, tokens: TokenBuilder) -> list[int]:
         if span.kind is SpanKind.THINKING:
             thought = span
             _drop_opening(ids, opening, tokens)
+        # The marker that closed a thought goes with it.
         elif span.kind is SpanKind.FORCED:
             continue
         elif span.kind is SpanKind.COMPLETION and thought is not None and thought.turn == span.turn:
@@ -122,6 +125,8 @@ def without_thinking(segment: Segment, tokens: TokenBuilder) -> list[int]:
 
 def _drop_opening(ids: list[int], opening: str, tokens: TokenBuilder) -> None:
     """Delete an opening marker at the end of the context before a thought."""
+    # A marker can be one token or several, alone or joined with newlines, so decoded text is compared. A tail that the
+    # marker does not end with cannot become the marker by getting longer.
     for count in range(1, min(_MARKER_TOKENS, len(ids)) + 1):
         tail = tokens.decode(ids[-count:]).strip()
         if tail == opening:

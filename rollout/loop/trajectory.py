@@ -137,6 +137,8 @@ async def _play(
                 world, policy = leaf.joined(trace, session, await policy_for(session))
                 user = User(world, environment.user.server) if environment.user else None
                 offered = [*session.tools.values(), *session.later_tools.values()]
+                # With the later tools: completions are parsed by the schemas of all callable tools, whether the prompt
+                # has them or not.
                 schemas = [tool.openai_schema() for tool in offered] if tools is None else tools
                 kind = ReducedContext if environment.strategy.use is Strategy.SINGLE_TURN else Context
                 context = kind(
@@ -174,8 +176,8 @@ class ToolAgent:
 
     async def play(self, turns: Turns) -> None:
         while True:
-            said = await turns.generate()
-            if said.calls:
+            parsed = await turns.generate()
+            if parsed.calls:
                 await turns.call_tools()
             elif turns.has_user:
                 await turns.ask_user()

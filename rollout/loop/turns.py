@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 
 from rollout.environment.task import Task
-from rollout.environment.world import World
 from rollout.errors import AgentError
 from rollout.loop.calls import call_tools
 from rollout.loop.context import Context, with_line
@@ -21,7 +20,7 @@ from rollout.loop.seal import Seal
 from rollout.loop.user import User
 from rollout.trace.events import ToolEvent
 from rollout.trace.record import StopReason, Trace
-from rollout.types import Message, Parsed, Policy
+from rollout.types import Message, Parsed, Policy, World
 
 T = TypeVar("T")
 

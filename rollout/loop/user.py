@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from gateway.types import Role
-from rollout.environment.harness import call_harness
-from rollout.environment.world import World
+from rollout.environment.harness import Finite, call_harness
 from rollout.trace.record import StopReason, Trace, UserEvent
-from rollout.types import Message
+from rollout.types import Message, World
 
 
 class _Opening(BaseModel):
@@ -20,7 +19,7 @@ class _Opening(BaseModel):
 class _Reply(BaseModel):
     message: str
     done: bool
-    reward: float | None = Field(default=None, allow_inf_nan=False)
+    reward: Finite | None = None
     tools: list[str] | None = None
     state: str | None = None
 

@@ -77,6 +77,8 @@ def write_archive(path: Path, traces: Iterable[Trace]) -> int:
                 writer.write_table(pa.Table.from_batches(group))
                 group = []
         writer.write_table(pa.Table.from_batches(group, schema=SCHEMA))
+    # The content before the name, and the name before the journal is removed: a crash at any point leaves one of them
+    # whole.
     _synchronise(partial)
     partial.replace(path)
     _synchronise(path.parent)

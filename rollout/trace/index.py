@@ -194,6 +194,7 @@ class Index:
             known = self._database.execute("SELECT * FROM files WHERE path = ?", [name]).fetchone()
             if known is not None and (known["size"], known["changed"]) == (status.st_size, status.st_mtime_ns):
                 return True
+            # An archive is written as a whole. A journal only grows, so a smaller one is another file of the same name.
             if known is None or is_archive or known["size"] > status.st_size:
                 self._forget(known["id"] if known is not None else None)
                 self._database.execute("INSERT INTO files VALUES (NULL, ?, -1, -1, 0, 0, NULL)", [name])
@@ -207,6 +208,8 @@ class Index:
             else:
                 rows.append((file, place, *(entry[column] for column in COLUMNS)))
             if len(rows) >= _COMMIT_ROWS:
+                # Without size and time of change, which come with the last rows: a refresh that is cut off here goes on
+                # from `end`.
                 if not self._add(file, rows, problems, begin, end, (-1, -1)):
                     return False
                 rows, problems, begin = [], [], end
@@ -222,6 +225,8 @@ class Index:
         seen: tuple[int, int],
     ) -> bool:
         with self._changing():
+            # Another process may have added the same rows since `begin` was read. Then `indexed` has moved on, this
+            # updates no row, and nothing is added twice.
             changed = self._database.execute(
                 """UPDATE files SET size = ?, changed = ?, indexed = ?, bad = bad + ?, problem = coalesce(problem, ?)
                 WHERE id = ? AND indexed = ?""",

@@ -198,6 +198,7 @@ def _ordered(name: str) -> str:
 
 
 def _where(expression: str | None) -> str:
+    # The newline ends a comment (`--`) in the expression, which would swallow the bracket.
     return f"WHERE ({expression}\n)" if expression else ""
 
 

@@ -135,6 +135,7 @@ class Trace(Segment):
             update={"attempt": self.origin.attempt + 1, "parent": None, "branched_at": None}
         )
         strategy = StrategyRecord(use=self.strategy.use, diverged=diverged, lost_s=lost_s)
+        # In place: the caller of `roll_out` and the policy hold this object.
         Trace.__init__(
             self,
             id=trajectory,
@@ -204,6 +205,7 @@ class Trace(Segment):
             own = logprobs[begin:end] if kind.is_sampled else None
             self.add_span(kind, turn, ids[begin:end], own, in_loss=in_loss[kind])
         self.context += ids
+        # The forced marker is among the completion's ids, and was not sampled.
         begin, end = completion.forced or (0, 0)
         self.turns.append(
             Turn(

@@ -135,6 +135,7 @@ def _trained(rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanA
     for values, mask in zip(rows, masks, strict=True):
         missing.append(values is None or not len(mask))
         if not missing[-1]:
+            # Only where the loss is: of a long context, most tokens are masked.
             kept.append(pa.array(values, pa.float32()).filter(mask))
         ends.append(ends[-1] + (0 if missing[-1] else len(kept[-1])))
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(kept), mask=pa.array(missing))

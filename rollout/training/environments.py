@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import structlog
 
 from gateway.catalogue.tool_config import LockEntry
+from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from rollout.environment.config import Environment
+from rollout.environment.task import Task
 from rollout.environment.validation import LOCK_KEY, locked_tools
 from rollout.loop.limits import Limits
 from rollout.process import tune_collector
 from rollout.shards.hosts import hosts_of
+from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore
 from rollout.training.gateways import Gateways
+
+log = structlog.get_logger(__name__)
 
 Tools = dict[str, dict[str, Any]]
 """OpenAI-style schemas by exposed name."""
@@ -34,6 +40,31 @@ class OpenEnvironment:
     """Schemas from the lock; None without a lock."""
     run: str
     """Name of the run record."""
+
+    def tools_for(self, task: Task) -> list[dict[str, Any]] | None:
+        """Schemas of the tools that the policy may call at some time, from the lock and in the row's order.
+
+        Returns:
+            None without a lock, for `roll_out` to take the session's.
+
+        Raises:
+            ConfigError: the row names a tool that the lock does not have.
+        """
+        if self.tools is None:
+            return None
+        names = self.tools.keys() if task.callable_tools is None else task.callable_tools
+        if missing := [name for name in (*names, *task.later_tools) if name not in self.tools]:
+            raise ConfigError(f"tools {missing} are not in the lock", key="extra_info.mcp.tools")
+        return [self.tools[name] for name in names]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Playable:
+    """A row whose task can be played: its environment is running and has the task's tools."""
+
+    running: OpenEnvironment
+    tools: list[dict[str, Any]] | None
+    """See `OpenEnvironment.tools_for`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,3 +125,21 @@ class Environments:
             )
             tune_collector()  # the process now holds nearly all that lives as long as it does
         return self._open[name]
+
+    async def begin(self, trace: Trace, row: Mapping[str, Any]) -> Playable | None:
+        """Read a row's task into its trace, and start its environment if needed.
+
+        Returns:
+            None where the row or its environment is unusable: the trace says why, and is on disk.
+        """
+        try:
+            task = Task.from_row(row)
+            trace.take(task)
+            running = await self.get(task.environment)
+            trace.run = running.run
+            return Playable(running=running, tools=running.tools_for(task))
+        except (ConfigError, GatewayError) as error:
+            log.warning("trajectory could not begin", trajectory=trace.id, code=error.code, error=str(error))
+            trace.fail(error.code, str(error))
+            self._store.append(trace)
+            return None

@@ -1,10 +1,10 @@
-"""Gateways that live as long as the worker process, opened at their first use."""
+"""Gateways that live as long as the worker process, opened at their first use, and what they record or replay."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from typing import TypeVar
 
 from gateway.cassette.recording import Recorder
@@ -12,6 +12,10 @@ from gateway.cassette.replaying import Replay
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.remote.hosts import Hosts
+from rollout.engines.recorded import RecordedTraces
+from rollout.process import export_spans
+from rollout.trace.reader import Traces
+from rollout.training.settings import TrainingSettings
 
 T = TypeVar("T")
 
@@ -102,3 +106,26 @@ class Gateways:
     async def _open(self, name: str, config: Callable[[], GatewayConfig], hosts: Callable[[], Hosts | None]) -> Gateway:
         gateway = Gateway(config(), name=name, record=self.record, replay=self.replay, hosts=hosts())
         return await self._owners.enter(gateway, name=f"gateway {name}", exit_=asyncio.Event())
+
+
+class Recordings:
+    """Recording, replay and span export of a training: gateways that are opened later do as the settings say.
+
+    Raises:
+        ConfigError: a cassette or a directory of traces cannot be read, or the directory of a recording be written.
+    """
+
+    def __init__(self, settings: TrainingSettings, gateways: Gateways) -> None:
+        self._exits = ExitStack()
+        if settings.otel:
+            self._exits.callback(export_spans(key=f"{settings.key}.otel"))
+        stored = settings.recorded_engine
+        self.engine = None if stored is None else RecordedTraces(self._exits.enter_context(Traces(stored)))
+        """Stored trajectories that are played in place of the inference server's model."""
+        gateways.replay = settings.opened_replay()
+        if settings.record is not None:
+            gateways.record = Recorder(settings.record, in_directory=True, key=f"{settings.key}.record")
+
+    def close(self) -> None:
+        """Send the last spans, and close the files of stored traces. The gateways close their recording."""
+        self._exits.close()

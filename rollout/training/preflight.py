@@ -19,7 +19,6 @@ from rollout.environment.config import Environment
 from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin
-from rollout.environment.validation import selected
 from rollout.loop.agent import build_agent
 from rollout.loop.limits import Limits
 from rollout.loop.reward import check_reward
@@ -146,7 +145,7 @@ def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[st
         own = shown[row.task.environment]
         has_user = own.environment.has_user_messages
         try:
-            check_template(tokens, row.task.prompt, selected(own.schemas, row.task), has_user=has_user)
+            check_template(tokens, row.task.prompt, row.task.shown(own.schemas), has_user=has_user)
         except ConfigError as error:
             faults.append(row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy))
     raise_all(faults)

@@ -17,8 +17,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
 from gateway.types import canonical_json
-from rollout.environment.task import UNREADABLE, Task
-from rollout.environment.validation import selected_tools
+from rollout.environment.task import UNREADABLE
 from rollout.errors import RolloutError
 from rollout.loop.group import Group
 from rollout.loop.trajectory import roll_out
@@ -95,17 +94,10 @@ class MCPAgentLoop(AgentLoopBase):
 
     async def _play(self, runtime: Runtime, trace: Trace, sampling_params: dict[str, Any], row: dict[str, Any]) -> None:
         """Play the trajectory into its trace, which is on disk when this returns, whatever the outcome."""
-        try:
-            task = Task.from_row(row)
-            trace.take(task)
-            running = await runtime.environment(task.environment)
-            trace.run = running.run
-            tools = selected_tools(running.tools, task)
-        except (ConfigError, GatewayError) as error:
-            log.warning("trajectory could not begin", trajectory=trace.id, code=error.code, error=str(error))
-            trace.fail(error.code, str(error))
-            runtime.store.append(trace)
+        playable = await runtime.environments.begin(trace, row)
+        if playable is None:
             return
+        running = playable.running
         tokens = runtime.tokens(self.continuous_token_builder, self.tokenizer)
         images = DecodedImages(trace.messages)
         # v0 does not say which sibling this is: all siblings would have one request id, and sample the same tokens.
@@ -137,7 +129,7 @@ class MCPAgentLoop(AgentLoopBase):
             tokens=tokens,
             limits=running.limits,
             store=runtime.store,
-            tools=tools,
+            tools=playable.tools,
             group=_BATCH.get().group,
         )
 

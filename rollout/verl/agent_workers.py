@@ -117,6 +117,7 @@ class AgentWorkers:
     def issue(self, prompts: TensorDict) -> None:
         """Divide the prompts among the workers. A worker that dies before or after it has accepted them loses none."""
         with self._lock:
+            # What has ended is dropped here, so that the table does not grow with the training.
             running = _running()
             self._issued = {uid: issued for uid, issued in self._issued.items() if uid in running}
             if not self._workers:
@@ -135,7 +136,11 @@ class AgentWorkers:
         for worker, batch, attempt in chunks:
             for index, uid in enumerate(batch["uid"]):
                 self._issued[str(uid)] = _Issued(batch, index, worker, attempt)
+            # Noted as issued before it is sent: if the worker dies in between, its prompts are found among the lost
+            # ones.
             sent.append((worker, self._workers[worker].generate_sequences.remote(batch, attempt)))
+        # All are sent before the first is awaited; a worker answers when it has accepted its prompts, not when it has
+        # played them.
         for worker, accepted in sent:
             try:
                 ray.get(accepted)
@@ -182,6 +187,7 @@ class AgentWorkers:
     def _replace(self, number: int) -> None:
         """Put a new worker in the place of a dead one; leave the place empty where it does not start."""
         ray.kill(self._workers[number])  # where it only cannot be reached, so that nothing is played twice
+        # Outside the lock: a start takes seconds to minutes, and `issue` must not wait for it.
         worker = self._replacement(number)
         is_there = self._answers(worker)
         with self._lock:
@@ -217,11 +223,14 @@ class AgentWorkers:
         if not lost:
             return
         uids = [uid for uid, _ in lost]
+        # Before they are issued again: the new attempt writes samples under the same keys.
         _clear_samples(set(uids))
         self._begin_again(uids)
         workers = [number] if number in self._workers else list(self._workers)
         together: defaultdict[tuple[int, int], list[_Issued]] = defaultdict(list)
         for _, issued in lost:
+            # A row is taken out of the batch that it was issued in, so prompts of one batch and attempt go out
+            # together.
             together[id(issued.batch), issued.attempt + 1].append(issued)
         chunks: list[tuple[int, TensorDict, int]] = []
         for (_, attempt), prompts in together.items():

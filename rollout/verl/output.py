@@ -34,6 +34,7 @@ class TurnRewardOutput(AgentLoopOutput):
         rewards: dict[int, float] = fields.pop("turn_rewards", {})
         fields |= fields.pop("columns", {})
         if "rm_scores" in fields and rewards:
+            # verl has put the whole score at the last token.
             fields["rm_scores"].zero_()
             for position, reward in rewards.items():
                 fields["rm_scores"][position] = reward
@@ -51,6 +52,7 @@ def to_outputs(trace: Trace, parts: Sequence[str], *, pad_token_id: int = 0) -> 
         pad_token_id: The masked response token of a trajectory in which no token was sampled.
     """
     played = [(number, each) for number, each in enumerate((*trace.earlier, trace)) if each.turns_sampled]
+    # Where all are masked, the last one remains: its score counts in the group's baseline.
     samples = [(number, each) for number, each in played if each.is_in_loss] or played[-1:]
     if not samples:
         void = Segment(prompt_ids=trace.prompt_ids, response_ids=[pad_token_id], loss_mask=[0], logprobs=[0.0])

@@ -110,6 +110,7 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
         _check_batch_size(config)
     with faults.collected():
         lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
+    # One row for each environment, the first that names it, which messages quote.
     for row in {row.task.environment: row for row in reversed(rows)}.values():
         with faults.collected():
             environment = _environment(row, settings, config)

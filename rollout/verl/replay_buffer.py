@@ -104,6 +104,7 @@ class BatchChecks:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]
         except RuntimeError as error:
             # verl rejects a batch without trajectories; our error says why there are none.
+            # This drains the collector: the error ends the training, so no later batch misses these statistics.
             failures = self._checked(partition_id).failures
             if "no materializable trajectories" in str(error) and failures:
                 raise TooManyFailures(

@@ -20,8 +20,7 @@ from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
-from rollout.training.gateways import Gateways
-from rollout.training.recordings import Recordings
+from rollout.training.gateways import Gateways, Recordings
 from rollout.training.run_record import training_record
 from rollout.training.settings import reward_parts
 from rollout.training.statistics import TrajectoryStatistics
@@ -44,7 +43,7 @@ class Runtime:
         self.recorded = self._recordings.engine
         self._rollout = config.actor_rollout_ref.rollout
         self._first_tokens: ContinuousTokens | None = None
-        environments = Environments(
+        self.environments = Environments(
             gateways,
             self.store,
             Lock(path=self._rollout.multi_turn.tool_config_path, entries=lock),
@@ -52,7 +51,6 @@ class Runtime:
             limits=lambda environment: limits_for(environment, self._rollout),
             record=partial(record_of, config),
         )
-        self.environment = environments.get
 
     def close(self) -> None:
         """Close the journal and the files of stored traces."""

@@ -75,6 +75,7 @@ class MCPTrainer(PPOTrainerSync):
         """verl's base class assigns the configured name, which is this class's own."""
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
+        # What the step computed is in TransferQueue until verl clears the batch, which it does after this method.
         batch = super().step(metrics, timing_raw)
         if self._trace_dir is not None:
             with marked_timer("record_trained", timing_raw):
@@ -130,6 +131,7 @@ class MCPTrainer(PPOTrainerSync):
         return [size for size in sizes if size]
 
     def _keep_dropped(self, reasons: Mapping[str, str]) -> None:
+        # Read at once: the samples leave TransferQueue when this returns.
         self._dropped += dropped_segments(reasons, self.global_steps)
 
     def _record(self, batch: KVBatchMeta) -> None:

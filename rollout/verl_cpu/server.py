@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +19,10 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from gateway.config.pydantic_errors import validate
-from rollout.decoding.batch import ContinuousBatch, Ending, Request
+from rollout.decoding.batch import Ending, Request
+from rollout.decoding.decoder import Decoder
 from rollout.decoding.sampling import Sampling
 from rollout.verl_cpu import ROLLOUT_NAME
-
-_log = logging.getLogger(__name__)
 
 
 class ServerOptions(BaseModel):
@@ -54,7 +51,7 @@ class TransformersServer:
         self._config: RolloutConfig = omega_conf_to_dataclass(config)
         model: HFModelConfig = omega_conf_to_dataclass(model_config)
         self._model = AutoModelForCausalLM.from_config(model.hf_config, dtype=torch.float32).eval()
-        self._batch = ContinuousBatch(self._model, max_sequences=self._config.max_num_seqs)
+        self._decoder = Decoder(self._model, max_sequences=self._config.max_num_seqs)
         self._stop_ids = frozenset() if self._config.ignore_eos else _stop_ids(model)
         self._max_length = self._config.max_model_len or self._config.prompt_length + self._config.response_length
         # Seeds for requests without one, in order of arrival: as reproducible as that order.
@@ -65,10 +62,6 @@ class TransformersServer:
         self._weights_version: int | None = None
         self._synchronised = False
         self._accepting = True
-        self._futures: dict[int, asyncio.Future[Request]] = {}
-        # Held while the batch is stepped or changed; acquiring it takes one decode step at most.
-        self._lock = asyncio.Lock()
-        self._decoding: asyncio.Task[None] | None = None
 
     async def generate(
         self,
@@ -94,7 +87,7 @@ class TransformersServer:
         request = self._request(request_id, prompt_ids, Sampling.parse(sampling_params))
         version = self._weights_version
         if self._accepting:
-            await self._decode(request)
+            await self._decoder.decode(request)
         else:
             request.ending = Ending.ABORTED
         if self._engine_log is not None:
@@ -113,29 +106,26 @@ class TransformersServer:
             ValueError: a weight is missing or unknown.
         """
         tensors = {name: torch.tensor(value) for name, value in state.items()}
-        async with self._lock:
+        async with self._decoder.changed_weights():
             tied = set(self._model.all_tied_weights_keys)
             missing, unexpected = self._model.load_state_dict(tensors, strict=False)
             missing = [name for name in missing if name not in tied]
             if missing or unexpected:
                 raise ValueError(f"the trainer's weights do not fit the model: {missing=}, {unexpected=}")
             self._model.tie_weights()
-            self._batch.forget()
             self._weights_version, self._synchronised = global_steps, True
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
         """End every running generation, and accept none until `resume_generation`."""
         self._accepting = False
-        async with self._lock:
-            for request in self._batch.abort():
-                self._resolve(request)
+        await self._decoder.abort_all()
 
     async def resume_generation(self) -> None:
         self._accepting = True
 
     async def clear_kv_cache(self) -> None:
-        async with self._lock:
-            self._batch.forget()
+        async with self._decoder.changed_weights():
+            pass
 
     # No-ops: on a CPU neither weights nor KV cache make room for the trainer, and there is no profiler.
 
@@ -166,33 +156,6 @@ class TransformersServer:
             stop_ids=self._stop_ids | sampling.stop_token_ids,
             seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
         )
-
-    async def _decode(self, request: Request) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self._futures[id(request)] = future
-        self._batch.add(request)
-        if self._decoding is None or self._decoding.done():
-            self._decoding = asyncio.create_task(self._run())
-        await future
-
-    async def _run(self) -> None:
-        """Step the batch until it is empty. A failing step fails every running request."""
-        try:
-            while self._batch:
-                async with self._lock:
-                    for request in await asyncio.to_thread(self._batch.step):
-                        self._resolve(request)
-        except Exception as error:  # the boundary of the decode loop: raised from every waiting `generate`
-            _log.exception("decoding failed")
-            self._batch.abort()
-            futures, self._futures = self._futures, {}
-            for future in futures.values():
-                future.set_exception(error)
-
-    def _resolve(self, request: Request) -> None:
-        future = self._futures.pop(id(request))
-        if not future.done():
-            future.set_result(request)
 
 
 def _stop_ids(model: HFModelConfig) -> frozenset[int]:

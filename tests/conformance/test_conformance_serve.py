@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 import pytest
 from conformance_suite import Checks, passed, play_suite
+from programs import listening_program
 from served import served
 
 from gateway import GatewayConfig
@@ -24,21 +22,9 @@ EVERYTHING = Path(__file__).parents[1] / "third_party" / "everything_server.py"
 @asynccontextmanager
 async def everything() -> AsyncIterator[str]:
     """The address of the SDK's everything server."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    argv = [sys.executable, str(EVERYTHING), "--port", str(port), "--log-level", "ERROR"]
-    async with await anyio.open_process(argv, stdout=None, stderr=None, env=dict(os.environ)) as process:
-        try:
-            with anyio.fail_after(60):
-                while True:
-                    try:
-                        await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
-                        break
-                    except OSError:
-                        await anyio.sleep(0.05)
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            process.kill()
+    argv = [sys.executable, str(EVERYTHING), "--log-level", "ERROR", "--port"]
+    async with listening_program(lambda port: [*argv, str(port)]) as port:
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 async def through_serve(revision: str, place: Path, *chosen: str) -> Checks:

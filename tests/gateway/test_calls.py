@@ -15,7 +15,7 @@ from gateway.types import ContentKind, Role
 
 pytestmark = pytest.mark.anyio
 IN_PROCESS = {"factory": "unused:unused", "required": True}
-"""Stands for a server that the test hands over through `connect`."""
+"""Represents a server that the test hands over through `connect`."""
 
 
 def gateway(*servers: MCPServer, **entry: Any) -> Gateway:

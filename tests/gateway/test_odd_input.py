@@ -1,4 +1,4 @@
-"""What servers say where nobody expects it: each costs the server itself at most."""
+"""Unexpected input from servers: each costs at most the server that sent it."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ async def test_what_nobody_is_configured_to_answer_is_refused_with_the_remedy(tr
             return
         result = await session.call(tool, arguments)
         requests = session.drain_server_events().requests
-    # Others ask all the same, are told, and decide for themselves what becomes of the call.
+    # Others ask all the same, get a refusal, and decide themselves how the call ends.
     assert result.is_error
     (request,) = requests
     assert request.answer is None and request.refused is not None

@@ -128,7 +128,7 @@ async def test_places_are_granted_in_turn_and_only_together() -> None:
         for name, needs in (("both", ("a", "b")), ("late b", ("b",)), ("free", ("c",))):
             tasks.start_soon(want, name, *needs)
             await anyio.wait_all_tasks_blocked()
-        assert order == ["free"]  # b is free, but whoever waits for both would starve
+        assert order == ["free"]  # b is free, but a lease that waits for both would starve
         places.release(frozenset({"a"}))
         await anyio.wait_all_tasks_blocked()
         assert order == ["free", "both"]

@@ -1,4 +1,4 @@
-"""Secrets that a server says back in places where nobody expects them: bodies, definitions, differences."""
+"""Secrets that a server quotes in unexpected places: bodies, definitions, differences."""
 
 from __future__ import annotations
 

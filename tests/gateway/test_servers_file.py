@@ -1,4 +1,4 @@
-"""Files that people have from other programs: what stands in them works here, or one message says why it does not."""
+"""Files written for other programs: each entry works here, or one message says why it does not."""
 
 import json
 from pathlib import Path

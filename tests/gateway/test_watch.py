@@ -127,7 +127,7 @@ async def by_another_process(gate: Gateway, changed: Path) -> None:
 
 
 def unreadable(name: str) -> ToolDefinition:
-    """A tool whose definition cannot be compared: nobody foresaw what is in it."""
+    """A tool whose definition cannot be compared, because it holds a set."""
     schema = {"x": {1, 2}}
     return ToolDefinition(server="world", name=name, exposed_name=name, description="", input_schema=schema)
 
@@ -136,7 +136,7 @@ class Unlistable(Connection):
     """A connection with a defect."""
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
-        raise ZeroDivisionError("nobody foresaw this")
+        raise ZeroDivisionError("a defect in listing")
 
 
 async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothing_else() -> None:
@@ -157,7 +157,7 @@ async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothi
         await watch.compare("healthy", [])
         assert list(watch.changed) == ["world", "other"]
         tasks.cancel_scope.cancel()
-    for server, why in (("world", "TypeError"), ("other", "ZeroDivisionError: nobody foresaw this")):
+    for server, why in (("world", "TypeError"), ("other", "ZeroDivisionError: a defect in listing")):
         error = watch.changed[server].again()
         assert isinstance(error, ToolsChanged) and error.code == "tools_unknown" and why in str(error)
 

@@ -1,4 +1,4 @@
-"""Servers that mean harm, over stdio: each outcome is the one that docs/security.md states, and nobody else notices."""
+"""Servers that mean harm, over stdio: outcomes as docs/security.md states; others are unaffected."""
 
 import os
 import sys

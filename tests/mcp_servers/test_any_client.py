@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,13 +14,14 @@ import anyio.lowlevel
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
+from programs import listening_program
 
 from rollout.cli.new_server import new_server
 
 pytestmark = pytest.mark.anyio
 
 ERAS = {"legacy": "2025-11-25", "2026-07-28": "2026-07-28"}
-"""How the client is told to speak, and the version that it then speaks."""
+"""The client's `mode`, and the protocol version that it then negotiates."""
 
 
 @pytest.fixture(scope="module")
@@ -34,25 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def over_http(server: Path) -> AsyncIterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, str(server), "--http", f"127.0.0.1:{port}"]
-    async with await anyio.open_process(command, stdout=None, stderr=None, env=dict(os.environ)) as process:
-        try:
-            with anyio.fail_after(60):
-                while not await _listens(port):
-                    await anyio.lowlevel.checkpoint()
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            process.kill()
-
-
-async def _listens(port: int) -> bool:
-    try:
-        async with await anyio.connect_tcp("127.0.0.1", port):
-            return True
-    except OSError:
-        return False
+    async with listening_program(lambda port: [sys.executable, str(server), "--http", f"127.0.0.1:{port}"]) as port:
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 async def use(client: Client) -> None:

@@ -233,6 +233,6 @@ async def test_a_user_turn_has_twenty_steps_and_an_answer(
 @pytest.mark.full
 async def test_the_environment_keeps_the_contract() -> None:
     report = await check_environment(read_environment("bfcl_miss_func"), Options(tasks=1))
-    assert report.failed == [], report.findings
-    untested = {finding.clause for finding in report.findings if finding.outcome is Outcome.UNTESTED}
+    assert report.failed == [], report.results
+    untested = {result.clause for result in report.results if result.outcome is Outcome.UNTESTED}
     assert untested <= {Clause.ELICIT, Clause.SNAPSHOT}

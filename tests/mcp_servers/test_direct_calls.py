@@ -266,7 +266,7 @@ async def test_a_cancelled_call_ends_and_is_not_answered(era: str) -> None:
             while not said((await answered(client, asked))[0]):
                 pass
             await client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "w"}})
-            # Each line answers the request before it: nothing is said about the cancelled one.
+            # Each line answers the request before it: the cancelled one has no answer.
             while True:
                 (line,) = await answered(client, asked)
                 if not said(line):

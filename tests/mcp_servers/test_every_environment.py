@@ -119,7 +119,7 @@ async def test_trajectories_side_by_side_see_what_each_would_see_alone(stage: St
         async def policy_for(session: Any) -> Watched:
             return Watched(await stage.engine(engine, task)(session), before)
 
-        async def before(turn: int) -> None:  # nobody takes a turn until everybody has a world
+        async def before(turn: int) -> None:  # no turn is taken before all have a world
             arrived.add(number)
             if len(arrived) == len(players):
                 everybody.set()
@@ -145,8 +145,8 @@ async def test_trajectories_side_by_side_see_what_each_would_see_alone(stage: St
 )
 async def test_each_environment_keeps_the_contract(name: str) -> None:
     report = await check_environment(read_environment(name), Options(tasks=1))
-    assert report.failed == [], report.findings
-    untested = {finding.clause for finding in report.findings if finding.outcome is Outcome.UNTESTED}
+    assert report.failed == [], report.results
+    untested = {result.clause for result in report.results if result.outcome is Outcome.UNTESTED}
     assert untested <= {Clause.REPLY, Clause.ELICIT, Clause.SNAPSHOT}
 
 

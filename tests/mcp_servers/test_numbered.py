@@ -118,7 +118,7 @@ async def test_what_is_being_made_for_a_world_that_is_replaced_is_given_up_and_i
             try:
                 return await super().__call__()
             except asyncio.CancelledError:
-                return "for nobody"
+                return "not awaited"
 
     async def ask(make: Any) -> None:
         with pytest.raises(ToolError, match="released or restored meanwhile") as error:

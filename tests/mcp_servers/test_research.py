@@ -111,7 +111,7 @@ async def test_a_wrong_answer_after_reading_everything_earns_the_evidence_alone(
         made = await begin(one, EASY)
         for title in made.question.chain:
             await one.call("read", document=made.library.ids[title])
-        await one.say("Answer: nobody knows")
+        await one.say("Answer: unknown")
         assert await one.score() == {"score": pytest.approx(0.1), "parts": {"answer": 0.0, "evidence": 1.0}}
 
 

@@ -1,4 +1,4 @@
-"""Scripted, modelled, replayed, live: whoever plays the user keeps one contract."""
+"""Scripted, modelled, replayed and live users keep one contract."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ANY = (r"[\s\S]",)
 
 
 def known(task: str) -> None:
-    if task == "nobody":
+    if task == "no-user":
         raise LookupError("there is no user for that")
 
 
@@ -201,7 +201,7 @@ async def test_conversations_do_not_mix_and_end_with_their_release(kind: Kind) -
         for _ in range(2):
             await answer(client, "release", "a")
         assert "was released" in refusal(await ask(client, "reply", "a", seq=3, message="?"))
-        assert "there is no user for that" in refusal(await ask(client, "reset", "c", task="nobody", seed=1))
+        assert "there is no user for that" in refusal(await ask(client, "reset", "c", task="no-user", seed=1))
 
 
 # What is one kind's own.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -16,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from dropping import Relay, dropping
+from programs import listening_program
 from serving import Model, listening
 
 from gateway import Gateway, GatewayConfig, GatewayError, Session
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 TURNS = 4
 COUNTED = [f"turn {turn}" for turn in range(1, TURNS + 1)]
-"""What users who count their turns are told, and say."""
+"""What the policy says to users who count their turns, and what they reply."""
 SIZES = [16, pytest.param(512, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
 BROKEN = (DeliveryUnknown, ServerUnavailable, ProtocolError, CallTimeout)
 
@@ -54,25 +53,9 @@ def files(directory: Path) -> dict[str, list[str]]:
 @asynccontextmanager
 async def program(arguments: list[str], env: dict[str, str]) -> AsyncIterator[int]:
     """The port of a server that runs as a program."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", *arguments, "--http", f"127.0.0.1:{port}"]
-    async with await anyio.open_process(command, stdout=None, stderr=None, env=os.environ | env) as process:
-        try:
-            with anyio.fail_after(90):
-                while not await _listens(port):
-                    await anyio.lowlevel.checkpoint()
-            yield port
-        finally:
-            process.kill()
-
-
-async def _listens(port: int) -> bool:
-    try:
-        async with await anyio.connect_tcp("127.0.0.1", port):
-            return True
-    except OSError:
-        return False
+    command = [sys.executable, "-m", *arguments, "--http"]
+    async with listening_program(lambda port: [*command, f"127.0.0.1:{port}"], env=env) as port:
+        yield port
 
 
 async def insist(session: Session, role: Role, arguments: dict[str, Any]) -> Any:
@@ -116,7 +99,7 @@ async def crowd(
         async def one(number: int) -> None:
             try:
                 heard[number] = await converse(gateway, number, task, says, twice=number % 4 == 0)
-            except GatewayError as error:  # the release at the end may be dropped twice: nobody needs it any more
+            except GatewayError as error:  # the release at the end may be dropped twice: nothing depends on it any more
                 assert number in heard, error
 
         for number in range(conversations):

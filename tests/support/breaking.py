@@ -1,7 +1,7 @@
 """MCP servers over raw sockets that record each execution of a call before its effect, and then break as planned.
 
 Both speak the handshake era (2025-06-18): `BreakingHttp` streamable HTTP with a session id, `BreakingSse` the older SSE
-transport. What happens to a call stands in `plan` under the `id` among its arguments, one break for each attempt.
+transport. What happens to a call is in `plan` under the `id` among its arguments, one break for each attempt.
 """
 
 from __future__ import annotations

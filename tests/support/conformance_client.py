@@ -20,7 +20,7 @@ from gateway import Gateway, GatewayConfig, GatewayError, Session
 Context = dict[str, Any]
 """What the suite tells a scenario's client: credentials, calls to make."""
 OWN_OAUTH = "auth/client-credentials-basic"
-"""Played with the entry's `client_credentials`; the other logins need a browser, or a token of somebody else's."""
+"""Played with the entry's `client_credentials`; the other logins need a browser, or a token of another provider."""
 REDIRECT = "http://localhost:3000/callback"
 
 

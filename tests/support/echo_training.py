@@ -13,7 +13,27 @@ from taught_model import teach
 
 from gateway.catalogue.tool_config import read_lock
 
+ROOT = Path(__file__).parents[2]
 ROWS = 2
+JUDGED: dict[str, Any] = {
+    "servers": {
+        "echo": {
+            "command": "${python}",
+            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
+            "roles": {"score": "judge"},
+            "tools": {"allow": ["shout", "judge"]},
+        }
+    },
+    "reward": {"server": "echo", "parts": ["letters"]},
+}
+"""The echo server, which scores the answer itself."""
+SHOUT_PLUM: list[dict[str, Any]] = [
+    {"role": "user", "content": "Shout plum."},
+    {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}]},
+    {"role": "tool", "content": "PLUM"},
+    {"role": "assistant", "content": "PLUM"},
+]
+"""A conversation with one call."""
 _COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
 

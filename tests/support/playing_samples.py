@@ -13,9 +13,11 @@ from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 
 
-async def played(gateway: Gateway, made: Environment, engine: Engine, tasks: int, out: Path) -> list[Trace]:
+async def played(
+    gateway: Gateway, made: Environment, engine: Engine, tasks: int, out: Path, *, split: str = "train"
+) -> list[Trace]:
     """Two samples of each task."""
-    rows = await environment_tasks(made, gateway, "train", tasks)
+    rows = await environment_tasks(made, gateway, split, tasks)
     traces: list[Trace] = []
     await play_all(
         jobs_of(made, rows, 2, engine.name),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 from anyio.streams.buffered import BufferedByteReceiveStream
+from programs import listening_program
 
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
 ENVELOPE = {
@@ -143,21 +143,8 @@ class RawHttp:
 @asynccontextmanager
 async def raw_server(argv: Sequence[str]) -> AsyncIterator[int]:
     """The port of a server, whose command gets `HOST:PORT` as its last argument."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, *argv, f"127.0.0.1:{port}"]
-    async with await anyio.open_process(command, stdout=None, stderr=None, env=dict(os.environ)) as process:
-        try:
-            with anyio.fail_after(60):
-                while True:
-                    try:
-                        await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
-                        break
-                    except OSError:
-                        await anyio.lowlevel.checkpoint()
-            yield port
-        finally:
-            process.kill()
+    async with listening_program(lambda port: [sys.executable, *argv, f"127.0.0.1:{port}"]) as port:
+        yield port
 
 
 @asynccontextmanager

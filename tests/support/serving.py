@@ -45,7 +45,7 @@ def handshake_only(app: App) -> App:
 
     async def older(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         async def received() -> Any:
-            # Over SSE: a method that nobody knows, as to a server that was written before it.
+            # Over SSE: an unknown method, as to a server that was written before it.
             message = await receive()
             body = message.get("body", b"")
             if b'"server/discover"' in body:

@@ -1,4 +1,4 @@
-"""A handshake-era MCP server in one dependency-free file that keeps its state where it is told to.
+"""A handshake-era MCP server in one dependency-free file that keeps its state in a configured place.
 
     python state_server.py WHERE TOOLS              over stdio
     python state_server.py WHERE TOOLS http         over streamable HTTP, the port on the first line of stdout

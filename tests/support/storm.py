@@ -105,7 +105,7 @@ def _fault(call: str, ran: int, most: int, outcome: ToolResult | GatewayError) -
         case ToolResult():
             return "" if ran and outcome.text == call else f"returned, ran {ran} times"
         case ServerUnavailable():
-            return f"ran {ran} times and is said not to have" if ran else ""
+            return f"ran {ran} times and is reported as not sent" if ran else ""
         case _:
             return "" if type(outcome) in (DeliveryUnknown, ProtocolError) else "of another kind"
 

@@ -1,4 +1,4 @@
-"""Servers that nobody here wrote, as entries of an `mcpServers` file; `make third-party` installs them."""
+"""Servers of other projects, as entries of an `mcpServers` file; `make third-party` installs them."""
 
 import json
 import sys

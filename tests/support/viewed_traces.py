@@ -143,7 +143,7 @@ def undecided(trace: Trace) -> int:
 
 
 def hostile(directory: Path) -> None:
-    """A trajectory whose every text attacks whoever shows it."""
+    """A trajectory whose every text attacks the page that shows it."""
     task = Task(environment=ATTACK, task=ATTACK, seed=1, prompt=({"role": ATTACK, "content": ATTACK},), answer=ATTACK)
     trace = Trace.begin(HOSTILE_ID, task, Origin(engine=ATTACK, split=ATTACK))
     trace.open(ByteTokens().encode(ATTACK))

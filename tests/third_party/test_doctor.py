@@ -1,4 +1,4 @@
-"""The doctor on servers that nobody here wrote: its verdict against what their source says, run after run."""
+"""The doctor on servers of other projects: its verdict against what their source says, run after run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that nobody here wrote over HTTP: node's streamable HTTP, and the older event stream."""
+"""A server of another project over HTTP: node's streamable HTTP, and the older event stream."""
 
 import os
 import socket

@@ -121,6 +121,7 @@ class ForkLoop:
         for name, soft, hard in request["limits"]:
             number = getattr(resource, f"RLIMIT_{name}")
             highest = resource.getrlimit(number)[1]
+            # A process may only lower its hard limits: a value above the inherited one would be an error.
             if highest != resource.RLIM_INFINITY:
                 soft, hard = min(soft, highest), min(hard, highest)
             resource.setrlimit(number, (soft, hard))

@@ -56,7 +56,7 @@
       "th",
       { scope: "col", class: member === base ? "base" : "" },
       el("div", {}, link(page(member.id, { tab: "siblings" }), `sample ${fact.sample ?? "?"}`)),
-      // A line each, there in every column: what is compared stands side by side.
+      // One line per fact, present in every column, so that siblings line up.
       el("div", {}, "reward ", Viewer.rewardChip(fact.reward)),
       el("div", {}, "advantage ", Viewer.chip("plain", number(fact.advantage))),
       el(

@@ -1,4 +1,4 @@
-"""Over the wire: what a policy, a wrong token and another's handle reach; and what limits and bad requests are told."""
+"""Over the wire: what a policy, a wrong token and another's handle reach; answers to limits and bad requests."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_policy_reaches_no_harness_tool(mini: Entries, config: Config) -
                 assert (await session.call(guess, {})).fault is CallFault.UNKNOWN_TOOL
             with pytest.raises(HarnessError):
                 await session.invoke(Role.REPLY, {}, server="store")
-        # Without a lease there is no way to them either, whoever asks.
+        # Without a lease no token opens a way to them either.
         client = RawClient(running.url, TOKEN)
         assert "result" not in await client.ask("tools/call", {"name": "reset", "arguments": {"task": "t", "seed": 1}})
 

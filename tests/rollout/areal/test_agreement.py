@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from hydra import compose, initialize_config_dir
 from scripted_sglang import Script, scripted_sglang
 from transformers import AutoTokenizer
+from verl_config import composed
 
 from rollout.areal import cpu
 from rollout.environment.parquet import read_rows
@@ -114,23 +114,16 @@ async def through_verl(
     from rollout.verl.runtime import WORKER
 
     mcp = "actor_rollout_ref.rollout.custom.mcp"
-    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-        config = compose(
-            "mcp_grpo",
-            overrides=[
-                "hydra.searchpath=[pkg://verl.trainer.config]",
-                "engine=cpu",
-                "data.train_files=none",
-                f"data.max_response_length={RESPONSE_TOKENS}",
-                f"actor_rollout_ref.model.path={model}",
-                f"actor_rollout_ref.rollout.multi_turn.tool_config_path={home / 'lock.yaml'}",
-                "trainer.use_v1=False",
-                f"trainer.default_local_dir={home / name}",
-                f"{mcp}.environments_dir={home / 'environments'}",
-                f"{mcp}.tokens_per_turn={TURN_TOKENS}",
-                *[f"+{mcp}.{key}={value}" for key, value in settings.items()],
-            ],
-        )
+    config = composed(
+        model,
+        f"data.max_response_length={RESPONSE_TOKENS}",
+        f"actor_rollout_ref.rollout.multi_turn.tool_config_path={home / 'lock.yaml'}",
+        "trainer.use_v1=False",
+        f"trainer.default_local_dir={home / name}",
+        f"{mcp}.environments_dir={home / 'environments'}",
+        f"{mcp}.tokens_per_turn={TURN_TOKENS}",
+        *[f"+{mcp}.{key}={value}" for key, value in settings.items()],
+    )
     tokenizer = AutoTokenizer.from_pretrained(model)
     entries = read_lock(home / "lock.yaml")
     found: list[list[Any]] = []

@@ -46,12 +46,12 @@ def examined(made: Environment, **options: Any) -> Report:
 
 
 def said(report: Report, clause: Clause) -> str:
-    return next(finding.said for finding in report.findings if finding.clause is clause)
+    return next(result.said for result in report.results if result.clause is clause)
 
 
 def test_an_environment_that_keeps_the_contract_passes_every_clause() -> None:
     report = examined(environment("sound"))
-    assert {finding.outcome for finding in report.findings} == {Outcome.HOLDS}, report.findings
+    assert {result.outcome for result in report.results} == {Outcome.HOLDS}, report.results
 
 
 FAULTS: dict[str, tuple[Clause, str]] = {
@@ -92,7 +92,7 @@ FAULTS: dict[str, tuple[Clause, str]] = {
 def test_the_broken_clause_is_named_with_what_was_seen(fault: str) -> None:
     clause, seen = FAULTS[fault]
     report = examined(environment(fault))
-    assert clause in report.failed, report.findings
+    assert clause in report.failed, report.results
     assert seen in said(report, clause), said(report, clause)
 
 
@@ -101,8 +101,8 @@ def test_a_server_that_ends_gets_no_remedy_of_the_clause() -> None:
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])}
     entry = {"command": sys.executable, "args": ["-c", program], "env": env, "scope": "process"}
     report = examined(environment("score_exits", servers={"faulty": {**entry, "required": True}}))
-    score = next(finding for finding in report.findings if finding.clause is Clause.SCORE)
-    assert "exited with status 9" in score.said and "the server ended" in score.remedy, report.findings
+    score = next(result for result in report.results if result.clause is Clause.SCORE)
+    assert "exited with status 9" in score.said and "the server ended" in score.remedy, report.results
 
 
 def test_an_expert_that_cannot_have_1_is_held_to_what_the_environment_says() -> None:
@@ -121,8 +121,8 @@ def test_a_fault_that_concerns_one_clause_is_not_laid_at_another_door() -> None:
 @pytest.mark.parametrize("fault", ["score_raises", "score_above_one", "reply_without_done", "unmarked_start"])
 def test_one_fault_is_told_once_with_one_remedy(fault: str) -> None:
     report = examined(environment(fault))
-    assert report.failed == [FAULTS[fault][0]], report.findings
-    because = [finding.said for finding in report.findings if finding.said.startswith("because ")]
+    assert report.failed == [FAULTS[fault][0]], report.results
+    because = [result.said for result in report.results if result.said.startswith("because ")]
     assert because and all(said.startswith(f"because {FAULTS[fault][0]} fails: ") for said in because)
 
 
@@ -136,13 +136,13 @@ def test_one_fault_is_told_once_with_one_remedy(fault: str) -> None:
 )
 def test_an_expert_has_to_keep_the_environments_own_limits(limits: dict[str, int], said_of_expert: str | None) -> None:
     report = examined(environment("sound", limits=limits))
-    assert (Clause.EXPERT in report.failed) is (said_of_expert is not None), report.findings
+    assert (Clause.EXPERT in report.failed) is (said_of_expert is not None), report.results
     assert said_of_expert is None or said_of_expert in said(report, Clause.EXPERT)
 
 
 def test_without_tasks_or_a_user_the_rest_is_examined_all_the_same() -> None:
     report = examined(environment("sound", tasks=None, user=None, elicitation=None), task=ListedTask(task="x", seed=3))
-    untested = {finding.clause for finding in report.findings if finding.outcome is Outcome.UNTESTED}
+    untested = {result.clause for result in report.results if result.outcome is Outcome.UNTESTED}
     assert untested == {Clause.TASKS, Clause.REPLY, Clause.ELICIT, Clause.EXPERT} and not report.failed
 
 
@@ -151,7 +151,7 @@ def check_env(*arguments: str | Path, env: dict[str, str] | None = None) -> subp
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False, env=env)
 
 
-def test_a_server_file_that_is_broken_is_a_finding_and_exit_status_one(tmp_path: Path) -> None:
+def test_a_server_file_that_is_broken_is_a_failed_clause_and_exit_status_one(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text("def broken(:\n")
     entry = {"command": "${python}", "args": ["${here}/server.py"]}
     (tmp_path / "broken.yaml").write_text(yaml.safe_dump({"servers": {"broken": entry}}))
@@ -161,7 +161,7 @@ def test_a_server_file_that_is_broken_is_a_finding_and_exit_status_one(tmp_path:
     assert "broken breaks starts" in done.stdout
 
 
-def test_an_environment_file_that_is_wrong_is_bad_use_and_no_finding() -> None:
+def test_an_environment_file_that_is_wrong_is_bad_use_and_no_result() -> None:
     error = CliRunner().invoke(app, ["check-env", "no-such-environment"]).exception
     assert isinstance(error, ConfigError) and "unknown environment" in str(error)
     error = CliRunner().invoke(app, ["check-env", "retail", "--seed", "1"]).exception
@@ -178,7 +178,7 @@ def test_a_server_in_another_language_keeps_every_clause_that_it_has_tools_for()
 
 def test_a_tool_may_say_no_to_an_expert_that_scores_1() -> None:
     report = examined(environment("expert_tries"))
-    assert report.failed == [], report.findings
+    assert report.failed == [], report.results
 
 
 def test_foreign_tools_keep_the_contract_once_the_yaml_gives_them_roles() -> None:

@@ -51,8 +51,8 @@ async def report_on(entry: dict[str, Any], **options: Any) -> ServerReport:
     return report
 
 
-def findings(report: ServerReport) -> dict[str, IsolationVerdict]:
-    return {found.scope: found.finding for found in report.isolation}
+def isolation(report: ServerReport) -> dict[str, IsolationVerdict]:
+    return {found.scope: found.verdict for found in report.isolation}
 
 
 def scope(report: ServerReport) -> str | None:
@@ -80,7 +80,7 @@ async def test_a_stdio_servers_state_is_found_where_it_is(
 ) -> None:
     state = tmp_path / "state"
     report = await report_on(stdio(str(state) if where == "file" else where, tools))
-    assert (findings(report), report.verdict) == (found, verdict), report
+    assert (isolation(report), report.verdict) == (found, verdict), report
     assert report.fit is (verdict is not Verdict.LEASE_DIR) and not state.exists()
     assert scope(report) == ("shared" if verdict is Verdict.SHARE else "process")
 
@@ -100,7 +100,7 @@ async def test_an_http_servers_state_is_found_where_it_is(
 ) -> None:
     with served(str(tmp_path / "state") if where == "file" else where, tools) as entry:
         report = await report_on(entry, allow_writes=True)
-    assert (findings(report), scope(report), report.fit) == (found, advised, advised is not None), report
+    assert (isolation(report), scope(report), report.fit) == (found, advised, advised is not None), report
     assert report.hung is not None and report.hung.well is None and "not ours" in report.hung.said
 
 
@@ -108,13 +108,13 @@ async def test_an_http_servers_state_is_found_where_it_is(
 async def test_an_annotation_is_no_evidence_against_what_the_answers_show(named: bool) -> None:
     calls = (CallOption(server=None, tool="tally", arguments={}),) if named else ()
     report = await report_on(stdio("process", "tally"), call_options=calls)
-    assert (findings(report), scope(report)) == ({"shared": "leaks", "process": "apart"}, "process"), report
+    assert (isolation(report), scope(report)) == ({"shared": "leaks", "process": "apart"}, "process"), report
     assert report.fit and "tally answered 'bumped to " in report.isolation[0].evidence
 
 
 async def test_what_counts_on_in_a_file_is_not_called_safe_for_its_annotation(tmp_path: Path) -> None:
     report = await report_on(stdio(str(tmp_path / "state"), "tally"))
-    assert findings(report) == {"shared": "leaks", "process": "leaks"} and report.verdict is Verdict.LEASE_DIR
+    assert isolation(report) == {"shared": "leaks", "process": "leaks"} and report.verdict is Verdict.LEASE_DIR
     assert report.advice is not None and report.advice.changes == {
         "args": {3: "${lease.dir}/state"},
         "env": {},
@@ -130,7 +130,7 @@ async def test_a_tool_that_the_probes_waited_for_is_named() -> None:
 
 async def test_a_file_in_the_directory_of_a_lease_is_nobody_elses() -> None:
     report = await report_on(stdio("${lease.dir}/state", "cell", scope="process"))
-    assert (findings(report), scope(report), report.fit) == ({"process": "apart"}, "process", True)
+    assert (isolation(report), scope(report), report.fit) == ({"process": "apart"}, "process", True)
 
 
 @pytest.mark.parametrize("more", [{"env": {"SHOP_API_KEY": "x"}}, {"url": ""}])
@@ -152,13 +152,13 @@ async def test_a_named_call_may_be_made_with_the_arguments_given(tmp_path: Path)
         call_options=(CallOption(server=None, tool="put", arguments={"text": "by name {word}"}),),
     )
     assert state.read_text().startswith("by name probe")
-    assert findings(report) == {"shared": "leaks", "process": "leaks"}
+    assert isolation(report) == {"shared": "leaks", "process": "leaks"}
 
 
 async def test_arguments_that_the_schema_refuses_are_no_evidence() -> None:
     wrong = CallOption(server=None, tool="put", arguments={"text": 7})
     report = await report_on(stdio("process", "cell"), call_options=(wrong,))
-    assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
+    assert isolation(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
     assert [note for note in report.notes if note.startswith("not called, put: text")] and len(report.to_know) == 1
 
 
@@ -185,7 +185,7 @@ async def test_what_reaches_outside_is_called_only_with_leave_and_an_address_sta
 async def test_state_is_found_that_only_arguments_with_a_meaning_show(tools: str) -> None:
     # An id that another call returned, and SQL; without them all answers are errors, as ordinary text.
     report = await report_on(stdio("process", tools))
-    assert (findings(report), report.verdict) == ({"shared": "leaks", "process": "apart"}, Verdict.OWN), report
+    assert (isolation(report), report.verdict) == ({"shared": "leaks", "process": "apart"}, Verdict.OWN), report
 
 
 async def test_a_server_for_mcp_1_gets_its_remedy() -> None:
@@ -231,7 +231,7 @@ async def test_a_server_that_hangs_or_dies_is_found_to_end_its_calls_in_time() -
 
 async def test_a_tool_that_hangs_costs_a_bounded_time() -> None:
     report = await report_on(mini("hang", "echo"), call_timeout_s=0.2, probe_timeout_s=1.0)
-    assert findings(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
+    assert isolation(report) == {"shared": "unknown", "process": "unknown"} and report.fit is None
 
 
 async def test_servers_that_fail_are_reports_among_the_others() -> None:

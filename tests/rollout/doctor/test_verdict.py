@@ -56,7 +56,7 @@ def test_a_verdict_follows_from_answers_that_differ(
 ) -> None:
     world = World(scope="process", script=made, first=run(made, *alone), second=run(made, *after_another))
     reference = Reference([world.first, run(made, *alone)])
-    assert isolation_of(world, reference).finding is found
+    assert isolation_of(world, reference).verdict is found
 
 
 def test_sharing_is_safe_only_if_every_tool_was_seen_at_work() -> None:
@@ -64,7 +64,7 @@ def test_sharing_is_safe_only_if_every_tool_was_seen_at_work() -> None:
     answers = ("nothing", "stored", "probe", "Error: invalid expression")
     world = World(scope="shared", script=made, first=run(made, *answers), second=run(made, *answers))
     found = isolation_of(world, Reference([world.first, run(made, *answers)]))
-    assert found.finding is UNKNOWN and "compute was answered with 'Error: invalid expression'" in found.evidence
+    assert found.verdict is UNKNOWN and "compute was answered with 'Error: invalid expression'" in found.evidence
 
 
 def test_what_fresh_leases_answer_differently_is_no_leak() -> None:

@@ -267,7 +267,7 @@ def judged() -> MCPServer:
 
 
 async def played(engine: Engine, directory: Path, limits: Limits) -> Trace:
-    """One trajectory that nobody answers; the policy says one thing."""
+    """One trajectory without a user; the policy sends one message."""
     servers = {"judged": judged()}
     made = environment(servers, reward={"server": "judged"})
     row = task(prompt=({"role": "user", "content": "Go on."},))

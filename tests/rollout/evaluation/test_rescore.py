@@ -26,8 +26,8 @@ from rollout.engines.scripted import WithoutModel
 from rollout.environment.task import Origin, Task
 from rollout.evaluation.play import Job, Lengths, play_all
 from rollout.evaluation.rescore import LiveScore, rescore
-from rollout.evaluation.run_record import evaluation_record
-from rollout.loop.reward_functions import WorldScore
+from rollout.evaluation.resume import evaluation_record
+from rollout.loop.components import WorldScore
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, environment_identity, read_run_records

@@ -20,8 +20,8 @@ from worlds import ROLE, play, saying, task
 
 from rollout.environment.reward_config import RewardConfig
 from rollout.loop import rubric as rubric_module
+from rollout.loop.components import WorldScore
 from rollout.loop.limits import Limits
-from rollout.loop.reward_functions import WorldScore
 from rollout.trace.record import StopReason, Trace
 
 pytestmark = pytest.mark.anyio

@@ -12,6 +12,7 @@ import anyio
 import pytest
 from mcp.server.mcpserver import MCPServer
 from playing import read_environment
+from playing_samples import played
 from replaying import all_timeless, timeless
 from thinking_game import SCRIPT, Logged, servers
 from worlds import environment, task
@@ -20,16 +21,14 @@ from gateway.cassette.reading import Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Replay
 from gateway.gateway import Gateway
-from rollout.engines.engine import Engine, EngineOptions
+from rollout.engines.engine import EngineOptions
 from rollout.engines.opening import opened_engine
 from rollout.engines.recorded import RecordedTraces
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import Environment
-from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task
 from rollout.errors import EngineError
-from rollout.evaluation.play import Lengths, jobs_of, play_all
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
@@ -41,22 +40,6 @@ from rollout.types import Call, Policy
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()
-
-
-async def evaluated(gateway: Gateway, made: Environment, engine: Engine, out: Path) -> list[Trace]:
-    """Two samples of three tasks."""
-    tasks = await environment_tasks(made, gateway, "test", 3)
-    traces: list[Trace] = []
-    await play_all(
-        jobs_of(made, tasks, 2, engine.name),
-        gateways={made.name: gateway},
-        engine=engine,
-        lengths=Lengths(response_tokens=60_000),
-        store=TraceStore(out),
-        concurrency=3,
-        finished=traces.append,
-    )
-    return traces
 
 
 @asynccontextmanager
@@ -74,17 +57,17 @@ async def test_an_environment_is_replayed_byte_for_byte_without_its_servers(
     made, path = read_environment(name), tmp_path / "a.jsonl"
     async with opened_engine(EngineOptions(engine=kind)) as engine:
         async with tape(path) as recorder, opened_environment(made, record=recorder) as gateway:
-            recorded = await evaluated(gateway, made, engine, tmp_path / "recorded")
+            recorded = await played(gateway, made, engine, 3, tmp_path / "recorded", split="test")
         # These programs do not exist, so a server that was started would be an error.
         gone = {name: entry.model_copy(update={"command": "/no/such"}) for name, entry in made.servers.items()}
         without = made.model_copy(update={"servers": gone})
         async with opened_environment(without, replay=Replay(Cassette.read(path))) as gateway:
-            replayed = await evaluated(gateway, made, engine, tmp_path / "replayed")
+            replayed = await played(gateway, made, engine, 3, tmp_path / "replayed", split="test")
     assert all_timeless(replayed) == all_timeless(recorded)
     assert all(trace.failure is None for trace in recorded)
     async with opened_engine(EngineOptions(engine=f"recorded:{tmp_path / 'recorded'}")) as engine:
         async with opened_environment(without, replay=Replay(Cassette.read(path))) as gateway:
-            again = await evaluated(gateway, made, engine, tmp_path / "again")
+            again = await played(gateway, made, engine, 3, tmp_path / "again", split="test")
     assert engine.name == f"recorded:{kind}"
     assert all_timeless(again, without_engine=True) == all_timeless(recorded, without_engine=True)
 

@@ -110,7 +110,7 @@ async def test_calls_that_could_not_be_sent_lower_their_share(tmp_path: Path) ->
 
 
 async def test_calls_beyond_the_parallel_limit_do_not_lift_the_share_of_valid_ones(tmp_path: Path) -> None:
-    """The attack: one call in two is broken, and many that nobody looks at are written behind them."""
+    """The attack: one call in two is broken, and many that are beyond the limit are written behind them."""
     limits = Limits(response_tokens=20_000, parallel_calls=1)
     broken, spam = "<tool_call>{</tool_call>\n", "\n".join([look()] * 20)
     reward = {"server": SERVER, "parts": ["style", "depth"], "weights": {"valid_calls": 1.0}}

@@ -1,4 +1,4 @@
-"""What trajectories in flight are said to be doing: counted once each, with rates, errors, servers and rewards."""
+"""The activities of trajectories in flight: counted once each, with rates, errors, servers and rewards."""
 
 from __future__ import annotations
 

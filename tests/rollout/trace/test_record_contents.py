@@ -16,7 +16,7 @@ from gateway.types import SERVER_TIME_META, ToolResult
 from rollout.engines.engine import EngineOptions
 from rollout.engines.scripted import WithoutModel
 from rollout.environment.config import load_environment
-from rollout.evaluation.run_record import evaluation_record
+from rollout.evaluation.resume import evaluation_record
 from rollout.formats import hermes
 from rollout.trace.archive import archive, read_archive
 from rollout.trace.entries import COLUMNS

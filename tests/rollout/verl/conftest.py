@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -34,3 +34,12 @@ def transfer_queue(_queue: None) -> Iterator[None]:
     yield
     if left := tq.kv_list().get("train"):
         tq.kv_clear(partition_id="train", keys=list(left))
+
+
+@pytest.fixture
+async def closed_worker(anyio_backend: str) -> AsyncIterator[None]:
+    """Ends the servers and the trace store of the process-wide worker state after each test."""
+    from rollout.verl.runtime import WORKER
+
+    yield
+    await WORKER.close()

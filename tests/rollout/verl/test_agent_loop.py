@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from structlog.testing import capture_logs
 from transformers import AutoTokenizer
+from verl_config import composed
 
 from rollout.formats import hermes
 from rollout.trace.record import Trace
@@ -22,7 +22,7 @@ from rollout.trace.store import read_traces
 from rollout.types import Call
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "closed_worker")]
 
 ROOT = Path(__file__).parents[3]
 SERVER = ROOT / "tests" / "support" / "echo_server.py"
@@ -70,27 +70,12 @@ def use_v1(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def config(tmp_path: Path, model: Path, environments: Path, use_v1: bool) -> DictConfig:
-    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-        return compose(
-            "mcp_grpo",
-            overrides=[
-                "hydra.searchpath=[pkg://verl.trainer.config]",
-                "engine=cpu",
-                "data.train_files=none",
-                f"actor_rollout_ref.model.path={model}",
-                f"trainer.use_v1={use_v1}",
-                f"trainer.default_local_dir={tmp_path}",
-                f"actor_rollout_ref.rollout.custom.mcp.environments_dir={environments}",
-            ],
-        )
-
-
-@pytest.fixture(autouse=True)
-async def worker(anyio_backend: str) -> AsyncIterator[None]:
-    from rollout.verl.runtime import WORKER
-
-    yield
-    await WORKER.close()
+    return composed(
+        model,
+        f"trainer.use_v1={use_v1}",
+        f"trainer.default_local_dir={tmp_path}",
+        f"actor_rollout_ref.rollout.custom.mcp.environments_dir={environments}",
+    )
 
 
 class ScriptedClient:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from echo_training import ROWS, prepare_training
+from echo_training import JUDGED, ROWS, SHOUT_PLUM, prepare_training
 from engine_log import read_records
 from verl_run import logged, train
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200)]
 
-ROOT = Path(__file__).parents[3]
 SAMPLES = 4
 AGENT = '''
 import os
@@ -32,24 +30,7 @@ class Ends:
                 continue
             os.kill(os.getpid(), signal.SIGKILL)
 '''
-ENVIRONMENT = {
-    "servers": {
-        "echo": {
-            "command": "${python}",
-            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
-            "roles": {"score": "judge"},
-            "tools": {"allow": ["shout", "judge"]},
-        }
-    },
-    "reward": {"server": "echo", "parts": ["letters"]},
-    "agent": {"use": "ending_agent:Ends"},
-}
-CONVERSATION: list[dict[str, Any]] = [
-    {"role": "user", "content": "Shout plum."},
-    {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}]},
-    {"role": "tool", "content": "PLUM"},
-    {"role": "assistant", "content": "PLUM"},
-]
+ENVIRONMENT = {**JUDGED, "agent": {"use": "ending_agent:Ends"}}
 
 
 @dataclass(frozen=True)
@@ -64,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (home / "ending_agent.py").write_text(AGENT)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", str(home))  # also for the preparing commands, which import the agent
-        overrides = prepare_training(home, ENVIRONMENT, CONVERSATION, samples=SAMPLES)
+        overrides = prepare_training(home, ENVIRONMENT, SHOUT_PLUM, samples=SAMPLES)
         done = train(
             home,
             overrides

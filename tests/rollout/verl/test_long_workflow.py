@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,16 @@ import hydra
 import psutil
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
+from verl_config import composed
 
 from mcp_servers.gsm8k_tools.problems import TASKS, problem
 from rollout.formats import hermes
 from rollout.types import Call
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "closed_worker")]
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = yaml.safe_load((ROOT / "configs" / "environments" / "gsm8k_tools.yaml").read_text())
@@ -67,25 +66,7 @@ def paying(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path, model: Path) -> DictConfig:
-    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-        return compose(
-            "mcp_grpo",
-            overrides=[
-                "hydra.searchpath=[pkg://verl.trainer.config]",
-                "engine=cpu",
-                "data.train_files=none",
-                f"actor_rollout_ref.model.path={model}",
-                f"trainer.default_local_dir={tmp_path}",
-            ],
-        )
-
-
-@pytest.fixture(autouse=True)
-async def worker(anyio_backend: str) -> AsyncIterator[None]:
-    from rollout.verl.runtime import WORKER
-
-    yield
-    await WORKER.close()
+    return composed(model, f"trainer.default_local_dir={tmp_path}")
 
 
 class Client:

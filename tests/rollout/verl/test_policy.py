@@ -24,7 +24,7 @@ END = 7
 
 
 class Client:
-    """Stands for the Ray actors behind verl's client: gives these ids, and keeps what it was asked."""
+    """Replaces the Ray actors behind verl's client: gives these ids, and keeps what it was asked."""
 
     def __init__(self, ids: list[int], stop_reason: str | None, *, logprobs: bool = True) -> None:
         self._ids, self._stop_reason, self._logprobs = ids, stop_reason, logprobs
@@ -81,7 +81,7 @@ async def test_a_turn_that_is_asked_for_again_is_sampled_with_another_seed() -> 
 
 
 class Server:
-    """Stands for verl's server actor, behind verl's own client: returns two tokens."""
+    """Replaces verl's server actor, behind verl's own client: returns two tokens."""
 
     def __init__(self, logprobs: list[float] | None) -> None:
         self._logprobs = logprobs

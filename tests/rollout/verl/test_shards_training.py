@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from echo_training import ROWS, prepare_training
+from echo_training import ROWS, SHOUT_PLUM, prepare_training
 from engine_log import read_records
 from verl_run import logged, train
 
@@ -17,12 +17,6 @@ pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[3]
 STEPS, SAMPLES = 3, 4
-CONVERSATION: list[dict[str, Any]] = [
-    {"role": "user", "content": "Shout plum."},
-    {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}]},
-    {"role": "tool", "content": "PLUM"},
-    {"role": "assistant", "content": "PLUM"},
-]
 
 
 def environment(ledger: Path) -> dict[str, Any]:
@@ -52,7 +46,7 @@ class Run:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp("shards")
-    overrides = prepare_training(home, environment(home / "ledger"), CONVERSATION, samples=SAMPLES)
+    overrides = prepare_training(home, environment(home / "ledger"), SHOUT_PLUM, samples=SAMPLES)
     (home / "ledger").unlink(missing_ok=True)
     overrides |= {"trainer.total_training_steps": STEPS, "+ray_kwargs.ray_init.resources": "{mcp_shard: 2}"}
     done = train(home, overrides)

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from echo_training import prepare_training
+from echo_training import SHOUT_PLUM, prepare_training
 from engine_log import derive, read_generations, read_records, samples_of
 from verl_run import logged, train
 
@@ -32,10 +32,7 @@ ENVIRONMENT: dict[str, Any] = {
     "reward": {"server": "echo", "parts": ["letters"]},
 }
 CONVERSATION: list[dict[str, Any]] = [
-    {"role": "user", "content": "Shout plum."},
-    {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}]},
-    {"role": "tool", "content": "PLUM"},
-    {"role": "assistant", "content": "PLUM"},
+    *SHOUT_PLUM,
     {"role": "user", "content": "Shout pear 1."},
     {"role": "assistant", "content": "PEAR"},
 ]

@@ -9,31 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from echo_training import prepare_training
+from echo_training import JUDGED, SHOUT_PLUM, prepare_training
 from engine_log import read_records
 from verl_run import logged, train
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[3]
 ROWS, SAMPLES = 6, 4
-ENVIRONMENT = {
-    "servers": {
-        "echo": {
-            "command": "${python}",
-            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
-            "roles": {"score": "judge"},
-            "tools": {"allow": ["shout", "judge"]},
-        }
-    },
-    "reward": {"server": "echo", "parts": ["letters"]},
-}
-CONVERSATION: list[dict[str, Any]] = [
-    {"role": "user", "content": "Shout plum."},
-    {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}]},
-    {"role": "tool", "content": "PLUM"},
-    {"role": "assistant", "content": "PLUM"},
-]
 
 
 @dataclass(frozen=True)
@@ -59,7 +41,7 @@ class Run:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """Two steps of each trainer, and the second step of ours from the checkpoint that verl's wrote after the first."""
     prepared = tmp_path_factory.mktemp("prepared")
-    overrides = prepare_training(prepared, ENVIRONMENT, CONVERSATION, samples=SAMPLES)
+    overrides = prepare_training(prepared, JUDGED, SHOUT_PLUM, samples=SAMPLES)
     (first, *_) = pq.read_table(prepared / "rows.parquet").to_pylist()
     rows = [{**first, "extra_info": {**first["extra_info"], "index": index}} for index in range(ROWS)]
     pq.write_table(pa.Table.from_pylist(rows), prepared / "rows.parquet")

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from echo_training import prepare_training
+from echo_training import JUDGED, SHOUT_PLUM, prepare_training
 from engine_log import read_records
 from verl_run import logged, train
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
 SAMPLES = 4
 ANY = {"when": [r"[\s\S]"]}
 SCENARIO = {
@@ -27,28 +26,14 @@ SCENARIO = {
         "pear": {"cues": [{**ANY, "says": "Goodbye.", "to": "end", "reward": 0.5}], "otherwise": ["?"]},
     },
 }
-ENVIRONMENT = {
-    "servers": {
-        "echo": {
-            "command": "${python}",
-            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
-            "roles": {"score": "judge"},
-            "tools": {"allow": ["shout", "judge"]},
-        },
-        "customer": {
-            "command": "${python}",
-            "args": ["-m", "mcp_servers.user_simulator", "scripted", "--scenarios", "${here}/scenarios.json"],
-            "trusted": True,
-        },
-    },
-    "user": {"server": "customer"},
-    "reward": {"server": "echo", "parts": ["letters"]},
+CUSTOMER = {
+    "command": "${python}",
+    "args": ["-m", "mcp_servers.user_simulator", "scripted", "--scenarios", "${here}/scenarios.json"],
+    "trusted": True,
 }
+ENVIRONMENT = {**JUDGED, "servers": {**JUDGED["servers"], "customer": CUSTOMER}, "user": {"server": "customer"}}
 CONVERSATION: list[dict[str, Any]] = [
-    {"role": "user", "content": "Shout plum."},
-    {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}]},
-    {"role": "tool", "content": "PLUM"},
-    {"role": "assistant", "content": "PLUM"},
+    *SHOUT_PLUM,
     {"role": "user", "content": "Shout pear."},
     {"role": "assistant", "content": "PEAR"},
 ]

@@ -1,10 +1,14 @@
-"""Small programs for tools that take code: each reads state, writes it, and reads it again."""
+"""Fixtures of probes: small programs for tools that take code, and a page for tools that take an address."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream
 
 from gateway.types import ToolDefinition
 from rollout.doctor.tool_words import Sort, sort_of, words_of
@@ -49,3 +53,31 @@ def statement(language: str, tool: ToolDefinition, word: str, step: int) -> str:
     if kind is Sort.READ and re.search(r"\bselect\b", tool.description, re.I):
         return ("SELECT 1 AS one", select, select, select)[step]
     return ("SELECT 1 AS one", create, insert, select)[step]
+
+
+_BODY = b"<html><head><title>Page</title></head><body><article><h1>Page</h1><p>One page.</p></article></body></html>"
+_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (
+    len(_BODY),
+    _BODY,
+)
+_REQUEST_TIMEOUT_S = 5.0
+
+
+@asynccontextmanager
+async def loopback_page() -> AsyncGenerator[int]:
+    """Serve the page at every path, and yield the port."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+
+    async def answer(stream: SocketStream) -> None:
+        async with stream:
+            with anyio.move_on_after(_REQUEST_TIMEOUT_S):
+                try:
+                    await stream.receive()
+                    await stream.send(_ANSWER)
+                except (anyio.EndOfStream, anyio.BrokenResourceError):
+                    pass
+
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        yield int(listener.extra(SocketAttribute.local_port))
+        tasks.cancel_scope.cancel()

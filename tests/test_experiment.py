@@ -1,0 +1,132 @@
+"""What the strategies' experiment warms up on, and what it reports."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
+
+ROOT = Path(__file__).parents[1]
+CLI = Path(sys.executable).with_name("mcp-rollout")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Days of the blind expert."""
+    home = tmp_path_factory.mktemp("days")
+    run = ["run", "depot_any", "--engine", "expert", "--split", "train", "-n", "24", "--out", home / "expert"]
+    subprocess.run([CLI, *run], check=True, stdout=subprocess.DEVNULL)
+    export = ["trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl"]
+    subprocess.run([CLI, *export], check=True, stdout=subprocess.DEVNULL)
+    return [json.loads(line) for line in (home / "sft.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) -> Any:
+    from transformers import AutoTokenizer
+
+    from rollout.verl_cpu.tiny_model import make_tiny_model
+
+    corpus = [json.dumps(row) for row in rows]
+    model = make_tiny_model(tmp_path_factory.mktemp("model"), corpus=corpus, hidden=64, layers=1)
+    return AutoTokenizer.from_pretrained(model)
+
+
+@pytest.mark.parametrize("words", ["random", "known"])
+def test_thoughts_copy_what_was_inspected_and_calls_what_was_thought(
+    rows: list[dict[str, Any]], tokenizer: Any, words: Any
+) -> None:
+    from strategies_experiment.conversations import Days
+    from strategies_experiment.words import CONDITIONS, OWN, TREATMENTS
+
+    days = Days(tokenizer, rows, seed=0, parcels=None, words=words)
+    chosen: dict[str, set[str]] = {condition: set() for condition in CONDITIONS}
+    for day in [day for _ in range(25) for day in days.conversations(len(rows))]:
+        text = tokenizer.decode(day.ids)
+        inspected = re.findall(r"([A-Z]\d\d): (\w+), to ", text)
+        thought = re.findall(r"It is (\w+), (\w+) it\.\n</think>", text)
+        called = re.findall(r'"name": "(\w+)", "arguments": {"parcel": "([A-Z]\d\d)"', text)
+        treated = [(name, parcel) for name, parcel in called if name != "inspect"]
+        assert [condition for _, condition in inspected] == [condition for condition, _ in thought]
+        assert [treatment for _, treatment in thought] == [name for name, _ in treated]
+        assert [parcel for parcel, _ in inspected] == [parcel for _, parcel in treated]
+        for condition, treatment in thought:
+            chosen[condition].add(treatment)
+    for kind, condition in enumerate(CONDITIONS):
+        any_of = TREATMENTS if words == "random" else TREATMENTS[:OWN] if kind < OWN else [TREATMENTS[kind]]
+        assert chosen[condition] == set(any_of)
+
+
+def test_a_days_tokens_are_those_of_its_text(rows: list[dict[str, Any]], tokenizer: Any) -> None:
+    """The shared prefix may be cut off without changing what is left."""
+    from demo_experiment.warm_up import rendered
+    from strategies_experiment.conversations import Days
+
+    days = Days(tokenizer, rows, seed=0, parcels=1, words="known")
+    for day in days.draw(len(rows)):
+        prompt = days.prefix + day.ids[: day.sampled.index(True)]
+        assert prompt == tokenizer.encode(tokenizer.decode(prompt), add_special_tokens=False)
+    assert tokenizer.decode(days.prefix) == rendered(tokenizer, rows[0])[0].text.partition("<|im_start|>user")[0]
+
+
+def test_a_single_turn_follows_a_history_without_thoughts(rows: list[dict[str, Any]]) -> None:
+    from strategies_experiment.conversations import reduced
+
+    turn = max(index for index, message in enumerate(rows[0]["messages"]) if message["role"] == "assistant")
+    messages = reduced(rows[0], turn)["messages"]
+    assert messages[-1] == rows[0]["messages"][turn] and len(messages) == turn + 1
+    assert not any("reasoning_content" in message for message in messages[:-1])
+    assert sum(len(message.get("tool_calls") or ()) for message in messages) == 9  # two for each parcel, and the book's
+
+
+def test_an_interval_is_that_of_the_paired_tasks(tmp_path: Path) -> None:
+    from strategies_experiment.results import Curve
+    from strategies_experiment.runs import Run
+
+    run = Run(home=tmp_path, strategy="chain", budget=1)
+    before, after = [0.1 * task for task in range(10)], [0.1 * task + 0.25 for task in range(10)]
+    same = Curve(run=run, tokens=[0, 1], rewards=[before, after], turns=14)
+    assert same.interval() == pytest.approx((0.25, 0.25))
+    mixed = Curve(run=run, tokens=[0, 1], rewards=[[0.0] * 60, [1.0] * 30 + [0.0] * 30], turns=14)
+    low, high = mixed.interval()
+    assert mixed.lift == 0.5 and 0.3 < low < 0.45 and 0.55 < high < 0.7
+
+
+def test_a_run_ends_at_the_first_evaluation_after_its_budget_and_a_repeated_step_counts_once(tmp_path: Path) -> None:
+    from strategies_experiment.runs import Run
+
+    run = Run(home=tmp_path, strategy="chain", budget=60)
+
+    def log(start: int, steps: range) -> None:
+        run.directory.mkdir(exist_ok=True)
+        lines: list[str] = []
+        for step in steps:
+            data = {"mcp/sampled_tokens": 10.0} | ({"val-core/depot/reward/mean@1": 0.5} if step % 5 == 0 else {})
+            lines.append(json.dumps({"step": step, "data": data}))
+        (run.directory / f"metrics-{start:03d}.jsonl").write_text("\n".join(lines) + "\n")
+
+    log(0, range(1, 8))
+    assert run.evaluated_at() is None  # spent at step 6, evaluated at step 5
+    log(1, range(6, 10))
+    assert run.evaluated_at() is None
+    log(2, range(10, 11))
+    assert run.evaluated_at() == 10
+
+
+def test_an_unknown_run_is_refused_before_anything_is_prepared(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "strategies.py", "--only", "chain-9", "--out", out],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "no run 'chain-9'; there are chain-0, tree-0" in done.stderr
+    assert not out.exists()
