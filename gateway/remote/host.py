@@ -93,6 +93,8 @@ class RemoteHost:
             found = await self.request("server/discover", {}, wait_s=_WAIT_S)
         except HostError as error:
             raise HostRefused(f"{self.url} is no MCP server of {PROTOCOL}: {error}") from error
+        except WorldLost as error:
+            raise WorldLost(f"{error.problem} (is the address right, and mcp-rollout serve running?)") from error
         capabilities = cast("Json", found.get("capabilities") or {})
         extension: Any = cast("Json", capabilities.get("extensions") or {}).get(EXTENSION)
         if not isinstance(extension, dict):

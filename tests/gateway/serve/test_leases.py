@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -170,4 +171,13 @@ async def test_another_program_or_another_set_of_servers_is_one_clear_error(mini
                 pass
         with pytest.raises(HostRefused):
             async with Gateway(config(store=mini("echo")), hosts=at(running.url.removesuffix("/mcp"))):
+                pass
+
+
+async def test_an_address_where_no_host_runs_is_named_with_a_remedy(mini: Entries, config: Config) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, and never listened on
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"
+        with pytest.raises(WorldLost, match=rf"{url}: .*is the address right, and mcp-rollout serve running"):
+            async with Gateway(config(shop=mini("echo")), hosts=at(url, lost_after_s=0.1)):
                 pass
