@@ -22,7 +22,7 @@ FASTMCP_VENV ?= .venv-fastmcp
 # So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
 DOCTOR_SERVERS ?= .venv-doctor
 
-# Test processes side by side; trainings run one at a time in any case. `make test WORKERS=0` runs all in one process.
+# Test processes side by side, a file in one of them. `make test WORKERS=0` runs all in one process.
 WORKERS ?= 2
 
 .PHONY: install third-party doctor-servers bfcl sglang areal bench-peers demo demo-control demo-areal experiment docs test test-full lint bench clean
@@ -135,10 +135,10 @@ docs: install
 	$(BIN)/mkdocs build --strict
 
 test: lint third-party bfcl
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not full and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not full and not gpu"
 
 test-full: lint third-party doctor-servers bfcl sglang areal
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not gpu" --timeout 1800
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
 bench: install bench-peers

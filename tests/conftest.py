@@ -15,16 +15,6 @@ settings.register_profile("mcp_rollout", deadline=None, derandomize=True, databa
 settings.load_profile("mcp_rollout")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's own, which reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where pytest-xdist runs several workers, keep the tests of a file together, and run one training at a time."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        group = "verl" if item.get_closest_marker("verl") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
