@@ -34,7 +34,7 @@ class Stage:
     steps: int
     """Of a round."""
     learning_rate: float = 5e-3
-    """Of embeddings and norms. At 5e-3 a seed had not learned to copy words after three rounds; at 2e-2 it had after two."""
+    """Of embeddings and norms. At 5e-3 a seed could not copy words after three rounds, at 2e-2 after two it could."""
     good_loss: float
     """The loss per token of the assistant at which there is no further round."""
 
