@@ -134,7 +134,7 @@ def bench_overlap(
 
 @app.command("memory")
 def bench_memory(
-    trajectories: Annotated[int, typer.Option("-n", min=10, help="Short trajectories, one after the other.")] = 100_000,
+    trajectories: Annotated[int, typer.Option("-n", min=10, help="Short trajectories, sixteen at a time.")] = 100_000,
     as_json: AsJson = False,
 ) -> int:
     """Measure whether this process's memory stays flat while trajectories are leased, played, recorded and released."""

@@ -37,7 +37,12 @@ async def test_all_missing_variables_are_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("address", "said"), [("localhost", "'localhost' is no address"), ("127.0.0.1:9", "no server accepts connections")]
+    ("address", "said"),
+    [
+        ("localhost", "'localhost' is no address"),
+        ("127.0.0.1:99999", "'127.0.0.1:99999' is no address"),
+        ("127.0.0.1:9", "no server accepts connections"),
+    ],
 )
 async def test_an_address_without_a_server_is_named(monkeypatch: pytest.MonkeyPatch, address: str, said: str) -> None:
     monkeypatch.setenv(SERVERS, address)
