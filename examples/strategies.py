@@ -1,9 +1,9 @@
 """Chains, trees and single turns on a long task, with equal numbers of sampled tokens, on this CPU.
 
-    python examples/strategies.py [--only tree-1] [--tokens 300000] [--out outputs/strategies]
+    python examples/strategies.py [--only tree-1] [--tokens 200000] [--out outputs/strategies]
 
 Every run starts and resumes alone: the same command goes on where it was interrupted, and `--only` takes one run. The
-model is warmed up once, on an expert that decides blindly. `chain-0-control` has a learning rate of zero.
+model is warmed up once, on an expert whose decisions rarely fit. `chain-0-control` has a learning rate of zero.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="RUN", help="one run, for example tree-1 or chain-0-control")
     parser.add_argument("--comparisons", action="store_true", help="further settings too, one seed each")
-    parser.add_argument("--tokens", type=int, default=300_000, help="sampled tokens of a run (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=200_000, help="sampled tokens of a run (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("outputs", "strategies"), help="(default: %(default)s)")
     return parser.parse_args(arguments)
 

@@ -19,7 +19,7 @@ CLI = Path(sys.executable).with_name("mcp-rollout")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Days of the blind expert."""
+    """Days of the expert of `depot_any`."""
     home = tmp_path_factory.mktemp("days")
     run = ["run", "depot_any", "--engine", "expert", "--split", "train", "-n", "24", "--out", home / "expert"]
     subprocess.run([CLI, *run], check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""What the warm-up learns from: the blind expert's days at the depot, as chains and as single turns."""
+"""What the warm-up learns from: the expert's days at the depot, as chains and as single turns."""
 
 from __future__ import annotations
 

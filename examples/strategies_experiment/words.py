@@ -19,8 +19,8 @@ OWN_SHARE = 0.5
 
 Words = Literal["random", "known"]
 """`random`: any condition with any treatment. Among thirteen words a model learns to copy, where it would guess among
-three. `known`: half of the parcels keep their words, whose treatments are blind choices; the others have a condition of
-the ten and the treatment that belongs to it. So treatments depend on conditions, and the depot's three stay open."""
+three. `known`: half of the parcels keep their words and the expert's treatments; the others have a condition of the ten
+and the treatment that belongs to it, from which a model learns that treatments depend on conditions."""
 
 _CALL = '"name": "'
 _WORD = re.compile(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
-from mcp_servers.depot.parcels import FITTING, PARCELS, TREATMENTS, Parcel, Problem, Treatment
+from mcp_servers.depot.parcels import FITTING, HABITS, PARCELS, TREATMENTS, Parcel, Problem, Treatment
 from mcp_servers.kit import Call, ExpertTurn, Reply, Score, ToolError
 
 PATIENCE = 3
@@ -104,13 +104,15 @@ def restored(problem: Problem, state: dict[str, Any]) -> Day:
 def expert(day: Day) -> Iterator[ExpertTurn]:
     """Inspect, treat and report each parcel, and close the book: 14 turns.
 
-    In the slice `any` the treatment is drawn at random, so that who imitates it learns everything but the decisions.
+    In the slice `any` the treatment is drawn by `HABITS`: a policy that imitates it learns all but to decide well.
     """
     problem = day.problem
     rng = Random(f"expert/{problem.task}/{problem.seed}")
     for parcel in problem.parcels:
         of_parcel = {"parcel": parcel.code}
-        chosen = rng.choice(TREATMENTS) if problem.slice == "any" else FITTING[parcel.condition]
+        chosen = FITTING[parcel.condition]
+        if problem.slice == "any":
+            (chosen,) = rng.choices(TREATMENTS, HABITS[parcel.condition])
         yield ExpertTurn(calls=[Call(name="inspect", arguments=of_parcel)])
         yield ExpertTurn(
             thinking=f"It is {parcel.condition}, {chosen} it.", calls=[Call(name=chosen, arguments=of_parcel)]

@@ -16,6 +16,13 @@ Slice = Literal["any", "fitting"]
 FITTING: dict[Condition, Treatment] = {"damp": "dry", "torn": "tape", "loose": "strap"}
 CONDITIONS: tuple[Condition, ...] = ("damp", "torn", "loose")
 TREATMENTS: tuple[Treatment, ...] = ("dry", "tape", "strap")
+HABITS: dict[Condition, tuple[float, float, float]] = {
+    "damp": (0.25, 0.6, 0.15),
+    "torn": (0.15, 0.25, 0.6),
+    "loose": (0.6, 0.15, 0.25),
+}
+"""How often the expert of the slice `any` takes each of `TREATMENTS`: the fitting one a quarter of the time. It
+chooses by the condition, as a policy has to before it can learn what fits."""
 PARCELS = 4
 """Parcels of a day."""
 
@@ -23,7 +30,7 @@ TASKS: dict[Slice, Splits] = {
     "any": Splits("depot-any", {"train": 600, "test": 60}, {"train": 0, "test": 100_000}),
     "fitting": Splits("depot", {"train": 900, "test": 120}, {"train": 200_000, "test": 300_000}),
 }
-"""In the slice `any` every treatment counts, and the expert chooses blindly; in `fitting` only the fitting one does."""
+"""In the slice `any` every treatment counts, and the expert has habits; in `fitting` only the fitting one does."""
 
 _TOWNS = "Alta Bergen Drammen Fauske Gjovik Hamar Larvik Molde Narvik Odda Rena Skien".split()
 _LETTERS = "ABCDEFGHKLMNPRSTVW"

@@ -14,7 +14,7 @@ from playing import Stage, staged
 
 from mcp_servers import depot
 from mcp_servers.depot.day import PATIENCE, Day, expert, restored
-from mcp_servers.depot.parcels import CONDITIONS, FITTING, PARCELS, TASKS, TREATMENTS, problem
+from mcp_servers.depot.parcels import CONDITIONS, FITTING, HABITS, PARCELS, TASKS, TREATMENTS, problem
 from rollout.environment.strategy_config import StrategyConfig
 from rollout.environment.task import Origin
 from rollout.loop.group import Group
@@ -69,7 +69,7 @@ def test_the_storekeeper_waits_for_a_while() -> None:
     assert [day.reply().done for _ in range(PATIENCE)] == [False] * (PATIENCE - 1) + [True]
 
 
-def test_the_blind_expert_treats_every_condition_in_every_way() -> None:
+def test_the_expert_of_any_follows_its_habits() -> None:
     seen = Counter[tuple[str, str]]()
     for task in TASKS["any"].names("train"):
         made = problem(task, TASKS["any"].seed(task))
@@ -79,8 +79,9 @@ def test_the_blind_expert_treats_every_condition_in_every_way() -> None:
     total = sum(seen.values())
     assert total == PARCELS * len(TASKS["any"].names("train"))
     for condition in CONDITIONS:
-        for treatment in TREATMENTS:
-            assert seen[condition, treatment] / total == pytest.approx(1 / 9, abs=0.02)
+        for treatment, share in zip(TREATMENTS, HABITS[condition], strict=True):
+            assert seen[condition, treatment] / total == pytest.approx(share / 3, abs=0.02)
+        assert HABITS[condition][TREATMENTS.index(FITTING[condition])] == 0.25
 
 
 def test_a_restored_day_goes_on_as_the_saved_one() -> None:
