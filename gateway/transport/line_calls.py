@@ -1,4 +1,4 @@
-"""`tools/call` over a server's pipes: a line out, and the line that answers it."""
+"""`tools/call` in lines, over a server's pipes or in memory: a line out, and the line that answers it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.transport.delivery import Delivery
 from gateway.transport.streams import Outbox
 
 
-class StdioCalls:
+class LineCalls:
     """The channel of one connection. Its transport gives it each message that arrives."""
 
     def __init__(self, outbox: Outbox) -> None:
