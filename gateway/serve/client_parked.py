@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
 from gateway.serve.client_relay import ClientRelay
+from gateway.serve.client_world import DEFECT
+
+log = structlog.get_logger(__name__)
 
 Begin = Callable[[Relay], Awaitable[Json]]
 """Begins the request, with the way back to its client. Raises `ErrorAnswer`, `GatewayError`."""
@@ -66,6 +70,9 @@ class ParkedRequest:
             self._outcome = await begin(self)
         except (ErrorAnswer, GatewayError) as error:
             self._outcome = error
+        except Exception:  # boundary: this task shares its group with every lease; a server's odd result ends this one
+            log.exception("serve.request_failed")
+            self._outcome = ErrorAnswer(DEFECT)
         finally:
             self._changed.set()
 
