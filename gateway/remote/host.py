@@ -124,9 +124,14 @@ class RemoteHost:
                 handle = str(found.get("lease", ""))
                 if found.get("granted"):
                     return found
-        except BaseException:  # cleanup, also when cancelled: the host frees the place at once, not after its idle time
-            if handle:
-                with anyio.move_on_after(self.config.connect_timeout_s, shield=True):
+        except BaseException as error:
+            # Cleanup, also when cancelled: the host frees the place at once, not after its idle time.
+            with anyio.move_on_after(self.config.connect_timeout_s, shield=True):
+                if not handle and isinstance(error, anyio.get_cancelled_exc_class()):
+                    # Cut before the first answer: the host may have the lease by now, which has the same key.
+                    known = await self._post_quietly(OPEN, {**params, "wait_s": 0}, {})
+                    handle = str((known or {}).get("lease", ""))
+                if handle:
                     await self._post_quietly(CLOSE, {}, {LEASE_META: handle})
             raise
 

@@ -162,7 +162,10 @@ class ServeApp:
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
         """The lease face's answer to one request; None where it is the client face's."""
-        meta = cast("dict[str, Any]", params.get("_meta") or {})
+        given: Any = params.get("_meta") or {}
+        if not isinstance(given, dict):
+            raise InvalidParams("_meta must be an object")
+        meta = cast("dict[str, Any]", given)
         if method == "tools/call" and LEASE_META in meta:
             return await self._lease_face.call(Params(params), bearer)
         if method == "server/discover" and EXTENSION in _extensions(meta):

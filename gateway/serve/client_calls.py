@@ -10,14 +10,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
+from gateway.serve.client_world import DEFECT
 
 if TYPE_CHECKING:
     from gateway.serve.client_relay import ClientRelay
     from gateway.serve.config import ServeConfig
+
+log = structlog.get_logger(__name__)
 
 _MOST_WAITING = 1000
 
@@ -59,6 +63,9 @@ class RunningCall:
                 self._outcome = await begin(self)
         except (ErrorAnswer, GatewayError) as error:
             self._outcome = error
+        except Exception:  # boundary: this task shares its group with every lease; a server's odd result ends this call
+            log.exception("serve.request_failed", method="tools/call")
+            self._outcome = ErrorAnswer(DEFECT)
         finally:
             self._ended.set()
             self.settled.set()

@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
 from gateway.serve.client_relay import ClientRelay
+from gateway.serve.client_world import DEFECT
+
+log = structlog.get_logger(__name__)
 
 Begin = Callable[[Relay], Awaitable[Json]]
 """Begins the request, with the way back to its client. Raises `ErrorAnswer`, `GatewayError`."""
@@ -34,6 +38,8 @@ class ParkedRequest:
 
     def __init__(self, answer_s: float) -> None:
         self.token = secrets.token_urlsafe(12)
+        """Of the questions that are open; each round has another one."""
+        self.scope = anyio.CancelScope()
         self._answer_s = answer_s
         self._questions: dict[str, _Question] = {}
         self._asked = 0
@@ -63,9 +69,13 @@ class ParkedRequest:
     async def run(self, begin: Begin) -> None:
         """Run it to its end."""
         try:
-            self._outcome = await begin(self)
+            with self.scope:
+                self._outcome = await begin(self)
         except (ErrorAnswer, GatewayError) as error:
             self._outcome = error
+        except Exception:  # boundary: this task shares its group with every lease; a server's odd result ends this one
+            log.exception("serve.request_failed")
+            self._outcome = ErrorAnswer(DEFECT)
         finally:
             self._changed.set()
 
@@ -86,6 +96,8 @@ class ParkedRequest:
             raise self._outcome
         if self._outcome is not None:
             return self._outcome
+        # Another one: `_forget` of an earlier round would end the time for this answer.
+        self.token = secrets.token_urlsafe(12)
         asked = {key: question.asked for key, question in self._questions.items()}
         return {"resultType": "input_required", "inputRequests": asked, "requestState": self.token}
 
@@ -113,7 +125,12 @@ class ParkedRequests:
             if found is None or found[:2] != (handle, method):
                 raise ErrorAnswer({"code": INVALID_PARAMS, "message": "Invalid or expired requestState"})
             request = found[2]
-        result = await request.next(relay, cast("Json", params.get("inputResponses") or {}))
+        try:
+            result = await request.next(relay, cast("Json", params.get("inputResponses") or {}))
+        except anyio.get_cancelled_exc_class():
+            # In this era a client cancels by closing its stream. It has no state by which it could come back for this.
+            request.scope.cancel()
+            raise
         if result.get("requestState") == request.token:
             self._parked[request.token] = handle, method, request
             self._tasks.start_soon(self._forget, request.token)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay
 from gateway.errors import GatewayError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 10
 """How often a server may come back with a question."""
+
+DEFECT: Json = {"code": INTERNAL_ERROR, "message": "the request failed within this server; its log has more"}
 
 
 def error_of(error: ErrorAnswer | GatewayError) -> Json:
