@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Protocol, runtime_checkable
 
 from gateway.config.models import ServerConfig
-from gateway.transport.line_calls import LineCalls
-from gateway.transport.line_reader import LineReader
+from gateway.transport.line_calls import LineCalls, LineReader
 from gateway.transport.lines import Oversize
 from gateway.transport.link import Link
 from gateway.transport.streams import Inbox, Outbox

@@ -24,8 +24,7 @@ from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
-from gateway.transport.line_calls import LineCalls
-from gateway.transport.line_reader import LineReader
+from gateway.transport.line_calls import LineCalls, LineReader
 from gateway.transport.lines import LineSplitter, Oversize
 from gateway.transport.link import Link
 from gateway.transport.streams import Inbox, Outbox
