@@ -47,10 +47,12 @@ class RunningCall:
             self._relay.notify(method, params)
         elif len(self._waiting) < _MOST_WAITING:
             self._waiting.append((method, params))
+        # Also for what is dropped: a server that sends so much needs a stream.
         self.settled.set()
 
     async def request(self, method: str, params: Json) -> Json:
         """As `Relay.request`."""
+        # Only a stream can carry a question. Where the client takes none, `_forget` cancels the call.
         self.settled.set()
         await self._streamed.wait()
         assert self._relay is not None
@@ -83,6 +85,7 @@ class RunningCall:
 
     async def through(self, relay: ClientRelay) -> Json:
         """The outcome, once the client has a stream: what the server sends passes there."""
+        # No `await` until `_relay` is set: what the server sends next would overtake what waits.
         for method, params in self._waiting:
             relay.notify(method, params)
         self._waiting.clear()
@@ -91,6 +94,7 @@ class RunningCall:
         try:
             await self._ended.wait()
         except anyio.get_cancelled_exc_class():
+            # The call runs in a task of the server's, which the cancellation of this request does not reach.
             self.scope.cancel()
             raise
         return self.outcome()
@@ -114,9 +118,11 @@ class RunningCalls:
         if key in self._calls:
             return None
         call = self._calls[key] = RunningCall()
+        # In the server's task group: the call goes on while mcp's server takes the HTTP request over.
         self._tasks.start_soon(call.run, begin)
         with anyio.move_on_after(self._stream_after_s):
             await call.settled.wait()
+        # Not whether the time was over: the call may have ended in the same moment.
         if call.answered:
             del self._calls[key]
             return call
@@ -135,6 +141,7 @@ class RunningCalls:
     async def _forget(self, key: tuple[str, object], call: RunningCall) -> None:
         with anyio.move_on_after(self._take_over_s):
             await call.taken_over()
+        # Compared, since a client may give the number to another call once this one was taken over.
         if self._calls.get(key) is call:
             del self._calls[key]
             call.scope.cancel()
