@@ -40,6 +40,7 @@ def standard_streams_are_pipes() -> bool:
 @contextmanager
 def _diverted(descriptor: int, mode: int, onto: str | int) -> Generator[int]:
     """A duplicate of a standard descriptor, which itself points elsewhere for the length of the block."""
+    # Not inherited: with a tool's child that holds the pipe, the client would not see the server's end.
     own = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     other = os.open(onto, mode) if isinstance(onto, str) else os.dup(onto)
     os.dup2(other, descriptor)
@@ -48,6 +49,7 @@ def _diverted(descriptor: int, mode: int, onto: str | int) -> Generator[int]:
     try:
         yield own
     finally:
+        # O_NONBLOCK belongs to the open file, which other processes may share, and not to the descriptor (fcntl(2)).
         os.set_blocking(own, True)
         os.dup2(own, descriptor)
         os.close(own)
@@ -178,8 +180,10 @@ class Input(_Closing):
     async def receive(self) -> SessionMessage | Exception:
         while not self._messages:
             if self._over:
+                # Here, in the task that runs the SDK's server: the direct calls are over before the SDK ends its own.
                 await self._end()
                 raise anyio.EndOfStream
+            # No `await` since the messages were looked at, so no arrival is lost.
             self._arrival.clear()
             await self._arrival.wait()
         message = self._messages.popleft()
@@ -201,6 +205,7 @@ class Input(_Closing):
             data = os.read(self._descriptor, READ_BYTES)
         except BlockingIOError:
             return
+        # A socket that the client reset: the end of input, like any other.
         except OSError:
             data = b""
         if not data:
@@ -220,6 +225,7 @@ class Input(_Closing):
     def _finish(self) -> None:
         self._pause()
         self._over = True
+        # As the SDK reads it: the last line may lack its end.
         if last := b"".join(self._parts):
             self._receive(last)
         self._arrival.set()
@@ -230,6 +236,7 @@ class Input(_Closing):
             self._reading = False
 
     def _resume(self) -> None:
+        # From half of the bound on, so that a slow SDK does not switch the reader with each message.
         if not (self._reading or self._over or self._output.is_full or len(self._messages) > BACKLOG // 2):
             self._loop.add_reader(self._descriptor, self._readable)
             self._reading = True

@@ -86,6 +86,7 @@ class StdioServer:
     def _begin(self, line: bytes) -> bool:
         """Starts a direct call; False if the SDK has to serve the message."""
         connection = self._calls.connection
+        # Nothing was served yet: the handshake, or the first request, is the SDK's.
         if connection is None:
             return False
         try:
