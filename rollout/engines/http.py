@@ -183,13 +183,25 @@ class HttpPolicy(ABC):
 
 
 async def _events(model: type[Answer], response: httpx2.Response, where: str) -> AsyncGenerator[Answer]:
-    async for line in response.aiter_lines():
-        if not line.startswith("data:"):
+    async for line in _lines(response):
+        if not line.startswith(b"data:"):
             continue
-        data = line.removeprefix("data:").strip()
-        if data == "[DONE]":
+        data = line.removeprefix(b"data:").strip()
+        if data == b"[DONE]":
             return
         yield _parsed(model, data, where)
+
+
+async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:
+    """The lines of a stream of events; the last one may have no end."""
+    # Not `aiter_lines`: it ends a line wherever `str.splitlines` does, at U+2028 or U+0085 too, which vLLM writes into
+    # its JSON as they are. JSON escapes carriage returns and newlines, so that these are ends of lines only.
+    begun = b""
+    async for piece in response.aiter_bytes():
+        *lines, begun = (begun + piece).split(b"\n")
+        for line in lines:
+            yield line
+    yield begun
 
 
 @contextmanager
