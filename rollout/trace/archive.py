@@ -155,7 +155,7 @@ def is_whole(path: Path) -> bool:
     return len(tail) == 8 and tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") + 12 <= end
 
 
-def batches_of(file: pq.ParquetFile, path: Path, **chosen: Any) -> Iterator[pa.RecordBatch]:
+def batches_of(file: Any, path: Path, **chosen: Any) -> Iterator[Any]:
     """`file.iter_batches`; raises TornArchive where a part behind a whole footer is damaged."""
     batches = file.iter_batches(**chosen)
     while True:
