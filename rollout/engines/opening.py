@@ -47,14 +47,15 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     elif name.startswith(CHAT_APIS):
         async with opened_endpoint(options) as engine:
             yield engine
-    elif _FACTORY.fullmatch(name):
-        async with opened_factory(options) as engine:
+    elif name.startswith(PREFIX):
+        with _recorded(options) as engine:
             yield engine
     elif name.startswith(("http://", "https://")):
         async with _over_http(options) as engine:
             yield engine
-    elif name.startswith(PREFIX):
-        with _recorded(options) as engine:
+    # After the prefixes: `recorded:eval` and `chat:local` have the form of MODULE:FACTORY, too.
+    elif _FACTORY.fullmatch(name):
+        async with opened_factory(options) as engine:
             yield engine
     elif _is_directory(name):
         async with _in_process(options) as engine:
