@@ -91,6 +91,7 @@ def missing_descriptors(sessions: int) -> str | None:
 @contextmanager
 def listening(argv: Sequence[str]) -> Generator[tuple[subprocess.Popen[bytes], int]]:
     """Runs `argv` with a free port as its last argument, from the moment that it listens there."""
+    # Programs take a port, not a socket. Should another program take it in between, the start fails below.
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen([*argv, str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

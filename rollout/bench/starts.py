@@ -31,6 +31,8 @@ def config(start: str, words: list[str], **entry: Any) -> GatewayConfig:
 async def hold(start: str, words: list[str], count: int) -> dict[str, Any]:
     """Start `count` processes at once, and hold them. A first process, and the fork server, are there before."""
     async with Gateway(config(start, words)) as gateway:
+        # Twice: the first lease takes the process that listed the tools, and only the second one starts the fork
+        # server.
         for _ in range(2):
             async with gateway.lease(trajectory="before", task=None, seed=0):
                 pass
@@ -45,10 +47,12 @@ async def hold(start: str, words: list[str], count: int) -> dict[str, Any]:
             nonlocal running
             async with gateway.lease(trajectory=f"t{number}", task=None, seed=number):
                 running += 1
+                # Measured by the last lease while the others are held, since a process that has ended has no figures.
                 if running == count:
                     wall, processes = time.perf_counter() - began, descendants()
                     spent = time.process_time() - own, cpu_since_s(cpu, processes)
                     servers = sorted(processes - before)
+                    # The kernel walks all pages of a process for this: of many processes, about a hundred are read.
                     memory = [memory_kb(pid) / 1024 for pid in servers[:: max(1, count // 100)]]
                     found.update(
                         held=len(servers),

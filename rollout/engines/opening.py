@@ -119,10 +119,13 @@ async def _over_http(options: EngineOptions) -> AsyncGenerator[Engine]:
     url = options.engine.rstrip("/").removesuffix("/v1")
     async with aclosing(EngineHttp(url, options.timeouts, api_key=options.api_key)) as http:
         with _startup_probe(http):
+            # SGLang first, since it lists its model under /v1/models too; only its own API returns the tokens of an
+            # abort.
             engine = await _sglang(http, options) or await _openai(http, options)
         if engine is None:
             problem = f"{url} is neither an SGLang server (/model_info) nor an OpenAI-compatible one (/v1/models)"
             raise ConfigError(problem, key="--engine", remedy="give the address that the server was started with")
+        # Outside of the probe, which would bound the run in time as well.
         yield engine
 
 

@@ -136,6 +136,7 @@ def opened(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
+        # It was there when it was listed: the caller looks for what has taken its place.
         if not path.exists():
             raise
         raise TornArchive(f"is not a whole archive: {error}", file=path, remedy="copy it again") from error
@@ -148,6 +149,7 @@ def opened(path: Path) -> pq.ParquetFile:
 
 def is_whole(path: Path) -> bool:
     """Whether a file ends as Parquet files do: with the length of its footer and a mark."""
+    # Asked for each archive at each look at a directory, for which opening it as Parquet would be too slow.
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 8))
@@ -211,6 +213,7 @@ def _synchronise(path: Path) -> None:
 
 def main(journal: str) -> int:
     """Archive one journal with one thread; returns the exit status."""
+    # A rollout goes on beside it, and archives only have to keep up with it.
     pa.set_cpu_count(1)
     try:
         archive(Path(journal))
