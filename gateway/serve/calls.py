@@ -40,13 +40,16 @@ class LeasedCalls:
             DeliveryUnknown: it was executed, and its outcome is not kept any more.
             ServerUnavailable: the call was cancelled, or the lease has ended.
         """
+        # No `await` from here until `_execute` has noted the key: of two requests with one key, one executes the call.
         call = self._calls.get(key)
         if call is None:
             return await self._execute(key, tool, execute)
+        # The cancellation has overtaken the call's own request, which travels on another connection.
         if call.tool == ("", ""):
             raise ServerUnavailable("the call was cancelled before it arrived", server=tool[0], tool=tool[1])
         if call.tool != tool:
             raise Refused(400, f"the key {key!r} was used for another tool")
+        # Bounded as the call is: the request that executes it goes on when its client disconnects.
         await call.done.wait()
         if call.outcome is None:
             raise DeliveryUnknown("was executed, and its outcome is not kept any more", server=tool[0], tool=tool[1])
@@ -57,16 +60,19 @@ class LeasedCalls:
         if self._closed:
             raise ServerUnavailable("the lease has ended", server=server, tool=name)
         bearer = self._bearer
+        # Before the key is noted: this call was not executed, and its client sends it again with the same key.
         if bearer.calls >= bearer.limits.calls:
             raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
         call = self._calls[key] = _Call(tool)
         bearer.calls += 1
         self._running += 1
         try:
+            # Not the request's own scope: a cancelled call still has an answer, which its request gives.
             with call.scope:
                 call.outcome = await execute()
                 self._keep(len(call.outcome))
         finally:
+            # Also after a failure: requests that repeat the call and `closed` would wait for ever otherwise.
             bearer.calls -= 1
             self._running -= 1
             call.done.set()
@@ -82,6 +88,7 @@ class LeasedCalls:
         if self._bearer.kept_bytes > self._bearer.limits.kept_bytes:
             # The newest one stays: its client may be asking for it again at this moment.
             for call in list(self._calls.values())[self._dropped : -1]:
+                # `_dropped` counts from the first call on, so the ones after a call under way wait for its end.
                 if not call.done.is_set():
                     break
                 freed = len(call.outcome or b"")
@@ -109,6 +116,7 @@ class LeasedCalls:
     async def closed(self) -> None:
         """Wait until no call is under way."""
         while self._running:
+            # Another one for each round: whenever the last call ended, also before `close`, the old one was set.
             self._idle = anyio.Event()
             await self._idle.wait()
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
+import anyio
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
 from mcp_servers.kit.numbered import Numbered
 from mcp_servers.kit.records import Elicited, Reply
 from mcp_servers.kit.state import TrajectoryState
+
+CLOSE_S = 30.0
+"""Bound on closing a world."""
+
+log = logging.getLogger(__name__)
 
 W = TypeVar("W")
 T = TypeVar("T")
@@ -134,5 +141,9 @@ class Worlds(Generic[W]):
             raise
 
     async def _close(self, world: W) -> None:
-        for closer in self.closers:
-            await awaited(closer(world))
+        # Shielded: no later request closes a world that this one has dropped, so a cancelled one closes it to the end.
+        with anyio.move_on_after(CLOSE_S, shield=True) as bound:
+            for closer in self.closers:
+                await awaited(closer(world))
+        if bound.cancelled_caught:
+            log.warning("a world was not closed within %g s", CLOSE_S)

@@ -131,11 +131,15 @@ class AnswerPage:
             ]
         )
 
+    def _is_open(self, number: str) -> bool:
+        question = self._questions.get(number)
+        return question is not None and question.answer is None
+
     async def _answer(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return JSONResponse({"error": "content-type is not application/json"}, status_code=415)
-        question = self._questions.get(request.path_params["number"])
-        if question is None or question.answer is not None:
+        number = request.path_params["number"]
+        if not self._is_open(number):
             return JSONResponse({"error": "this question is no longer open"}, status_code=404)
         body = bytearray()
         async for chunk in request.stream():
@@ -143,9 +147,14 @@ class AnswerPage:
             if len(body) > _MAX_BYTES:
                 return JSONResponse({"error": f"more than {_MAX_BYTES} bytes"}, status_code=413)
         try:
-            question.answer = PersonsAnswer.model_validate_json(bytes(body))
+            answer = PersonsAnswer.model_validate_json(bytes(body))
         except ValidationError as error:
             return JSONResponse({"error": error.errors(include_url=False)[0]["msg"]}, status_code=422)
+        # Again: while the body arrived, another request may have answered, or the time for it may have ended.
+        if not self._is_open(number):
+            return JSONResponse({"error": "this question is no longer open"}, status_code=404)
+        question = self._questions[number]
+        question.answer = answer
         self._answered += 1
         question.answered.set()
         return JSONResponse({})
