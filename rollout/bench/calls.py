@@ -90,6 +90,7 @@ async def measure_calls(calls: int, connects: int, callers: Sequence[int] = CALL
     entry = {"command": sys.executable, "args": STDIO_ARGUMENTS}
     costs: dict[str, CallCost] = {}
     measure = partial(_measure, calls=calls, connects=connects, callers=sorted({*callers, TYPICAL}))
+    # The entry makes the gateway treat it as a server in process; `connect` gives the object instead of its factory's.
     costs["in_process"] = await measure(own, {"factory": "unused:unused"}, connect=lambda _, __: own)
     costs["stdio"] = await measure(stdio, entry, floor=_stdio_floor())
     async with http_server() as url:
@@ -116,6 +117,7 @@ async def _measure(
 ) -> CallCost:
     config = GatewayConfig.model_validate({"servers": {"bench": {"required": True, **entry}}})
     arguments = {"text": _TEXT}
+    # What a session sends with each call, so that both sides send the same bytes.
     meta: Any = {TRAJECTORY_META: "t", SEED_META: 1}
 
     async def connecting() -> None:
