@@ -63,6 +63,7 @@ class ParkedRequest:
         with anyio.move_on_after(self._answer_s):
             await question.answered.wait()
             return question.answer
+        # Out of the table, or the client's next result would ask it again.
         self._questions.pop(key, None)
         raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"no answer to {method} within {self._answer_s:g} s"})
 
@@ -88,9 +89,11 @@ class ParkedRequest:
                 question.answered.set()
         try:
             while self._outcome is None and not self._questions:
+                # An event cannot be cleared: each wait has another one.
                 self._changed = anyio.Event()
                 await self._changed.wait()
         finally:
+            # What the server sends from here on has no stream until the client's next request.
             self._relay = None
         if isinstance(self._outcome, Exception):
             raise self._outcome
@@ -119,8 +122,10 @@ class ParkedRequests:
         state = params.get("requestState")
         if state is None:
             request = ParkedRequest(self._answer_s)
+            # In the server's task group: the call outlives the HTTP request that begins it.
             self._tasks.start_soon(request.run, begin)
         else:
+            # Taken out before the wait: a second request with the same state is refused, and not answered twice.
             found = self._parked.pop(str(state), None)
             if found is None or found[:2] != (handle, method):
                 raise ErrorAnswer({"code": INVALID_PARAMS, "message": "Invalid or expired requestState"})

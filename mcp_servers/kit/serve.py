@@ -34,6 +34,7 @@ def serve(server: MCPServer, http: tuple[str, int] | None) -> None:
 
     Tool calls take a direct path where the SDK would answer the same; all else is served by the SDK.
     """
+    # Once all modules are imported and the tools are registered: what exists now lasts as long as the process.
     tune_collector()
     calls = DirectCalls.of(server)
     if http is None:

@@ -91,8 +91,9 @@ async def measure_calls(calls: int, connects: int, callers: Sequence[int] = CALL
     entry = {"command": sys.executable, "args": STDIO_ARGUMENTS}
     costs: dict[str, CallCost] = {}
     measure = partial(_measure, calls=calls, connects=connects, callers=sorted({*callers, TYPICAL}))
-    # The SDK's client and server against the gateway and the kit's way to serve; then the SDK's server on both sides.
+    # The entry makes the gateway treat it as a server in process; `connect` gives the object instead of its factory's.
     here = {"factory": "unused:unused"}
+    # The SDK's client and server against the gateway and the kit's way to serve; then the SDK's server on both sides.
     costs["in_process"] = await measure(own, here, connect=lambda _, __: lines)
     costs["in_process_sdk"] = await measure(own, here, connect=lambda _, __: own)
     costs["stdio"] = await measure(stdio, entry, floor=_stdio_floor())
@@ -120,6 +121,7 @@ async def _measure(
 ) -> CallCost:
     config = GatewayConfig.model_validate({"servers": {"bench": {"required": True, **entry}}})
     arguments = {"text": _TEXT}
+    # What a session sends with each call, so that both sides send the same bytes.
     meta: Any = {TRAJECTORY_META: "t", SEED_META: 1}
 
     async def connecting() -> None:

@@ -143,6 +143,7 @@ async def measure(entry: dict[str, Any], server: int | None, sessions: int, step
                 tasks.create_task(run.hold(number))
             await run.opened.wait()
             open_s = time.perf_counter() - began
+            # Before the clock starts, since it collects garbage, which takes long with thousands of sessions.
             held = _memory(pid)
             began, cpu = time.perf_counter(), _cpu(pid)
             run.start.set()

@@ -87,6 +87,7 @@ class LineServer:
     def _begin(self, line: bytes) -> bool:
         """Starts a direct call; False if the SDK has to serve the message."""
         calls, connection = self._calls, self._calls.connection if self._calls is not None else None
+        # Nothing was served yet: the handshake, or the first request, is the SDK's.
         if calls is None or connection is None:
             return False
         try:

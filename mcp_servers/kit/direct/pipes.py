@@ -34,6 +34,7 @@ def standard_streams_are_pipes() -> bool:
 @contextmanager
 def _diverted(descriptor: int, mode: int, onto: str | int) -> Generator[int]:
     """A duplicate of a standard descriptor, which itself points elsewhere for the length of the block."""
+    # Not inherited: with a tool's child that holds the pipe, the client would not see the server's end.
     own = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     other = os.open(onto, mode) if isinstance(onto, str) else os.dup(onto)
     os.dup2(other, descriptor)
@@ -42,6 +43,7 @@ def _diverted(descriptor: int, mode: int, onto: str | int) -> Generator[int]:
     try:
         yield own
     finally:
+        # O_NONBLOCK belongs to the open file, which other processes may share, and not to the descriptor (fcntl(2)).
         os.set_blocking(own, True)
         os.dup2(own, descriptor)
         os.close(own)
@@ -126,6 +128,7 @@ class PipeInput(Messages):
             data = os.read(self._descriptor, READ_BYTES)
         except BlockingIOError:
             return
+        # A socket that the client reset: the end of input, like any other.
         except OSError:
             data = b""
         if not data:
@@ -144,6 +147,7 @@ class PipeInput(Messages):
 
     def finish(self) -> None:
         self._pause()
+        # As the SDK reads it: the last line may lack its end.
         if last := b"".join(self._parts):
             self._receive(last)
         super().finish()
@@ -154,6 +158,7 @@ class PipeInput(Messages):
             self._reading = False
 
     def _resume(self) -> None:
+        # From half of the bound on, so that a slow SDK does not switch the reader with each message.
         if not (self._reading or self._over or self._output.is_full or len(self._messages) > BACKLOG // 2):
             self._loop.add_reader(self._descriptor, self._readable)
             self._reading = True

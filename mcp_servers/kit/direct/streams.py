@@ -108,8 +108,10 @@ class Messages(Closing):
     async def receive(self) -> SessionMessage | Exception:
         while not self._messages:
             if self._over:
+                # Here, in the task that runs the SDK's server: the direct calls are over before the SDK ends its own.
                 await self._end()
                 raise anyio.EndOfStream
+            # No `await` since the messages were looked at, so no arrival is lost.
             self._arrival.clear()
             await self._arrival.wait()
         return self._messages.popleft()

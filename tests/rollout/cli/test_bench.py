@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import anyio
 import pytest
 
 from rollout.bench import loop, memory, overlap
+from rollout.bench.costs import cpu_by_process, cpu_s, cpu_since_s
 from rollout.bench.sessions import measure
 from rollout.cli.bench_cells import medians
 
@@ -181,3 +184,26 @@ def test_lost_steps_are_counted() -> None:
     """The server dies in the first step: every session loses all its steps, and the run ends."""
     cell = asyncio.run(measure({"command": sys.executable, "args": ["-c", DYING]}, None, 2, 3))
     assert cell.lost == 6 and sum(cell.failures.values()) == 2
+
+
+def test_cpu_time_of_a_process_that_has_ended_since_is_not_taken_off_that_of_the_others() -> None:
+    busy = "import time\nwhile time.process_time() < 0.2: pass\nprint()\ninput()"
+    started = [
+        subprocess.Popen([sys.executable, "-S", "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in started:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+    ends, goes_on = started
+    before = cpu_by_process([ends.pid])
+    assert before[ends.pid] >= 0.15
+    ends.communicate(b"\n")
+    assert cpu_since_s(before, [ends.pid]) == 0.0
+    spent = cpu_since_s(before, [ends.pid, goes_on.pid])
+    goes_on.communicate(b"\n")
+    assert spent >= 0.15
+
+
+def test_cpu_time_is_not_counted_in_ticks() -> None:
+    began = time.process_time()
+    assert began <= cpu_s(os.getpid()) <= time.process_time()
