@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session, ToolResult
 from gateway.config.models import SamplingConfig
-from gateway.connection.answerers import result
+from gateway.connection.answerers import Sampler, result
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
 from gateway.server_events import NotificationKind, RequestKind, ServerEvents
 from mcp_servers.kit import InProcess
@@ -425,3 +425,13 @@ def test_a_completion_that_ended_for_no_stated_reason_is_no_completion(stop: Any
     choice = {"message": {"content": "yes"}, "finish_reason": stop}
     with pytest.raises(ValueError, match="finish_reason is no text"):
         result({"choices": [choice]}, SamplingConfig(url="http://h/v1", model="m"))
+
+
+async def test_a_completion_that_is_nested_without_end_is_a_refusal() -> None:
+    async def nested(scope: Any, receive: Any, send: Any) -> None:
+        await Response("[" * 200_000, media_type="application/json")(scope, receive, send)
+
+    asked = {"messages": [{"role": "user", "content": {"type": "text", "text": "Say."}}], "maxTokens": 9}
+    async with listening(nested) as url:
+        with pytest.raises(RequestRefused, match="nested too deeply"):
+            await Sampler(SamplingConfig(url=url, model="m")).complete(asked)
