@@ -73,6 +73,7 @@ class ReplayedSending(Sending):
     def check_finished(self) -> None:
         """Raises ReplayMismatch where the recorded trajectory made further calls."""
         further = [each for left in self._left.values() for each in left]
+        # A lease without a task only lists tasks: it need not ask for all that was recorded.
         if further and self._live is None and self._lease.lease.task is not None:
             first = min(further, key=lambda each: each.number)
             call = first.filled()
@@ -88,6 +89,7 @@ class ReplayedSending(Sending):
         if tool.role is Role.ELICIT and self._catching_up is not None:  # asked within one of the calls sent again
             return await self._catching_up.send(call)
         found = self._find(tool, call.arguments) if self._live is None else None
+        # Nothing waits from `_find` to `_answered`: concurrent calls are taken in the order in which they began.
         if isinstance(found, ReplayMismatch):
             if self._go_live is None:
                 raise found
@@ -137,19 +139,23 @@ class ReplayedSending(Sending):
     async def _continue_live(self, mismatch: ReplayMismatch) -> None:
         """Lease the servers and send them what the tape has answered so far."""
         assert self._go_live is not None
+        # Several calls may miss at once: one leases the servers, and the others then go on with them.
         async with self._going_live:
             if self._live is not None:
                 return
             log.info("replay.live", trajectory=self._id, reason=str(mismatch), calls=len(self._answered))
             session: Session = await self._go_live()
+            # Not `_live` yet: a call that came now would reach servers that lack the trajectory's state.
             self._catching_up = live = session.sending
             for call in self._answered:
                 # The new lease has reset the servers itself.
                 if call.tool.role is Role.RESET:
                     continue
                 try:
+                    # One after the other, in the order of the tape, whatever was concurrent then.
                     await live.send(replace(call, in_flight=partial(_unrecorded, call)))
                 except GatewayError as error:
+                    # It may have failed when it was recorded, too; the trajectory has its outcome from the tape.
                     log.info("replay.live_call_failed", trajectory=self._id, tool=call.tool.name, problem=str(error))
             self._live = live
 

@@ -99,6 +99,7 @@ class Answer(Line):
     @classmethod
     def of(cls, result: ToolResult) -> Answer:
         blocks = result.content
+        # Most results are one text, and a person who reads the file should see it at once.
         plain = len(blocks) == 1 and blocks[0] == Content(kind=ContentKind.TEXT, text=blocks[0].text)
         return cls(
             text=blocks[0].text if plain else None,
@@ -185,6 +186,7 @@ def parse(text: str, *, file: str, number: int, trajectory: str | None = None) -
 
 def unnamed(text: str, trajectory: str) -> str:
     """The text with a placeholder for the trajectory's id, unless the id is short."""
+    # As it is written in JSON text, where an id may be escaped.
     return text.replace(json.dumps(trajectory)[1:-1], TRAJECTORY) if len(trajectory) >= _SHORTEST_ID else text
 
 

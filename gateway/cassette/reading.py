@@ -144,6 +144,7 @@ class Cassette:
                     key = call_key(line.server, line.tool, line.arguments)
                     call = CallOnTape(text, str(file), number, line.server, line.role, key)
                     lease.calls.append(call)
+                    # Found by its content: what only reads may be asked in another order, or in another lease.
                     if call.is_query or lease.lease.task is None:
                         self._queries.setdefault((lease.lease.gateway, call.key), call)
 

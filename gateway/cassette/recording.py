@@ -127,6 +127,7 @@ class RecordedLeases:
                 failure=failure,
                 tools_changed=tape.tools_changed,
             )
+            # Also of a lease that was cancelled: its calls without an outcome say where it was cut.
             lines: list[CassetteLine] = [lease, *(call.line() for call in tape.calls)]
             # One write per lease: a call belongs to the lease before it, so lines of concurrent leases must not mix.
             self._recorder.write([dump(line, self._secrets.redact, request.trajectory) for line in lines])
@@ -179,6 +180,7 @@ class _Tape:
         self._running -= 1
         if not self._running:
             for call in self.calls[self._handed_over :]:
+                # None where the call never reached a connection.
                 if call.into is not None:
                     call.into.add(call.events)
             self._handed_over = len(self.calls)
@@ -199,15 +201,18 @@ class RecordedSending(Sending):
             raise
 
     async def send(self, call: OutgoingCall) -> ToolResult:
+        # The end of a lease is in no replay: there is nothing to release.
         if call.tool.role is Role.RELEASE:
             return await super().send(call)
         taped = _CallOnTape(call.tool, call.arguments)
 
         def attempt() -> InFlightCall:
             made = call.in_flight()
+            # Of every attempt alike: the call's events are collected here, and `_Tape.end` adds them to the session's.
             taped.into, made.events = made.events, taped.events
             return made
 
+        # Before the first `await`: the order on the tape is the order in which calls begin.
         self._tape.begin(taped)
         try:
             taped.result = await super().send(replace(call, in_flight=attempt))
@@ -216,4 +221,5 @@ class RecordedSending(Sending):
             taped.failure = Failure.of(error)
             raise
         finally:
+            # Also of a call that is cut: the others' events wait for it.
             self._tape.end()

@@ -85,8 +85,11 @@ class ReplayedLeases:
                 yield session
             return
         if recorded.lease.failure is not None:
+            # As when it was recorded: a lease that was not granted is part of the trajectory.
             raise recorded.lease.failure.error()
+        # Where a recorder runs, the new recording takes the place of this one in the next replay.
         continued = replace(request, replaces=recorded.digest)
+        # Holds the live lease, if one is taken: it is left here, after the session that uses it.
         async with AsyncExitStack() as stack:
             sending = ReplayedSending(
                 recorded,
@@ -100,8 +103,10 @@ class ReplayedLeases:
                 if request.task is not None:
                     await session.reset(request.task)
                 yield session
+                # Not in `finally`: of a trajectory that failed, further calls are no difference.
                 sending.check_finished()
             finally:
+                # Before the stack releases the live servers: a task that outlives the block cannot call them any more.
                 session.end()
 
     def _session(self, request: LeaseRequest, sending: ReplayedSending) -> Session:
@@ -123,6 +128,7 @@ class ReplayedLeases:
         path, task, seed, identity = str(self._cassette.path), request.task, request.seed, request.identity
         key = lease_key(self._name, task, seed, identity)
         recorded, given = self._cassette.leases.get(key, []), self._given.get(key, 0)
+        # Nothing waits in here: of two trajectories with one key, each gets a recording of its own.
         if given < len(recorded):
             self._given[key] = given + 1
             return recorded[given]

@@ -42,6 +42,7 @@ def cassette_leases(
     if replay is None:
         assert isinstance(live, RecordedLeases)
         return live
+    # Compared at the start: calls that are missing live would mix answers of other tools into the trajectory.
     if recorded_in(replay, name) != own:
         problem = f"was recorded with other tools or instructions than those of {name}'s servers now"
         raise ConfigError(problem, file=replay.cassette.path, remedy="record again")

@@ -124,9 +124,14 @@ class RemoteHost:
                 handle = str(found.get("lease", ""))
                 if found.get("granted"):
                     return found
-        except BaseException:  # cleanup, also when cancelled: the host frees the place at once, not after its idle time
-            if handle:
-                with anyio.move_on_after(self.config.connect_timeout_s, shield=True):
+        except BaseException as error:
+            # Cleanup, also when cancelled: the host frees the place at once, not after its idle time.
+            with anyio.move_on_after(self.config.connect_timeout_s, shield=True):
+                if not handle and isinstance(error, anyio.get_cancelled_exc_class()):
+                    # Cut before the first answer: the host may have the lease by now, which has the same key.
+                    known = await self._post_quietly(OPEN, {**params, "wait_s": 0}, {})
+                    handle = str((known or {}).get("lease", ""))
+                if handle:
                     await self._post_quietly(CLOSE, {}, {LEASE_META: handle})
             raise
 
@@ -157,10 +162,12 @@ class RemoteHost:
             with anyio.move_on_after(wait_s) as bound:
                 try:
                     answer, message = await self._posts.post(method, params, meta or {})
+                    # Nothing waits from here to the `return`: an answer that has arrived is not cut any more.
                     problem, kind = self._refusal(answer, message, busy)
                     if not problem:
                         return _result(message)
                 except HttpFault as fault:
+                    # The host has answered, and would answer so again.
                     if fault.broke is Broke.CONTENT:
                         raise ProtocolError(f"{self.url}: {fault.reason}") from fault
                     problem = fault.reason
@@ -177,13 +184,16 @@ class RemoteHost:
     async def renew_leases(self) -> None:
         """Renew the leases that made no request lately, for as long as there are any or may be."""
         while self.worlds or not self.retired:
+            # Often enough for a renewal to fail before the host frees the lease.
             await anyio.sleep(self.offer.idle_s / 4)
             before = anyio.current_time() - self.offer.idle_s / 4
+            # One request for all of them: thousands of trajectories may think at once.
             quiet = [handle for handle, world in self.worlds.items() if world.asked_at <= before]
             if not quiet:
                 continue
             found = await self._post_quietly(RENEW, {"leases": quiet}, {})
             for handle in cast("list[str]", (found or {}).get("lost", [])):
+                # Not one that was closed while the host answered.
                 if (world := self.worlds.get(handle)) is not None:
                     world.lose(f"{self.url} has freed it")
 

@@ -83,6 +83,7 @@ class HostList:
             # All are in their pause: the one whose pause ends first is tried again.
             await anyio.sleep_until(min(self._not_before.values()))
             ready = [min(self._hosts, key=lambda host: self._not_before.get(host.url, -math.inf))]
+        # No `await` before it is counted: leases that are taken at once are spread over the hosts.
         host = min(ready, key=lambda host: self._leases[host.url])
         self._leases[host.url] += 1
         return host
@@ -92,4 +93,5 @@ class HostList:
         if lost:
             self._not_before[host.url] = anyio.current_time() + _PAUSE_S
         else:
+            # Its lease came to a good end, so a pause that another lease began is over.
             self._not_before.pop(host.url, None)

@@ -51,8 +51,11 @@ def decoded_result(raw: Json, *, trusted: bool, elapsed_s: float, events: Server
         ValueError: it is no result, or its outcome is malformed.
     """
     meta = raw.get("_meta")
+    # Taken out before the result is read, or it would be part of the trajectory's `meta`.
     given: Any = cast("Json", meta).pop(OUTCOME_META, {}) if isinstance(meta, dict) else {}
+    # Read like any server's answer, since the bounds on results hold for hosts, too.
     answer = read_answer(raw, PROTOCOL)
+    # The host's own gateway answers questions of servers, by the environment's user and model.
     if not hasattr(answer, "content"):
         raise ValueError("the host answered with a request for input")
     result = read_result(cast(Any, answer), trusted=trusted, elapsed_s=elapsed_s)

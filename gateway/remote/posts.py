@@ -48,6 +48,7 @@ class Posts:
             "host": address.netloc,
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
+            # The bound on an answer is one of bytes on the wire, and a compressed one is not read.
             "accept-encoding": "identity",
             "mcp-protocol-version": PROTOCOL,
             **given,
@@ -72,6 +73,7 @@ class Posts:
         }
         body = to_json(message)
         name = params.get("name", "")
+        # The protocol mirrors method and name into headers; hosts do not need what no header can carry.
         mirrored = f"mcp-name: {name}\r\n" if isinstance(name, str) and name.isascii() and name.isprintable() else ""
         head = b"%smcp-method: %s\r\n%scontent-length: %d\r\n\r\n" % (
             self._head,
@@ -82,6 +84,7 @@ class Posts:
         return await self._exchange(head + body)
 
     async def _exchange(self, request: bytes) -> tuple[HttpAnswer, Json]:
+        # On behalf of an object: the limiter takes each borrower once, and one task may have several posts under way.
         slots, holder = self._connections.slots, object()
         try:
             # The gateway's own slots: posts to hosts and to servers share its descriptors.
@@ -97,9 +100,11 @@ class Posts:
                 while not answer.complete:
                     await connection.arrival()
             finally:
+                # Also when cut: the rest of this answer would be read as that of the connection's next request.
                 connection.leave(answered=False)
         finally:
             slots.release_on_behalf_of(holder)
+        # A page of a proxy, for example; `RemoteHost` decides by the status alone.
         if not answer.is_document:
             return answer, {}
         try:

@@ -79,6 +79,7 @@ class RemoteWorld:
         try:
             return await self.host.request(method, params, meta, wait_s=wait_s)
         except WorldLost as error:
+            # Noted for the other calls of the trajectory: each would wait for `lost_after_s` again.
             self.lose(str(error))
             raise
 
@@ -100,8 +101,10 @@ class RemoteWorld:
     async def close(self) -> None:
         """Give the lease back; the host releases its servers. Bounded, and it raises only cancellation."""
         if not self.lost:
+            # Longer than the host's own bound on the release, which is what should end it.
             with anyio.move_on_after(self.config.release_timeout_s + _CLOSE_S):
                 await self._quietly(CLOSE, {LEASE_META: self.handle})
+        # Also where the host was not told: it frees the lease after its idle time, once this gateway renews it no more.
         self.host.worlds.pop(self.handle, None)
         self.done.set()
 
@@ -130,6 +133,7 @@ class RemoteConnection:
         return self.world.done
 
     def end(self, reason: str = "") -> None:
+        # Ends the world: its servers were leased together, and are given back together.
         self.world.over.set()
 
     async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:

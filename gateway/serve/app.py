@@ -47,6 +47,7 @@ class Answer(NamedTuple):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"content-type", self.kind), (b"content-length", b"%d" % len(self.body))]
+        # RFC 9110, section 15.5.2: a 401 names the scheme that would be accepted.
         if self.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         return headers
@@ -97,6 +98,7 @@ class ServeApp:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
         """The answer; None where it was sent."""
+        # Before the token is checked: what probes a program's health has none.
         if scope["path"] == "/health":
             status = 503 if self._leases.draining else 200
             return Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"}))
@@ -105,8 +107,10 @@ class ServeApp:
         match scope["method"], scope["path"]:
             case "POST", "/mcp":
                 body = await self._body(receive)
+                # The lease extension is answered here, too: uvicorn reads what is unusual in its framing alone.
                 answer = await self._post(headers, body, bearer) if concerns(headers, body) else None
                 if answer is None:
+                    # mcp's server reads the body itself; the rest of `receive` tells it when its client has left.
                     await self.client_face.serve(bearer, scope, _again(body, receive), send)
                 return answer
             case "GET" | "DELETE", "/mcp":
@@ -139,17 +143,21 @@ class ServeApp:
         except (ValueError, RecursionError) as error:
             return Answer(400, _error(None, -32700, f"the body is no JSON-RPC message: {error}"))
         number, method, given = message.get("id"), message.get("method"), message.get("params", {})
+        # The id by its type: true and false are integers to `isinstance`.
         if not isinstance(method, str) or not isinstance(given, dict) or type(number) not in (int, str, type(None)):
             return Answer(400, _error(None, _INVALID_REQUEST, "the body is no JSON-RPC request"))
         params = cast("dict[str, Any]", given)
+        # A notification has no answer but its status, 202, which is mcp's server's to give.
         if number is None:
             return None
         try:
             answer = await self._dispatch(method, params, bearer)
         except GatewayError as error:
+            # With status 200: the gateway on the other side sends again what was answered with 429 or from 500 on.
             answer = failed(error)
         except InvalidParams as error:
             return Answer(200, _error(number, _INVALID_PARAMS, str(error)))
+        # Answered by its HTTP status, by `respond` and `__call__`.
         except Refused:
             raise
         except Exception:  # boundary: a defect here ends this request, and no other
@@ -162,9 +170,13 @@ class ServeApp:
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
         """The lease face's answer to one request; None where it is the client face's."""
-        meta = cast("dict[str, Any]", params.get("_meta") or {})
+        given: Any = params.get("_meta") or {}
+        if not isinstance(given, dict):
+            raise InvalidParams("_meta must be an object")
+        meta = cast("dict[str, Any]", given)
         if method == "tools/call" and LEASE_META in meta:
             return await self._lease_face.call(Params(params), bearer)
+        # Other clients discover what mcp's server has to say: all that the servers offer.
         if method == "server/discover" and EXTENSION in _extensions(meta):
             return await self._lease_face.discover(Params(params), bearer)
         if (known := self._lease_face.methods.get(method)) is not None:

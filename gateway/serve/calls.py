@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -26,8 +27,8 @@ class LeasedCalls:
     def __init__(self, bearer: Bearer) -> None:
         self._bearer = bearer
         self._calls: dict[str, _Call] = {}
-        self._dropped = 0
-        """Calls from the first on whose outcome is dropped."""
+        self._kept: deque[_Call] = deque()
+        """Calls whose outcome is kept, in the order in which they ended."""
         self._bytes = self._running = 0
         self._closed = False
         self._idle = anyio.Event()
@@ -40,13 +41,16 @@ class LeasedCalls:
             DeliveryUnknown: it was executed, and its outcome is not kept any more.
             ServerUnavailable: the call was cancelled, or the lease has ended.
         """
+        # No `await` from here until `_execute` has noted the key: of two requests with one key, one executes the call.
         call = self._calls.get(key)
         if call is None:
             return await self._execute(key, tool, execute)
+        # The cancellation has overtaken the call's own request, which travels on another connection.
         if call.tool == ("", ""):
             raise ServerUnavailable("the call was cancelled before it arrived", server=tool[0], tool=tool[1])
         if call.tool != tool:
             raise Refused(400, f"the key {key!r} was used for another tool")
+        # Bounded as the call is: the request that executes it goes on when its client disconnects.
         await call.done.wait()
         if call.outcome is None:
             raise DeliveryUnknown("was executed, and its outcome is not kept any more", server=tool[0], tool=tool[1])
@@ -57,16 +61,19 @@ class LeasedCalls:
         if self._closed:
             raise ServerUnavailable("the lease has ended", server=server, tool=name)
         bearer = self._bearer
+        # Before the key is noted: this call was not executed, and its client sends it again with the same key.
         if bearer.calls >= bearer.limits.calls:
             raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
         call = self._calls[key] = _Call(tool)
         bearer.calls += 1
         self._running += 1
         try:
+            # Not the request's own scope: a cancelled call still has an answer, which its request gives.
             with call.scope:
                 call.outcome = await execute()
-                self._keep(len(call.outcome))
+                self._keep(call, len(call.outcome))
         finally:
+            # Also after a failure: requests that repeat the call and `closed` would wait for ever otherwise.
             bearer.calls -= 1
             self._running -= 1
             call.done.set()
@@ -76,21 +83,17 @@ class LeasedCalls:
             raise ServerUnavailable("the call was cancelled", server=server, tool=name)
         return call.outcome
 
-    def _keep(self, size: int) -> None:
+    def _keep(self, call: _Call, size: int) -> None:
+        self._kept.append(call)
         self._bytes += size
         self._bearer.kept_bytes += size
-        if self._bearer.kept_bytes > self._bearer.limits.kept_bytes:
-            # The newest one stays: its client may be asking for it again at this moment.
-            for call in list(self._calls.values())[self._dropped : -1]:
-                if not call.done.is_set():
-                    break
-                freed = len(call.outcome or b"")
-                call.outcome = None
-                self._dropped += 1
-                self._bytes -= freed
-                self._bearer.kept_bytes -= freed
-                if self._bearer.kept_bytes <= self._bearer.limits.kept_bytes:
-                    break
+        # The newest one stays: its client may be asking for it again at this moment.
+        while self._bearer.kept_bytes > self._bearer.limits.kept_bytes and len(self._kept) > 1:
+            oldest = self._kept.popleft()
+            freed = len(oldest.outcome or b"")
+            oldest.outcome = None
+            self._bytes -= freed
+            self._bearer.kept_bytes -= freed
 
     def cancel(self, key: str) -> None:
         """Cancel a call that is under way. One whose request has not arrived yet is not executed when it does."""
@@ -109,6 +112,7 @@ class LeasedCalls:
     async def closed(self) -> None:
         """Wait until no call is under way."""
         while self._running:
+            # Another one for each round: whenever the last call ended, also before `close`, the old one was set.
             self._idle = anyio.Event()
             await self._idle.wait()
 
@@ -117,3 +121,4 @@ class LeasedCalls:
         self._bearer.kept_bytes -= self._bytes
         self._bytes = 0
         self._calls.clear()
+        self._kept.clear()

@@ -10,14 +10,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
+from mcp_types import INVALID_REQUEST
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
+from gateway.serve.client_world import DEFECT
 
 if TYPE_CHECKING:
     from gateway.serve.client_relay import ClientRelay
     from gateway.serve.config import ServeConfig
+
+log = structlog.get_logger(__name__)
 
 _MOST_WAITING = 1000
 
@@ -43,13 +48,16 @@ class RunningCall:
             self._relay.notify(method, params)
         elif len(self._waiting) < _MOST_WAITING:
             self._waiting.append((method, params))
+        # Also for what is dropped: a server that sends so much needs a stream.
         self.settled.set()
 
     async def request(self, method: str, params: Json) -> Json:
         """As `Relay.request`."""
+        # Only a stream can carry a question. Where the client takes none, `give_up` ends the wait.
         self.settled.set()
         await self._streamed.wait()
-        assert self._relay is not None
+        if self._relay is None:
+            raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"the client took no stream for {method}"})
         return await self._relay.request(method, params)
 
     async def run(self, begin: Begin) -> None:
@@ -59,6 +67,9 @@ class RunningCall:
                 self._outcome = await begin(self)
         except (ErrorAnswer, GatewayError) as error:
             self._outcome = error
+        except Exception:  # boundary: this task shares its group with every lease; a server's odd result ends this call
+            log.exception("serve.request_failed", method="tools/call")
+            self._outcome = ErrorAnswer(DEFECT)
         finally:
             self._ended.set()
             self.settled.set()
@@ -76,6 +87,7 @@ class RunningCall:
 
     async def through(self, relay: ClientRelay) -> Json:
         """The outcome, once the client has a stream: what the server sends passes there."""
+        # No `await` until `_relay` is set: what the server sends next would overtake what waits.
         for method, params in self._waiting:
             relay.notify(method, params)
         self._waiting.clear()
@@ -84,9 +96,16 @@ class RunningCall:
         try:
             await self._ended.wait()
         except anyio.get_cancelled_exc_class():
+            # The call runs in a task of the server's, which the cancellation of this request does not reach.
             self.scope.cancel()
             raise
         return self.outcome()
+
+    def give_up(self) -> None:
+        """Cancel it, and answer what its server asks: the client has taken no stream."""
+        self.scope.cancel()
+        # The server's question waits in a task of its connection, which the cancellation does not reach.
+        self._streamed.set()
 
     async def taken_over(self) -> None:
         """Return when the client has a stream for it."""
@@ -107,11 +126,14 @@ class RunningCalls:
         if key in self._calls:
             return None
         call = self._calls[key] = RunningCall()
+        # In the server's task group: the call goes on while mcp's server takes the HTTP request over.
         self._tasks.start_soon(call.run, begin)
         with anyio.move_on_after(self._stream_after_s):
             await call.settled.wait()
+        # Not whether the time was over: the call may have ended in the same moment.
         if call.answered:
             del self._calls[key]
+            call.give_up()  # a server may have asked, and ended the call without the answer
             return call
         self._tasks.start_soon(self._forget, key, call)
         return None
@@ -128,6 +150,7 @@ class RunningCalls:
     async def _forget(self, key: tuple[str, object], call: RunningCall) -> None:
         with anyio.move_on_after(self._take_over_s):
             await call.taken_over()
+        # Compared, since a client may give the number to another call once this one was taken over.
         if self._calls.get(key) is call:
             del self._calls[key]
-            call.scope.cancel()
+            call.give_up()

@@ -76,6 +76,7 @@ class ClientFace:
             raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
         spoken = dict(scope["headers"]).get(b"mcp-protocol-version", b"").decode("latin-1")
         try:
+            # Here, since mcp's server asks for schemas by `_input_schema`, which cannot wait for servers to start.
             await self._gateways.open(_era(spoken))
         except (GatewayError, ConfigError) as error:
             raise Refused(503, f"the servers for MCP clients did not start: {error}") from error
@@ -86,6 +87,7 @@ class ClientFace:
         session = headers.get(b"mcp-session-id", b"").decode("latin-1")
         spoken = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
         connection, number, params = self._open.get(session), message.get("id"), message.get("params")
+        # mcp's server refuses what is no request of an open session, in the words of the protocol.
         if connection is None or _era(spoken) is Era.MODERN or not isinstance(params, dict):
             return None
         lease: ServedLease = connection.state["lease"]
@@ -94,6 +96,7 @@ class ClientFace:
             return None
         if bearer.calls >= bearer.limits.calls:
             raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
+        # mcp does not see this request, and would end the session as idle in the middle of the call.
         self.sessions.touch(session)
         given = cast("Json", params)
 
@@ -119,9 +122,11 @@ class ClientFace:
         modern = connection.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS
         client = self._gateways.opened(Era.MODERN if modern else Era.HANDSHAKE)
         if ctx.request_id is None:
+            # Not others: `initialized` was the gateway's to send, and progress names a token that no server has made.
             if ctx.method in _TOLD and not modern:
                 await self._tell(connection, ctx)
             if ctx.method == "notifications/cancelled":
+                # A call that mcp's server has not seen; it cancels its own by itself, in `call_next`.
                 self._calls.cancel(connection.session_id or "", (ctx.params or {}).get("requestId"))
             return await call_next(ctx)
         try:
@@ -133,6 +138,7 @@ class ClientFace:
                 return answer
             if ctx.method == "server/discover":
                 return {**cast("Json", await call_next(ctx)), **_described(client, extensions=_EXTENSIONS)}
+            # As listed at the start, and without cursors: the tools of a world do not change while it lasts.
             if ctx.method == "tools/list":
                 listed: Json = {"tools": list(client.tools.values())}
                 return enveloped({**listed, **_CACHE}) if modern else listed
@@ -154,6 +160,7 @@ class ClientFace:
         lease = self._leases.begin_for_client(_bearer(context), client.gateway)
         lease.requests += 1  # mcp's bound on idle sessions holds in place of that on leases
         connection.state["lease"] = lease
+        # Returns at once: mcp unwinds the stack while it ends the session, and the release may take seconds.
         connection.exit_stack.callback(lease.end)
         if (session := connection.session_id) is not None:
             self._open[session] = connection
@@ -241,11 +248,13 @@ class ClientFace:
 
     def _pass_rest(self, connection: ClientConnection, session: Session) -> None:
         """Pass to a session's own stream what the servers of its own connections send outside of requests."""
+        # At a session's first request, not when it begins: only then is its lease granted.
         if "rest" in connection.state or not self._gateways.opened(Era.HANDSHAKE).relays:
             return
         connection.state["rest"] = relay = ClientRelay(connection, connection.client_capabilities)
         self._leases.pass_on(relay)
         for found in map(session.sending.local, session.sending.connections):
+            # Of a shared connection it is unknown whose such a message is.
             if found.config.scope is not Scope.SHARED:
                 found.forwarding.relay_rest(relay)
                 connection.exit_stack.callback(found.forwarding.relay_rest, None)

@@ -72,6 +72,7 @@ class ClientGateways:
         """Open the gateway for clients of this era, if it is not open yet. Raises `GatewayError`, `ConfigError`."""
         if era in self._open:
             return
+        # Held while servers start, so that clients that come meanwhile share them; each start has its bound.
         async with self._opening:
             if era not in self._open:
                 self._open[era] = await self._opened(era)
@@ -82,6 +83,7 @@ class ClientGateways:
         if made is None:
             return ClientGateway(gateway=base, capabilities={}, tools=_tools(base, {}))
         try:
+            # In a task of the server's: a gateway is left by the task that entered it, and outlives this request.
             opened: ClientGateway = await self._tasks.start(self._hold, made, base.failures.keys())
         except (GatewayError, ConfigError) as error:
             if era is Era.MODERN:
@@ -98,6 +100,7 @@ class ClientGateways:
         async with gateway:
             for server, error in gateway.failures.items():
                 if server not in may_fail:
+                    # The same servers have started for gateways: a client must not find a part of them missing.
                     raise error
             connections = {connection.server: connection for connection in gateway.connections}
             listed = {server: await _listed(connection) for server, connection in connections.items()}

@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
 from gateway.serve.client_relay import ClientRelay
+from gateway.serve.client_world import DEFECT
+
+log = structlog.get_logger(__name__)
 
 Begin = Callable[[Relay], Awaitable[Json]]
 """Begins the request, with the way back to its client. Raises `ErrorAnswer`, `GatewayError`."""
@@ -34,6 +38,8 @@ class ParkedRequest:
 
     def __init__(self, answer_s: float) -> None:
         self.token = secrets.token_urlsafe(12)
+        """Of the questions that are open; each round has another one."""
+        self.scope = anyio.CancelScope()
         self._answer_s = answer_s
         self._questions: dict[str, _Question] = {}
         self._asked = 0
@@ -57,15 +63,20 @@ class ParkedRequest:
         with anyio.move_on_after(self._answer_s):
             await question.answered.wait()
             return question.answer
+        # Out of the table, or the client's next result would ask it again.
         self._questions.pop(key, None)
         raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"no answer to {method} within {self._answer_s:g} s"})
 
     async def run(self, begin: Begin) -> None:
         """Run it to its end."""
         try:
-            self._outcome = await begin(self)
+            with self.scope:
+                self._outcome = await begin(self)
         except (ErrorAnswer, GatewayError) as error:
             self._outcome = error
+        except Exception:  # boundary: this task shares its group with every lease; a server's odd result ends this one
+            log.exception("serve.request_failed")
+            self._outcome = ErrorAnswer(DEFECT)
         finally:
             self._changed.set()
 
@@ -78,14 +89,18 @@ class ParkedRequest:
                 question.answered.set()
         try:
             while self._outcome is None and not self._questions:
+                # An event cannot be cleared: each wait has another one.
                 self._changed = anyio.Event()
                 await self._changed.wait()
         finally:
+            # What the server sends from here on has no stream until the client's next request.
             self._relay = None
         if isinstance(self._outcome, Exception):
             raise self._outcome
         if self._outcome is not None:
             return self._outcome
+        # Another one: `_forget` of an earlier round would end the time for this answer.
+        self.token = secrets.token_urlsafe(12)
         asked = {key: question.asked for key, question in self._questions.items()}
         return {"resultType": "input_required", "inputRequests": asked, "requestState": self.token}
 
@@ -107,13 +122,20 @@ class ParkedRequests:
         state = params.get("requestState")
         if state is None:
             request = ParkedRequest(self._answer_s)
+            # In the server's task group: the call outlives the HTTP request that begins it.
             self._tasks.start_soon(request.run, begin)
         else:
+            # Taken out before the wait: a second request with the same state is refused, and not answered twice.
             found = self._parked.pop(str(state), None)
             if found is None or found[:2] != (handle, method):
                 raise ErrorAnswer({"code": INVALID_PARAMS, "message": "Invalid or expired requestState"})
             request = found[2]
-        result = await request.next(relay, cast("Json", params.get("inputResponses") or {}))
+        try:
+            result = await request.next(relay, cast("Json", params.get("inputResponses") or {}))
+        except anyio.get_cancelled_exc_class():
+            # In this era a client cancels by closing its stream. It has no state by which it could come back for this.
+            request.scope.cancel()
+            raise
         if result.get("requestState") == request.token:
             self._parked[request.token] = handle, method, request
             self._tasks.start_soon(self._forget, request.token)

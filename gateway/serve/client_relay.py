@@ -51,10 +51,12 @@ class ClientRelay:
         """As `Relay.notify`."""
         passed = dict(params)
         if method == "notifications/progress":
+            # The server's is this gateway's own, which numbers the calls on the connection behind.
             passed["progressToken"] = self._progress_token
         elif SUBSCRIPTION_META in (meta := cast("Json", passed.get("_meta") or {})):
             passed["_meta"] = {**meta, SUBSCRIPTION_META: self._request_id}
         try:
+            # Without waiting for room: this is called while the server's output is read, for other clients, too.
             self._send.send_nowait((method, passed))
         except anyio.WouldBlock:
             self._dropped += 1
@@ -78,6 +80,7 @@ class ClientRelay:
         """The answer, after all notifications before it were passed. Raises what it raises."""
         broken: ErrorAnswer | GatewayError | None = None
         result: Json = {}
+        # Both ends are closed when the request is cut, too: what the server still sends is then dropped, not kept.
         with self._send, self._receive:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.pump)
@@ -85,6 +88,7 @@ class ClientRelay:
                     result = await answer
                 except (ErrorAnswer, GatewayError) as error:
                     broken = error  # raised below: the task group would wrap it
+                # The group waits for `pump`, and so the result for the notifications that came before it.
                 self._send.close()
         if self._dropped:
             log.warning("serve.notifications_dropped", number=self._dropped)
@@ -108,6 +112,7 @@ def relay_of(context: ServerRequestContext[Any, Any]) -> ClientRelay:
     session = context.session
     meta = cast("Json", (context.params or {}).get("_meta") or {})
     return ClientRelay(
+        # mcp's session checks and shapes what is sent by its own methods; the channel below passes it as it is.
         session._request_outbound,  # pyright: ignore[reportPrivateUsage]
         session.client_capabilities,
         progress_token=meta.get("progressToken"),

@@ -28,6 +28,7 @@ async def route(client: ClientGateway, method: str, params: Json, send: Send) ->
         ErrorAnswer: a server's error; or none of them has the method.
         GatewayError: what `send` raises.
     """
+    # Whatever it declared: the server's own error is a better answer than one of ours.
     if len(client.capabilities) == 1:
         return await send(next(iter(client.capabilities)), params)
     servers = client.having(_capability(method))
@@ -46,6 +47,7 @@ async def route(client: ClientGateway, method: str, params: Json, send: Send) ->
         own = {**named, "name": name}
         return await send(server, own if method == "prompts/get" else {**params, "ref": own})
     if method == "logging/setLevel":
+        # The client sets one level for all servers; their results are empty.
         return [await send(server, params) for server in servers][-1]
     return await _first(servers, params, send)
 
@@ -59,6 +61,7 @@ async def _merged(kind: str, servers: list[str], send: Send) -> Json:
     found: list[Json] = []
     for server in servers:
         cursor: Any = None
+        # A server may send cursors without end.
         for _ in range(_MOST_PAGES):
             page = await send(server, {} if cursor is None else {"cursor": cursor})
             for each in cast("list[Json]", page.get(kind) or []):
@@ -74,6 +77,7 @@ async def _first(servers: list[str], params: Json, send: Send) -> Json:
     for server in servers[:-1]:
         try:
             return await send(server, params)
+        # An error is how a server says that the resource is another's; a broken one ends the request.
         except ErrorAnswer:
             continue
     return await send(servers[-1], params)

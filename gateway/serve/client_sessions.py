@@ -51,6 +51,7 @@ class RecentEvents(EventStore):
         events = list(self._events)
         stream = next((stream for number, stream, *_ in events if str(number) == last_event_id), None)
         for number, of, message, _ in events:
+            # Without a message it only marks where a stream begins, for a client to resume from.
             if of == stream and number > int(last_event_id) and message is not None:
                 await send_callback(EventMessage(message, str(number)))
         return stream
@@ -82,6 +83,7 @@ class ClientSessions(StreamableHTTPSessionManager):
         """Note a request of a session that mcp does not see."""
         transport = self._server_instances.get(session)
         scope = transport.idle_scope if transport is not None else None
+        # mcp sets it to infinity while a request is under way or a stream is open, and sets it anew afterwards.
         if scope is not None and scope.deadline < math.inf and self.session_idle_timeout is not None:
             scope.deadline = anyio.current_time() + self.session_idle_timeout
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay
 from gateway.errors import GatewayError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 10
 """How often a server may come back with a question."""
+
+DEFECT: Json = {"code": INTERNAL_ERROR, "message": "the request failed within this server; its log has more"}
 
 
 def error_of(error: ErrorAnswer | GatewayError) -> Json:
@@ -60,6 +62,7 @@ class WorldRequest:
             more: Json = {"inputResponses": answers} if answers else {}
             if (state := result.get("requestState")) is not None:
                 more["requestState"] = state
+            # The whole request again: between rounds, all that a server of this era keeps is in `requestState`.
             result = await self._once({**params, **more})
         return result
 
@@ -88,12 +91,14 @@ class WorldRequest:
         return await self._send(tool.server, {**params, "name": tool.name, "arguments": prepared.arguments})
 
     async def _send(self, server: str, params: Json) -> Json:
+        # A subscription is answered when it ends; its client ends it by closing the stream.
         bounded = self._method != "subscriptions/listen"
         return await self._session.sending.forward(
             server,
             ForwardedRequest(
                 method=self._method,
                 params=params,
+                # The token would collide with other clients': the connection gives one of its own.
                 meta={name: value for name, value in self._meta.items() if name != "progressToken"},
                 without=frozenset((LOG_LEVEL_META_KEY,)),
                 timeout_s=self._session.call_timeout_s(server) if bounded else math.inf,

@@ -72,6 +72,7 @@ class DirectConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        # uvicorn calls `shutdown` of what is in this set, and waits until it is empty.
         self._state.connections.add(cast(Any, self))
         self._since = time.monotonic()
         self._watching = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_idle)
@@ -119,6 +120,7 @@ class DirectConnection(asyncio.Protocol):
         del buffer[:stop]
         self._busy = True
         task = asyncio.get_running_loop().create_task(self._serve(head, headers, body))
+        # uvicorn waits for these when it ends, and cancels them at the end of its time.
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
@@ -126,6 +128,7 @@ class DirectConnection(asyncio.Protocol):
         # A client that disconnects cancels nothing: it may ask for the outcome again.
         answer = await self._app.respond(headers, body)
         if answer is None:
+            # In front of requests that were sent ahead: uvicorn reads the connection from this request on.
             self._buffer[:0] = head + body
             self._hand_over()
             return
@@ -137,6 +140,7 @@ class DirectConnection(asyncio.Protocol):
             self._transport.close()
         elif not self._transport.is_closing():
             self._transport.resume_reading()
+            # Sent ahead; answers have to keep the order of the requests (RFC 9112, section 9.3.2).
             if self._buffer:
                 self._next()
 
@@ -151,6 +155,7 @@ class DirectConnection(asyncio.Protocol):
         self._leave()
         if self._transport.is_closing():
             return
+        # `set_protocol` calls neither of the two methods below: to the event loop the connection is an old one.
         successor = _OneRequest(self._again, self._config, self._state, self._app_state)
         self._transport.set_protocol(successor)
         successor.connection_made(self._transport)
@@ -166,6 +171,7 @@ class DirectConnection(asyncio.Protocol):
             self._watching = None
 
     def _close_idle(self) -> None:
+        # The timer is not moved at each request, which would cost more than to look again when it fires.
         left_s = self._since + KEEP_ALIVE_S - time.monotonic()
         if left_s <= 0 and not self._busy:
             self._transport.close()
@@ -188,6 +194,7 @@ class _OneRequest(H11Protocol):
         self._again = again
 
     def on_response_complete(self) -> None:
+        # Only where the request was read to its end: bytes of its body would be taken for the next request.
         between = self.conn.our_state is h11.DONE and self.conn.their_state is h11.DONE
         if not between or self.transport.is_closing():
             super().on_response_complete()

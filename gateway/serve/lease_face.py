@@ -68,12 +68,14 @@ class LeaseFace:
         arguments = params.object("arguments")
         lease.requests += 1
         try:
+            # Failures of the servers are outcomes, too: a repeated request gets the same one, and nothing runs twice.
             return await lease.calls.once(meta.text(CALL_META), place, lambda: self._execute(lease, tool, arguments))
         finally:
             lease.requests -= 1
             lease.used()
 
     def _server(self, meta: Params, lease: ServedLease) -> str:
+        # A client of one server need not know its name there.
         servers = {server for server, _ in lease.tools}
         return meta.text(SERVER_META) if len(servers) != 1 or meta.has(SERVER_META) else servers.pop()
 
@@ -93,6 +95,7 @@ class LeaseFace:
         return _DISCOVERED
 
     async def _catalogue(self, params: Params, bearer: Bearer) -> bytes:
+        # Made once: a server that changes its tools is not leased any more.
         return self._offer
 
     @cached_property
@@ -122,6 +125,7 @@ class LeaseFace:
 
     async def _check(self, params: Params, bearer: Bearer) -> bytes:
         lease = self._leases.find(Params(params.object("_meta")).text(LEASE_META), bearer)
+        # One that waits has no connections, and is granted none whose tools have changed.
         if lease.session is not None:
             await lease.session.wait_for_tool_changes()
         return _DONE

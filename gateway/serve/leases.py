@@ -62,6 +62,7 @@ class ServedLease:
         """Cancel its calls and let its task release the world; return at once."""
         self.over.set()
         self.calls.close()
+        # Once granted, its task is not cancelled: it waits for the calls to end, and then leaves the gateway's lease.
         if self.session is None:
             self.scope.cancel()
 
@@ -112,9 +113,11 @@ class ServedLeases:
         if lease is None:
             lease = self._begin(params, key, bearer)
         lease.used_at = anyio.current_time()
+        # The sweep must not free what a client is waiting for.
         lease.requests += 1
         try:
             with anyio.move_on_after(params.number("wait_s", least=0.0, most=self._config.idle_s)):
+                # When the request's time is over, the lease itself goes on waiting: the next request finds it.
                 await lease.settled.wait()
         finally:
             lease.requests -= 1
@@ -132,6 +135,7 @@ class ServedLeases:
             raise ServerUnavailable("the trajectory has a lease here already")
         tools = self._tools(params.texts("servers"))
         lease = ServedLease(secrets.token_urlsafe(24), key, bearer, trajectory, self._gateway)
+        # Before its task begins, so that a repeated request finds it.
         self._add(lease)
         self._tasks.start_soon(self._hold, lease, None, seed, tools, reset)
         return lease
@@ -151,6 +155,7 @@ class ServedLeases:
         """
         self._check_room(bearer)
         handle = secrets.token_urlsafe(24)
+        # The handle is its key as well: a client has no key to repeat the beginning of a world by.
         lease = ServedLease(handle, handle, bearer, f"client-{uuid4().hex}", gateway, is_clients=True)
         self._add(lease)
         tools = [tool.exposed_name for tool in policy_tools(gateway.catalogue)]
@@ -189,6 +194,7 @@ class ServedLeases:
         waits = True
         try:
             with lease.scope:
+                # Before the gateway's own slots: a bearer at its limit takes none of them while it waits.
                 async with bearer.leases:
                     leasing = lease.gateway.lease(
                         trajectory=lease.trajectory, task=task, seed=seed, tools=tools, resets=reset
@@ -200,12 +206,15 @@ class ServedLeases:
                         self.granted += 1
                         lease.settled.set()
                         await lease.over.wait()
+                        # Before the servers are released: a cancelled call goes on
+                        # for seconds, until its server has been told.
                         await lease.calls.closed()
         except GatewayError as error:
             lease.error = error
         except ConfigError as error:  # a row's, not this server's
             lease.error = ServerUnavailable(str(error))
         finally:
+            # No `await` below: this runs when the server's tasks are cancelled, too, and `end_all` waits for `done`.
             bearer.waiting -= waits
             lease.over.set()
             self._forget(lease)
@@ -242,6 +251,7 @@ class ServedLeases:
             await anyio.sleep(self._config.idle_s / _SWEEPS)
             before = anyio.current_time() - self._config.idle_s
             for lease in list(self._leases.values()):
+                # Its time begins when its last request ends: a call may take longer than `idle_s`.
                 if lease.used_at < before and not lease.requests and not lease.over.is_set():
                     log.warning("lease.freed", trajectory=lease.trajectory, idle_s=self._config.idle_s)
                     self.freed += 1
@@ -251,6 +261,7 @@ class ServedLeases:
         """Lease nothing more, and wait until no lease is left, for at most `drain_s`; then end them."""
         self.draining = True
         with anyio.move_on_after(self._config.drain_s):
+            # Nothing is added while it drains, so this takes as many steps as there are leases.
             while self._leases:
                 await next(iter(self._leases.values())).done.wait()
         await self.end_all()

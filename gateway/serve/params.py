@@ -37,6 +37,7 @@ class Params:
 
     def integer(self, name: str) -> int:
         value = self._given.get(name)
+        # JSON's true and false are integers to Python.
         if not isinstance(value, int) or isinstance(value, bool):
             raise InvalidParams(f"{name} must be an integer")
         return value

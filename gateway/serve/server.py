@@ -65,6 +65,7 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
     Raises:
         ConfigError: the address cannot be listened at.
     """
+    # Here: where the address is taken, uvicorn would end the program.
     listener = _listen(config)
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
@@ -99,8 +100,10 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
             yield Serving(f"http://{host}:{port}{PATH}", leases)
         finally:
             with anyio.CancelScope(shield=True):  # worlds are released whatever ends the block; each wait is bounded
+                # Before uvicorn ends: it still carries the answers of the calls that are cancelled now.
                 await leases.end_all()
                 server.should_exit = True
+                # uvicorn waits for requests for half of it, and then cancels them.
                 with anyio.move_on_after(2 * _STOP_S):
                     await stopped.wait()
             tasks.cancel_scope.cancel()
@@ -128,6 +131,7 @@ def _listen(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Or a restart would find the port taken by connections of the old program, for a minute.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((config.host, config.port))
         listener.listen(_BACKLOG)

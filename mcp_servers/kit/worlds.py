@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
+import anyio
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
 from mcp_servers.kit.numbered import Numbered
 from mcp_servers.kit.records import Elicited, Reply
 from mcp_servers.kit.state import TrajectoryState
+
+CLOSE_S = 30.0
+"""Bound on closing a world."""
+
+log = logging.getLogger(__name__)
 
 W = TypeVar("W")
 T = TypeVar("T")
@@ -85,6 +92,7 @@ class Worlds(Generic[W]):
         if trajectory is None:
             await self._put(ctx, world)
             return
+        # Replaced before anything is awaited: a request that comes meanwhile sees one world or the other.
         before = trajectory.world
         trajectory.continue_in(world)
         await self._close(before)
@@ -92,6 +100,7 @@ class Worlds(Generic[W]):
 
     async def end(self, ctx: Context) -> None:
         """Drops the trajectory and closes its world; does nothing if there is none."""
+        # Before it is closed: a request that comes meanwhile is refused, and uses no world that is closing.
         trajectory = self._state.drop(ctx)
         if trajectory is not None:
             trajectory.end()
@@ -115,6 +124,7 @@ class Worlds(Generic[W]):
     async def _put(self, ctx: Context, world: W) -> None:
         before = self._state.find(ctx)
         try:
+            # Refused where another trajectory has taken the last place while this world was made.
             self._state.reset(ctx, Trajectory(world))
         except ToolError:
             await self._close(world)
@@ -134,5 +144,9 @@ class Worlds(Generic[W]):
             raise
 
     async def _close(self, world: W) -> None:
-        for closer in self.closers:
-            await awaited(closer(world))
+        # Shielded: no later request closes a world that this one has dropped, so a cancelled one closes it to the end.
+        with anyio.move_on_after(CLOSE_S, shield=True) as bound:
+            for closer in self.closers:
+                await awaited(closer(world))
+        if bound.cancelled_caught:
+            log.warning("a world was not closed within %g s", CLOSE_S)

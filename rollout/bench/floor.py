@@ -34,6 +34,7 @@ def _message(method: str, params: dict[str, Any]) -> dict[str, Any]:
 @asynccontextmanager
 async def over_stdio(argv: Sequence[str]) -> AsyncGenerator[tuple[int, Ask]]:
     """The process id of a server, and what asks it."""
+    # With the reader's own limit of 64 KiB, a longer line would end it.
     process = await asyncio.create_subprocess_exec(*argv, stdin=-1, stdout=-1, limit=1 << 24)
     assert process.stdin is not None and process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
@@ -54,6 +55,7 @@ async def over_stdio(argv: Sequence[str]) -> AsyncGenerator[tuple[int, Ask]]:
     try:
         yield process.pid, ask
     finally:
+        # In this order: the server ends with its input, and the reader with the server's output.
         stdin.close()
         await process.wait()
         await reading
@@ -87,6 +89,7 @@ async def over_http(port: int) -> AsyncGenerator[Ask]:
                 transport, opened = await loop.create_connection(_Connection, "127.0.0.1", port)
                 every.append(transport)
                 free.append(opened)
+        # Without an `await` since the connection was put there, so that no other caller takes it.
         connection = free.pop()
         connection.answer = loop.create_future()
         body = json.dumps(_message(method, params))

@@ -90,6 +90,7 @@ async def measure(trajectories: int) -> dict[str, Any]:
             tune_collector()
             for point in range(POINTS):
                 await play(range(point * each, (point + 1) * each), environment, gateway, store)
+                # Garbage in cycles would look like growth, more or less of it from point to point.
                 gc.collect()
                 memory.append(memory_kb(os.getpid()))
         store.close()

@@ -28,7 +28,7 @@ import yaml
 from mcp import Client, StdioServerParameters
 
 from gateway.types import SEED_META, TRAJECTORY_META
-from rollout.bench.costs import cpu_of_s, descendants, listening, missing_descriptors
+from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, listening, missing_descriptors
 from rollout.bench.wait_server import MODULE
 from rollout.environment.config import load_environment
 from rollout.environment.startup import opened_environment
@@ -171,10 +171,10 @@ async def measure(side: str, transport: str, trajectories: int, turns: int) -> d
     """Plays all at once, and measures from when each has begun, until a first one has ended."""
     engine = PlacedEngine()
     async with serving(transport) as (entry, target):
-        own, others = time.process_time(), cpu_of_s(descendants())
+        own, others = time.process_time(), cpu_by_process(descendants())
         play = ours(entry, engine, trajectories, turns) if side == "ours" else sdk(target, engine, trajectories, turns)
         ends, failed = await play
-        spent = time.process_time() - own, cpu_of_s(descendants()) - others
+        spent = time.process_time() - own, cpu_since_s(others, descendants())
     # Before, leases are still opened, and afterwards too few trajectories are left.
     begin = max(engine.first.values())
     end = min(ends)

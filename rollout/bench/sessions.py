@@ -143,6 +143,7 @@ async def measure(entry: dict[str, Any], server: int | None, sessions: int, step
                 tasks.create_task(run.hold(number))
             await run.opened.wait()
             open_s = time.perf_counter() - began
+            # Before the clock starts, since it collects garbage, which takes long with thousands of sessions.
             held = _memory(pid)
             began, cpu = time.perf_counter(), _cpu(pid)
             run.start.set()
@@ -194,7 +195,7 @@ def _ancestors(path: Path) -> list[int]:
 def main(transport: str, sessions: int, steps: int) -> Cell:
     """Runs one cell. Raises SystemExit with a message if the process may not open enough files."""
     if transport == "in_process":
-        return asyncio.run(measure({"factory": f"{MODULE}:create_server"}, None, sessions, steps))
+        return asyncio.run(measure({"factory": f"{MODULE}:in_process"}, None, sessions, steps))
     if transport == "stdio":
         entry = {"command": sys.executable, "args": ["-m", MODULE, "kit"]}
         return asyncio.run(measure(entry, 0, sessions, steps))

@@ -3,7 +3,7 @@
     python -m rollout.bench.starts FORKS SPAWNS [ARGUMENTS OF PYTHON, by default -m mcp_servers.retail]
 
 Takes so many leases at once under `scope: process` and holds all of them: starts per second, CPU time of gateway and
-servers per start (user and system, from /proc), and the proportional set size of each server. Prints one JSON object.
+servers per start (user and system), and the proportional set size of each server. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
-from rollout.bench.costs import cpu_of_s, descendants, memory_kb
+from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, memory_kb
 
 
 def config(start: str, words: list[str], **entry: Any) -> GatewayConfig:
@@ -31,13 +31,15 @@ def config(start: str, words: list[str], **entry: Any) -> GatewayConfig:
 async def hold(start: str, words: list[str], count: int) -> dict[str, Any]:
     """Start `count` processes at once, and hold them. A first process, and the fork server, are there before."""
     async with Gateway(config(start, words)) as gateway:
+        # Twice: the first lease takes the process that listed the tools, and only the second one starts the fork
+        # server.
         for _ in range(2):
             async with gateway.lease(trajectory="before", task=None, seed=0):
                 pass
         if gateway.spawned:
             raise SystemExit(f"not forked: {gateway.spawned}")
         before = descendants()
-        cpu, own, began = cpu_of_s(before), time.process_time(), time.perf_counter()
+        cpu, own, began = cpu_by_process(before), time.process_time(), time.perf_counter()
         found: dict[str, Any] = {}
         running, all_running = 0, anyio.Event()
 
@@ -45,10 +47,12 @@ async def hold(start: str, words: list[str], count: int) -> dict[str, Any]:
             nonlocal running
             async with gateway.lease(trajectory=f"t{number}", task=None, seed=number):
                 running += 1
+                # Measured by the last lease while the others are held, since a process that has ended has no figures.
                 if running == count:
                     wall, processes = time.perf_counter() - began, descendants()
-                    spent = time.process_time() - own, cpu_of_s(processes) - cpu
+                    spent = time.process_time() - own, cpu_since_s(cpu, processes)
                     servers = sorted(processes - before)
+                    # The kernel walks all pages of a process for this: of many processes, about a hundred are read.
                     memory = [memory_kb(pid) / 1024 for pid in servers[:: max(1, count // 100)]]
                     found.update(
                         held=len(servers),

@@ -141,6 +141,7 @@ async def main(trajectories: int, turns: int) -> dict[str, Any]:
     await WORKER.close()
     total = {name: statistics.median(values) for name, values in cost.items()}
     tool = {name: statistics.median(values) for name, values in tools.items()}
+    # The last turn answers and calls nothing.
     own = {name: total[name] - tool[name] * (turns - 1) / turns for name in total}
     return {
         "turns": turns,

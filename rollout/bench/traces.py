@@ -63,6 +63,7 @@ def write(traces: Sequence[Trace], directory: Path, records: int) -> dict[str, f
     """Writes the records, in turns with the peer; medians in milliseconds of CPU time per record."""
     spent: tuple[list[float], list[float]] = [], []
     store = TraceStore(directory, archive_bytes=1 << 40)
+    # Unbuffered, as the store's journal is.
     with (directory.parent / "peer.jsonl").open("wb", buffering=0) as file:
         for number in range(records):
             trace = traces[number % len(traces)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from gateway.errors import HarnessError
+from gateway.errors import GatewayError, HarnessError
 from gateway.leases.session import Session
 from gateway.types import CallFault, Role
 from rollout.contract import calls
@@ -150,17 +150,20 @@ async def _expect_refusal(session: Session, server: str, seq: int, when: str) ->
 async def _concurrent_replies(session: Session, server: str, seq: int) -> Reply:
     """Ask for the same reply three times at once."""
     answers: list[Reply] = []
-    problems: list[Exception] = []
+    problems: list[GatewayError] = []
 
     async def ask() -> None:
         try:
             answers.append(await calls.reply(session, server, seq, "Go on."))
-        except HarnessError as error:
+        except GatewayError as error:  # raised after the group, which would wrap it in an ExceptionGroup
             problems.append(error)
 
     async with anyio.create_task_group() as group:
         for _ in range(3):
             group.start_soon(ask)
+    for problem in problems:
+        if not isinstance(problem, HarnessError):  # the server ended: that is no answer of its
+            raise problem
     if problems:
         raise ClauseFailed(f"reply {seq}, asked for three times at once: {problems[0]}")
     if any(answer != answers[0] for answer in answers):

@@ -84,6 +84,8 @@ class _ChatPolicy:
         self._turn, self._left, self._is_cut = -1, list[int](), False
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        # A second generation of a turn, after its thinking budget, continues the reply: an API that is asked again
+        # would give another one.
         if turn != self._turn:
             tools = [tool.openai_schema() for tool in self._session.tools.values()]
             reply = await self._complete(await read_context(ids, self._tokens), tools)
@@ -105,6 +107,7 @@ async def read_context(ids: Sequence[int], tokens: ByteTokens) -> list[Message]:
             open_calls = [f"call_{len(messages)}_{index}" for index in range(len(parsed.calls))]
             messages.append(_assistant(parsed.content, parsed.calls, open_calls))
         elif role == "tool":
+            # Matched by order, since a context in bytes has no ids: results are appended in the order of the calls.
             messages.append({"role": role, "tool_call_id": open_calls.pop(0), "content": tokens.decode(body)})
         else:
             messages.append({"role": role, "content": tokens.decode(body)})

@@ -145,6 +145,7 @@ class ChatEndpoint:
         except TimeoutError as error:
             raise EngineError(f"{self.http.url}{path}: no answer within generate_timeout_s={seconds:g}") from error
         for name, count in (answer.usage or {}).items():
+            # Details, such as cached tokens, are objects, and are contained in the totals.
             if isinstance(count, int):
                 self.usage[name] += count
         return answer
@@ -163,6 +164,7 @@ def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         else:
             blocks = [{"type": "text", "text": message["content"]}] if message["content"] else []
             blocks += [_tool_use(call) for call in message.get("tool_calls", ())]
+        # Anthropic's API takes the results of all calls of a turn in the one message after it.
         if found and found[-1]["role"] == role:
             found[-1]["content"] += blocks
         else:

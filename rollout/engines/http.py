@@ -66,6 +66,7 @@ class EngineHttp:
         headers = {**headers, **({"authorization": f"Bearer {api_key}"} if api_key else {})}
         # `result_or_partial` bounds a whole generation; the run's --concurrency bounds how many run at once.
         timeout = httpx2.Timeout(None, connect=timeouts.connect_timeout_s)
+        # The client's own bound of 100 connections would make generations queue here, where their time runs already.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         try:
             self._client = httpx2.AsyncClient(
@@ -115,6 +116,7 @@ class EngineHttp:
             raise ConfigError(problem, key="--api-key-env", remedy="name the variable that holds the server's key")
         try:
             return _OBJECT.validate_json(response.content) if response.status_code == 200 else None
+        # Whatever listens there may answer 200 with a web page: then it is not the server that is looked for.
         except ValidationError:
             return None
 
@@ -145,6 +147,7 @@ class EngineHttp:
             EngineError: the server refuses, or sends an event of another form.
         """
         where = self.url + path
+        # Around the `yield` as well: a connection that breaks while the caller reads is lost in the same way.
         with _transport_errors(where):
             async with self._client.stream("POST", path, json=body) as response:
                 if response.status_code != 200:
@@ -183,13 +186,25 @@ class HttpPolicy(ABC):
 
 
 async def _events(model: type[Answer], response: httpx2.Response, where: str) -> AsyncGenerator[Answer]:
-    async for line in response.aiter_lines():
-        if not line.startswith("data:"):
+    async for line in _lines(response):
+        if not line.startswith(b"data:"):
             continue
-        data = line.removeprefix("data:").strip()
-        if data == "[DONE]":
+        data = line.removeprefix(b"data:").strip()
+        if data == b"[DONE]":
             return
         yield _parsed(model, data, where)
+
+
+async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:
+    """The lines of a stream of events; the last one may have no end."""
+    # Not `aiter_lines`: it ends a line wherever `str.splitlines` does, at U+2028 or U+0085 too, which vLLM writes into
+    # its JSON as they are. JSON escapes carriage returns and newlines, so that these are ends of lines only.
+    begun = b""
+    async for piece in response.aiter_bytes():
+        *lines, begun = (begun + piece).split(b"\n")
+        for line in lines:
+            yield line
+    yield begun
 
 
 @contextmanager

@@ -59,6 +59,7 @@ class InProcessPolicy:
             raise
         except Exception as error:  # the engine's boundary: whatever a decode step raises
             raise EngineError(f"{type(error).__name__}: {error}") from error
+        # The decoder fills the request in as it goes, so an aborted one has its partial tokens there.
         reason = _REASONS[request.ending or Ending.ABORTED]
         return with_logprobs(Completion(ids=request.token_ids, finish_reason=reason, seeds=(seed,)), request.logprobs)
 

@@ -121,8 +121,10 @@ def request(
         "frequency_penalty": 0.0,
         "seed": seed,
         "stop_token_ids": list(stop_token_ids),
+        # 0 is the sampled token alone; nothing would ask for no logprobs at all.
         "logprobs": 0,
         "return_token_ids": True,
+        # So that an abort keeps what has arrived; of an answer in one piece it would lose everything.
         "stream": True,
     }
 
@@ -140,6 +142,7 @@ async def read_stream(http: EngineHttp, body: Mapping[str, Any], sampled: Sample
             if event.error is not None:
                 raise EngineError(f"{where}: {event.error.message}")
             for choice in event.choices:
+                # A server that cuts or extends a prompt samples from another context than the one that is trained on.
                 if choice.prompt_token_ids is not None and choice.prompt_token_ids != body["prompt"]:
                     raise EngineError(f"{where}: the server changed the prompt's token ids")
                 if choice.token_ids is None and choice.text:

@@ -47,14 +47,15 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     elif name.startswith(CHAT_APIS):
         async with opened_endpoint(options) as engine:
             yield engine
-    elif _FACTORY.fullmatch(name):
-        async with opened_factory(options) as engine:
+    elif name.startswith(PREFIX):
+        with _recorded(options) as engine:
             yield engine
     elif name.startswith(("http://", "https://")):
         async with _over_http(options) as engine:
             yield engine
-    elif name.startswith(PREFIX):
-        with _recorded(options) as engine:
+    # After the prefixes: `recorded:eval` and `chat:local` have the form of MODULE:FACTORY, too.
+    elif _FACTORY.fullmatch(name):
+        async with opened_factory(options) as engine:
             yield engine
     elif _is_directory(name):
         async with _in_process(options) as engine:
@@ -118,10 +119,13 @@ async def _over_http(options: EngineOptions) -> AsyncGenerator[Engine]:
     url = options.engine.rstrip("/").removesuffix("/v1")
     async with aclosing(EngineHttp(url, options.timeouts, api_key=options.api_key)) as http:
         with _startup_probe(http):
+            # SGLang first, since it lists its model under /v1/models too; only its own API returns the tokens of an
+            # abort.
             engine = await _sglang(http, options) or await _openai(http, options)
         if engine is None:
             problem = f"{url} is neither an SGLang server (/model_info) nor an OpenAI-compatible one (/v1/models)"
             raise ConfigError(problem, key="--engine", remedy="give the address that the server was started with")
+        # Outside of the probe, which would bound the run in time as well.
         yield engine
 
 

@@ -73,6 +73,7 @@ class RecordedTraces:
             found = [entry for entry in found if entry[name] == wanted[name]] or found
         if len(steps := sorted({str(entry["step"]) for entry in found})) > 1:
             raise EngineError(f"{where} {len(found)} trajectories of {named}, of the steps {', '.join(steps)}")
+        # A run that is resumed plays what had failed once more, as a further attempt.
         return max(found, key=lambda entry: (entry["attempt"], entry["began_at"]))
 
     def _others(self, task: Task) -> str:
@@ -125,6 +126,8 @@ class RecordedPolicy:
         if self._strict:
             self._compare(context, [*segment.prompt_ids, *segment.response_ids[:begin]], turn)
         trimmed = trace.turns[turn].trimmed
+        # A segment has no log-probabilities of tokens that were trimmed; they are trimmed again before they reach a
+        # sample.
         logprobs = [*segment.logprobs[begin:end], *[0.0] * len(trimmed)] if trace.has_logprobs else None
         forced = next(((span.start - begin, span.end - begin) for span in spans if span.kind is SpanKind.FORCED), None)
         ids = [*segment.response_ids[begin:end], *trimmed]

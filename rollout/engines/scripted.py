@@ -52,6 +52,8 @@ class RandomPolicy:
     """Calls a uniformly chosen tool with random arguments that its schema allows, one call a turn."""
 
     def __init__(self, session: Session, encode: Encode, *, stop: str, seed: int) -> None:
+        # By name, since a server may list its tools in another order the next time, and the same seed has to choose the
+        # same calls.
         self._tools = sorted(session.tools.values(), key=lambda tool: tool.exposed_name)
         self._random = random.Random(seed)
         self._encode, self._stop = encode, stop

@@ -55,6 +55,8 @@ class SGLangPolicy(HttpPolicy):
         body = request(ids, self._parameters, max_tokens=max_tokens, seed=seed, stop_token_ids=self._stops)
         answer = await result_or_partial(
             partial(self._http.post_for, Answer, GENERATE, {**body, "rid": rid}),
+            # It answers without tokens: those that were sampled come as the answer of /generate, which goes on until
+            # then.
             partial(self._http.post, "/abort_request", {"rid": rid}),
             self._http.timeouts,
         )

@@ -45,6 +45,7 @@ async def result_or_partial(
     """
     results: list[Result] = []
     errors: list[Exception] = []
+    # Waited for with a timeout. The group's own end, which needs no event, would be waited for without one.
     done = anyio.Event()
     # Shields `work` from the caller's cancellation, which must not cut off the partial result; cancelled by us alone.
     scope = anyio.CancelScope(shield=True)
@@ -73,6 +74,7 @@ async def result_or_partial(
                 except Exception as error:  # boundary, as above; not raised where there is a result
                     errors.append(error)
                 await done.wait()
+            # For `work` that does not end even after the abort: without this the group would wait for it.
             scope.cancel()
     # A scope whose deadline is -inf cancels again at the next await; a native cancellation would be lost.
     if cancelled is not None and not (results and anyio.current_effective_deadline() == -math.inf):

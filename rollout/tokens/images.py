@@ -56,12 +56,15 @@ class DecodedImages:
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
+        self._urls: list[str] = []
         self._decoded: list[Image.Image] = []
 
     def first(self, count: int) -> list[Image.Image]:
         """The first `count` images: those of a context that holds so many."""
-        if len(self._decoded) < count:
-            self._decoded += map(from_data_url, image_urls(self._messages)[len(self._decoded) : count])
+        for place, url in enumerate(image_urls(self._messages)[:count]):
+            # A trajectory that begins again has other images at the same places of the same list.
+            if self._urls[place : place + 1] != [url]:
+                self._urls[place:], self._decoded[place:] = [url], [from_data_url(url)]
         return self._decoded[:count]
 
 

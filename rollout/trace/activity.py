@@ -113,6 +113,7 @@ class Progress:
 
     def begin(self, trace: Trace) -> None:
         self._running[trace.id] = (trace, 0)
+        # Rates count from the first trajectory: the process may have waited minutes for its model before.
         if not self._samples:
             self._samples.append((time.monotonic(), 0, 0, 0))
 

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -93,8 +94,7 @@ def read_archive(path: Path) -> Iterator[Trace]:
         OSError: the file cannot be read.
     """
     with opened(path) as file:
-        batches = file.iter_batches(batch_size=_READ_ROWS)
-        while (batch := _next(batches, path)) is not None:
+        for batch in batches_of(file, path, batch_size=_READ_ROWS):
             yield from _traces(batch, path)
 
 
@@ -122,7 +122,10 @@ class ArchiveReader:
         rows = self._rows
         if group != self._group or rows is None:
             with opened(self.path) as file:
-                self._rows = rows = file.read_row_group(group)
+                try:
+                    self._rows = rows = file.read_row_group(group)
+                except (pa.ArrowException, OSError) as error:
+                    raise TornArchive(f"has a damaged part: {error}", file=self.path) from error
             self._group = group
         (batch,) = rows.slice(number - self._starts[group], 1).combine_chunks().to_batches()
         return next(_traces(batch, self.path))
@@ -133,6 +136,7 @@ def opened(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
+        # It was there when it was listed: the caller looks for what has taken its place.
         if not path.exists():
             raise
         raise TornArchive(f"is not a whole archive: {error}", file=path, remedy="copy it again") from error
@@ -145,6 +149,7 @@ def opened(path: Path) -> pq.ParquetFile:
 
 def is_whole(path: Path) -> bool:
     """Whether a file ends as Parquet files do: with the length of its footer and a mark."""
+    # Asked for each archive at each look at a directory, for which opening it as Parquet would be too slow.
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 8))
@@ -152,16 +157,22 @@ def is_whole(path: Path) -> bool:
     return len(tail) == 8 and tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") + 12 <= end
 
 
+def batches_of(file: Any, path: Path, **chosen: Any) -> Iterator[Any]:
+    """`file.iter_batches`; raises TornArchive where a part behind a whole footer is damaged."""
+    batches = file.iter_batches(**chosen)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError) as error:
+            raise TornArchive(f"has a damaged part: {error}", file=path) from error
+        if batch is None:
+            return
+        yield batch
+
+
 def is_first_version(file: pq.ParquetFile) -> bool:
     """Whether the file has each record as JSON instead of columns."""
     return "record" in file.schema_arrow.names
-
-
-def _next(batches: Iterator[pa.RecordBatch], path: Path) -> pa.RecordBatch | None:
-    try:
-        return next(batches, None)
-    except (pa.ArrowException, OSError) as error:
-        raise TornArchive(f"has a damaged part: {error}", file=path) from error
 
 
 def _traces(batch: pa.RecordBatch, path: Path) -> Iterator[Trace]:
@@ -202,6 +213,7 @@ def _synchronise(path: Path) -> None:
 
 def main(journal: str) -> int:
     """Archive one journal with one thread; returns the exit status."""
+    # A rollout goes on beside it, and archives only have to keep up with it.
     pa.set_cpu_count(1)
     try:
         archive(Path(journal))

@@ -48,6 +48,7 @@ class Drift:
 def calls_seen(trace: Trace) -> tuple[CallSeen, ...]:
     """The calls with comparable results: those sent to servers, without calls that the trajectory's end cut off."""
     turns = trace.turns
+    # Its last calls may have been cancelled: they have no result to compare.
     if trace.stop_reason in (StopReason.TIME_LIMIT, StopReason.FAILED):
         turns = turns[:-1]
     seen: list[CallSeen] = []

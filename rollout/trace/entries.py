@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rollout.trace.archive import is_first_version, opened, read_archive
+from rollout.trace.archive import batches_of, is_first_version, opened, read_archive
 from rollout.trace.archive_rows import selectable
 from rollout.trace.columns import SELECTABLE
 from rollout.trace.record import Trace
@@ -73,7 +73,7 @@ def archived_entries(path: Path) -> Iterator[Entry]:
     """The entries of an archive's rows, in order; reads neither ids nor results.
 
     Raises:
-        TornArchive: the file is not a whole archive.
+        TornArchive: the file is not a whole archive, or is damaged.
         OSError: the file cannot be read.
     """
     file: Any = opened(path)  # pyarrow has no types
@@ -81,7 +81,7 @@ def archived_entries(path: Path) -> Iterator[Entry]:
         if is_first_version(file):
             yield from map(entry_of, read_archive(path))
             return
-        for batch in file.iter_batches(batch_size=512, columns=_ARCHIVED):
+        for batch in batches_of(file, path, batch_size=512, columns=_ARCHIVED):
             yield from map(_entry_of_row, batch.to_pylist())
 
 

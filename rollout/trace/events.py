@@ -86,6 +86,7 @@ class ToolEvent:
             elapsed_s=result.elapsed_s,
             server_s=result.server_s,
             resends=result.resends,
+            # `replace`, since a model can write half of a surrogate pair, which UTF-8 does not have.
             sent_bytes=len(json.dumps(call.arguments, ensure_ascii=False).encode(errors="replace")) if server else 0,
             received_bytes=sum(len(block.data) + len(block.text.encode(errors="replace")) for block in result.content),
             shown=shown.text if shown.text != text else None,

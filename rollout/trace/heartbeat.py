@@ -72,6 +72,7 @@ class Heartbeat:
     def _beat(self) -> None:
         self._timer = None
         self._write()
+        # An idle process needs no timer: what was just written stays true until a trajectory begins.
         if self.progress.in_flight:
             self._schedule()
 
@@ -79,6 +80,7 @@ class Heartbeat:
         beat = Beat(process=self._process, interval_s=self._interval_s, activity=self.progress.activity())
         partial = self._path.with_name(self._path.name + ".partial")
         try:
+            # Readers look at any moment: replaced, the file is this one or the one before, and never half of one.
             partial.write_text(beat.model_dump_json() + "\n", encoding="utf-8")
             partial.replace(self._path)
         except OSError as error:
@@ -99,6 +101,7 @@ def watched(directory: Path, *, now: float | None = None) -> tuple[Activity, int
         except (OSError, ValidationError) as error:
             log.warning("heartbeat skipped", file=str(path), problem=str(error).splitlines()[0])
     for beat in beats:
+        # A process without trajectories writes no more, so that the rates of its last seconds would stay.
         if not beat.is_fresh(now) or not beat.activity.in_flight:
             beat.activity.rates = Rates()
         if not beat.is_fresh(now):

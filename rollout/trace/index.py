@@ -128,6 +128,8 @@ class Index:
         return self._directory / found
 
     def _opened(self) -> sqlite3.Connection:
+        # Without the module's own transactions, which begin deferred: two refreshes that both have read and now want to
+        # write would get SQLITE_BUSY at once, without the timeout.
         database = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         database.row_factory = sqlite3.Row
         if self._query_timeout_s is not None:
@@ -140,6 +142,7 @@ class Index:
 
     def _discard(self) -> bool:
         try:
+            # With SQLite's rollback journal, which would be applied to the new file.
             for path in (self._path, self._path.with_name(FILE + "-journal")):
                 path.unlink(missing_ok=True)
         except OSError:
@@ -188,6 +191,7 @@ class Index:
 
     def _update(self, name: str, path: Path) -> bool:
         """Add the entries of a file that are not there yet; False where another process did so at the same time."""
+        # Before its content: what is written meanwhile changes these again, and the next refresh reads on.
         status = path.stat()
         is_archive = path.name.endswith(SUFFIX)
         with self._changing():

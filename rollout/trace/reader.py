@@ -106,6 +106,7 @@ class Traces:
         """
         order = [_ordered(name) for name in sort]
         shown = [_column(name) for name in columns or COLUMNS]
+        # The place last, so that equal values have an order, and the pages of a list do not overlap.
         selected, ordered = ", ".join([*_PLACE, *shown]), f"ORDER BY {', '.join([*order, *_PLACE])}"
         rows = f"FROM trajectories {_where(where)}"
         if limit is not None:
@@ -137,6 +138,7 @@ class Traces:
             return self._record(entry)
         except (FileNotFoundError, TornArchive):
             self.refresh()  # archived since the entry was read
+        # Not by id alone: a rescored copy has the same id, and another run record.
         statement = "SELECT file, place, id FROM trajectories WHERE id = ? AND run = ? AND began_at = ?"
         again = next(self.query(statement, [entry["id"], entry["run"], entry["began_at"]]), None)
         if again is None:

@@ -189,6 +189,7 @@ class Trace(Segment):
         """Begin a segment with this prompt. A segment with a response is complete and moves to `earlier`."""
         if self.response_ids:
             self.earlier.append(Segment(**{each.name: getattr(self, each.name) for each in fields(Segment)}))
+        # New lists, not cleared ones: those of the segment before are in `earlier` now.
         self.prompt_ids, self.response_ids, self.loss_mask, self.logprobs, self.spans = prompt_ids, [], [], [], []
         self.images = self.images if images is None else images
         self.context = list(prompt_ids)
@@ -199,6 +200,7 @@ class Trace(Segment):
         turn, ids = len(self.turns), edit.appended
         if completion.logprobs is None:
             self.has_logprobs = False
+        # Zeros keep the columns aligned; `has_logprobs` says that they mean nothing.
         logprobs = completion.logprobs or [0.0] * len(ids)
         in_loss = {SpanKind.COMPLETION: True, SpanKind.THINKING: not mask_thinking, SpanKind.FORCED: False}
         for kind, begin, end in runs(len(ids), parsed.thoughts, completion.forced):

@@ -149,6 +149,7 @@ def write_run_record(directory: Path, record: RunRecord) -> str:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.name}{SUFFIX}"
     if not path.exists():
+        # A name of its own for each process: those of a run write the same record, perhaps at the same time.
         partial = path.with_name(f"{path.name}.{platform.node()}-{os.getpid()}.partial")
         partial.write_bytes(_RECORD.dump_json(record, indent=2) + b"\n")
         partial.replace(path)

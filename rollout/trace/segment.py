@@ -92,6 +92,7 @@ class Segment:
         for span in reversed(self.spans):
             if span.turn == turn:
                 self.loss_mask[span.start : span.end] = [0] * (span.end - span.start)
+            # Spans are in the order of turns, so none before this one is of the turn.
             elif span.turn < turn:
                 return
 

@@ -59,6 +59,7 @@ class TraceStore:
         parts: list[bytes] = []
         with anyio.CancelScope(shield=True):
             for part in pieces(trace):
+                # Collected, and written at once below: in between, other tasks write their records to the same journal.
                 parts.append(part)
                 await anyio.lowlevel.checkpoint()
         self._append(parts)
@@ -88,6 +89,7 @@ class TraceStore:
             raise self._unwritable("the disk is full")
         if os.lseek(self._file, 0, os.SEEK_END) >= self._archive_bytes:
             assert self._path is not None
+            # Closed first: the archiver reads it to its end and removes it.
             self._close_journal()
             self._archiver.start(self._path)
 
@@ -106,6 +108,7 @@ class TraceStore:
         """Create the directory. Raises ConfigError where it cannot be created or written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            # Tried out, since permissions say little: root has all, and a file system may be read-only or full.
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
         except OSError as error:
@@ -135,4 +138,5 @@ class TraceStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}{JOURNAL_SUFFIX}"
         self._path = self.directory / name
+        # O_EXCL: `_append` takes the end of the file for its own, so a journal must have one writer.
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)

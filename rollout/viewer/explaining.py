@@ -50,15 +50,17 @@ class Explaining:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _compute(self) -> dict[str, Any]:
-        if self._pages is None:
-            self._pages = Pages(self._refreshing.traces.beside(query_timeout_s=QUERY_TIMEOUT_S), self._tokenizer)
-        version = self._pages.version()
-        if version == self._version:
-            return self._last
         try:
+            if self._pages is None:
+                # Opened here: SQLite's connections may be used only in the thread that opened them.
+                self._pages = Pages(self._refreshing.traces.beside(query_timeout_s=QUERY_TIMEOUT_S), self._tokenizer)
+            version = self._pages.version()
+            if version == self._version:
+                return self._last
             found = explain(self._pages).record()
         except Exception as error:  # boundary of the thread: the page shows it, and the next time may do better
-            self._pages = None
+            # The version as well: SQLite counts it by connection, so that the next one's may be the same number.
+            self._pages, self._version = None, -1
             if not isinstance(error, ConfigError):
                 log.exception("not explained")
             return {"status": "done", "findings": [], "absent": [], "problem": str(error)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 import pytest
 from asking import answer, ask
@@ -114,3 +115,26 @@ async def test_a_world_is_placed_after_the_one_before_it_was_closed_and_a_refusa
         assert "there is no place" in error_of(await ask(client, "reset", task="elsewhere", seed=0))
         assert noted[3:] == ["closed two", "closed elsewhere"] and len(harness) == 0
         assert "call reset" in error_of(await ask(client, "start"))
+
+
+async def test_a_release_that_is_cancelled_closes_its_world_to_the_end() -> None:
+    server = MCPServer("slow", log_level="WARNING")
+    harness = Harness(server, lambda task, seed: task)
+    began, may_end, closed = anyio.Event(), anyio.Event(), anyio.Event()
+
+    @harness.closing
+    async def close(world: str) -> None:
+        began.set()
+        await may_end.wait()
+        closed.set()
+
+    del close  # registered
+    async with Client(server) as client:
+        await answer(client, "reset", task="x", seed=7)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, client, "release")
+            await began.wait()
+            tasks.cancel_scope.cancel()
+            may_end.set()  # after the cancellation, which in process has reached the tool by now
+        with anyio.fail_after(20):
+            await closed.wait()

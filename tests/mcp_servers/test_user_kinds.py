@@ -433,6 +433,38 @@ async def test_answers_come_from_the_served_page_only() -> None:
     await with_question(check)
 
 
+async def test_a_question_takes_one_answer_also_of_two_that_arrive_together() -> None:
+    body = b'{"message": "One."}'
+    head = (
+        b"POST /questions/1 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    )
+
+    async def check(person: httpx2.AsyncClient, client: Client) -> None:
+        heard: list[dict[str, Any]] = []
+
+        async def hear() -> None:
+            heard.append(await answer(client, "reply", seq=1, message="?"))
+
+        port = person.base_url.port or 0
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hear)
+                while not (await person.get("/questions")).json():
+                    await anyio.lowlevel.checkpoint()
+                async with await anyio.connect_tcp("127.0.0.1", port) as one:
+                    async with await anyio.connect_tcp("127.0.0.1", port) as two:
+                        for stream in (one, two):
+                            await stream.send(head % len(body) + body[:5])
+                        await person.get("/questions")  # both are being read
+                        await one.send(body[5:])
+                        assert (await one.receive()).startswith(b"HTTP/1.1 200")
+                        await two.send(body[5:].replace(b"One", b"Two"))
+                        assert (await two.receive()).startswith(b"HTTP/1.1 404")
+        assert heard == [{"message": "One.", "done": False}]
+
+    await with_question(check)
+
+
 async def test_a_person_at_a_terminal_reads_the_conversation_and_leaves_with_a_word() -> None:
     given, shown, heard = io.StringIO("Green.\nThat is all. /leave\n"), io.StringIO(), list[dict[str, Any]]()
 

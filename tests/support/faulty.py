@@ -71,6 +71,8 @@ def create(fault: str) -> MCPServer:
         here, said = world(ctx), answered[of(ctx)]
         if fault == "reply_without_done":
             return {"message": "Hm."}
+        if fault == "reply_exits" and seq == 2 and said:
+            os._exit(9)
         if (fault == "reply_advances" and 1 <= seq <= len(said)) or seq == len(said) + 1:
             here["heard"] += 1
             said.append({"message": f"I heard you {here['heard']} times.", "done": here["heard"] == 4})

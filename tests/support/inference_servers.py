@@ -192,6 +192,8 @@ class VLLMLike(Server):
     token_ids: bool = True
     """False is an OpenAI-compatible server that knows no `return_token_ids`."""
     changes_prompt: bool = False
+    text: str = "?"
+    """Of each token."""
 
     @property
     def app(self) -> Starlette:
@@ -228,13 +230,14 @@ class VLLMLike(Server):
             count += 1
             reason = "stop" if drawn.id in stops else "length" if count == most else None
             number = drawn.drawn if self.processed_logprobs else drawn.raw
-            choice: dict[str, Any] = {"index": 0, "text": "?", "finish_reason": reason}
+            choice: dict[str, Any] = {"index": 0, "text": self.text, "finish_reason": reason}
             choice["logprobs"] = {"token_logprobs": [number], "tokens": ["?"], "top_logprobs": [{"?": number}]}
             if self.token_ids and body.get("return_token_ids"):
                 read = [*prompt, 0] if self.changes_prompt else prompt
                 choice |= {"token_ids": [drawn.id]} | ({"prompt_token_ids": read} if first else {})
             first = False
-            yield f"data: {json.dumps({'object': 'text_completion', 'choices': [choice]})}\n\n"
+            event = {"object": "text_completion", "choices": [choice]}
+            yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"  # as pydantic, with which vLLM writes it
             if self.break_off:
                 self.break_off -= 1
                 raise ConnectionResetError("the server went down")

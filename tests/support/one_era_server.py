@@ -1,13 +1,14 @@
 """A stdio server of one protocol era, without dependencies: `... old` is of 2025-11-25, `... new` of 2026-07-28.
 
 Its tool `ask_twice`, its prompt `greet` and its resource `test://names` elicit two names, and answer with them. The old
-one sends a request for each name, the new one answers with a result that asks.
+one sends a request for each name, the new one answers with a result that asks. With a second argument `odd`, calls
+and lists of prompts are answered with JSON of a wrong shape.
 """
 
 import json
 import sys
 
-OLD = sys.argv[1] == "old"
+OLD, ODD = sys.argv[1] == "old", sys.argv[2:] == ["odd"]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 ELICITATION = {"message": "Who?", "requestedSchema": SCHEMA}
 CAPABILITIES = {"tools": {}, "prompts": {}, "resources": {}}
@@ -49,6 +50,10 @@ def names_or_question(params):
 
 
 def result_of(method, params):
+    if ODD and method == "tools/call":
+        return {"resultType": "input_required", "inputRequests": [1]}
+    if ODD and method == "prompts/list":
+        return {**COMPLETE, "prompts": [1]}
     if method in LISTS:
         return {**COMPLETE, **LISTS[method]}
     names, question = (f"{ask('a')} {ask('b')}", None) if OLD else names_or_question(params)

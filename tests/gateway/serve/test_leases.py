@@ -153,6 +153,30 @@ async def test_a_cancelled_call_is_cancelled_on_the_host(mini: Entries, config: 
         await until_free(running)
 
 
+async def test_a_lease_that_is_given_up_before_the_host_has_answered_leaves_no_place_there(
+    mini: Entries, config: Config
+) -> None:
+    made = config(store=mini("echo", scope="process", max_processes=1))
+    # Long enough that nothing but the client frees the place within the test.
+    async with remote(made, idle_s=600) as (gateway, running), Gateway(made, hosts=at(running.url)) as other:
+
+        async def wait_for_a_place() -> None:
+            async with other.lease(trajectory="b", task=None, seed=1):
+                raise AssertionError("there is one place, and it is taken")
+
+        async with gateway.lease(trajectory="a", task=None, seed=1):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait_for_a_place)
+                with anyio.fail_after(60):
+                    while running.leases < 2:
+                        await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            with anyio.fail_after(60):
+                while running.leases > 1:
+                    await anyio.lowlevel.checkpoint()
+        await until_free(running)
+
+
 async def test_a_lease_has_its_directory_on_the_host(mini: Entries, config: Config) -> None:
     entry = mini("write_file", "list_files", scope="process", cwd="${lease.dir}")
     async with remote(config(store=entry)) as (gateway, _):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import mcp_types as mcp
 import pytest
 from mcp import Client, MCPError
-from served import served
+from mcp.server.mcpserver import MCPServer
+from raw_clients import ENVELOPE
+from served import RawClient, served
+from serving import serving
 
 from gateway import GatewayConfig
 
@@ -48,3 +53,52 @@ async def test_a_client_of_the_handshakes_era_that_answers_no_questions_gets_an_
         for asking in (user.call_tool("ask_twice", {}), user.get_prompt("greet"), user.read_resource("test://names")):
             with pytest.raises(MCPError, match="does not take elicitation/create"):
                 await asking
+
+
+async def test_each_round_of_questions_has_a_state_and_so_a_time_of_its_own() -> None:
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN}
+    headers |= {"mcp-method": "tools/call", "mcp-name": "ask_twice"}
+    async with served(config("old")) as running:
+
+        async def asked(**more: Any) -> dict[str, Any]:
+            params = {"name": "ask_twice", "arguments": {}, "_meta": ENVELOPE, **more}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            return (await RawClient(running.url).post(message, **headers)).json()
+
+        result, states = (await asked())["result"], list[str]()
+        while result["resultType"] == "input_required":
+            states.append(result["requestState"])
+            given = {"action": "accept", "content": {"name": "Ada"}}
+            answers = dict.fromkeys(result["inputRequests"], given)
+            result = (await asked(requestState=states[-1], inputResponses=answers))["result"]
+        assert result["content"][0]["text"] == "Ada Ada" and len(set(states)) == 2
+        assert "requestState" in (await asked(requestState=states[0], inputResponses={}))["error"]["message"]
+
+
+async def test_a_client_that_cancels_its_call_cancels_it_at_a_server_of_the_handshakes_era() -> None:
+    server, started, stopped = MCPServer("waiting", log_level="CRITICAL"), anyio.Event(), anyio.Event()
+
+    @server.tool()
+    async def greet() -> str:
+        return "Hello."
+
+    @server.tool()
+    async def wait() -> str:
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        return ""
+
+    del greet, wait  # registered
+    async with serving(server, "http-handshake") as entry:
+        made = GatewayConfig.model_validate({"servers": {"waiting": {**entry, "call_timeout_s": 600}}})
+        async with served(made) as running, Client(running.url, mode=MODERN, cache=None) as user:
+            world = {"mcp-rollout/world": ((await user.call_tool("greet", {})).meta or {})["mcp-rollout/world"]}
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(user.call_tool, "wait", {}, meta=world))
+                await started.wait()
+                tasks.cancel_scope.cancel()
+            with anyio.fail_after(60):
+                await stopped.wait()

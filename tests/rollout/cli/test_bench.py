@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ import anyio
 import pytest
 
 from rollout.bench import loop, memory, overlap
+from rollout.bench.costs import cpu_by_process, cpu_s, cpu_since_s
 from rollout.bench.sessions import measure
 from rollout.cli.bench_cells import medians
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
-TRANSPORTS = {"in_process", "stdio", "http"}
+TRANSPORTS = {"in_process", "in_process_sdk", "stdio", "http"}
 BOUND_S = 280
 """Every command starts several processes, which takes long on a busy machine."""
 pytestmark = pytest.mark.timeout(300)
@@ -57,7 +60,8 @@ def test_a_call_costs_no_more_than_it_may() -> None:
     def middle(key: str, transport: str) -> float:
         return statistics.median(found[key][transport] for found in rounds)
 
-    assert middle("ratio_to_sdk", "in_process") <= 1.10
+    assert middle("ratio_to_sdk", "in_process") <= 0.9
+    assert middle("ratio_to_sdk", "in_process_sdk") <= 1.15
     assert middle("ratio_to_sdk", "stdio") <= 1.10
     assert middle("cpu_ratio_to_sdk", "in_process") <= 0.8
     assert middle("cpu_ratio_to_sdk", "stdio") <= 0.4
@@ -180,3 +184,26 @@ def test_lost_steps_are_counted() -> None:
     """The server dies in the first step: every session loses all its steps, and the run ends."""
     cell = asyncio.run(measure({"command": sys.executable, "args": ["-c", DYING]}, None, 2, 3))
     assert cell.lost == 6 and sum(cell.failures.values()) == 2
+
+
+def test_cpu_time_of_a_process_that_has_ended_since_is_not_taken_off_that_of_the_others() -> None:
+    busy = "import time\nwhile time.process_time() < 0.2: pass\nprint()\ninput()"
+    started = [
+        subprocess.Popen([sys.executable, "-S", "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in started:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+    ends, goes_on = started
+    before = cpu_by_process([ends.pid])
+    assert before[ends.pid] >= 0.15
+    ends.communicate(b"\n")
+    assert cpu_since_s(before, [ends.pid]) == 0.0
+    spent = cpu_since_s(before, [ends.pid, goes_on.pid])
+    goes_on.communicate(b"\n")
+    assert spent >= 0.15
+
+
+def test_cpu_time_is_not_counted_in_ticks() -> None:
+    began = time.process_time()
+    assert began <= cpu_s(os.getpid()) <= time.process_time()

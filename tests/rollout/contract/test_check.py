@@ -96,13 +96,14 @@ def test_the_broken_clause_is_named_with_what_was_seen(fault: str) -> None:
     assert seen in said(report, clause), said(report, clause)
 
 
-def test_a_server_that_ends_gets_no_remedy_of_the_clause() -> None:
-    program = "import faulty; faulty.create('score_exits').run('stdio')"
+@pytest.mark.parametrize("clause", [Clause.SCORE, Clause.REPLY])
+def test_a_server_that_ends_gets_no_remedy_of_the_clause(clause: Clause) -> None:
+    program = f"import faulty; faulty.create('{clause}_exits').run('stdio')"
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])}
     entry = {"command": sys.executable, "args": ["-c", program], "env": env, "scope": "process"}
-    report = examined(environment("score_exits", servers={"faulty": {**entry, "required": True}}))
-    score = next(result for result in report.results if result.clause is Clause.SCORE)
-    assert "exited with status 9" in score.said and "the server ended" in score.remedy, report.results
+    report = examined(environment(f"{clause}_exits", servers={"faulty": {**entry, "required": True}}))
+    found = next(result for result in report.results if result.clause is clause)
+    assert "exited with status 9" in found.said and "the server ended" in found.remedy, report.results
 
 
 def test_an_expert_that_cannot_have_1_is_held_to_what_the_environment_says() -> None:

@@ -334,3 +334,10 @@ async def test_a_generation_stops_where_the_engines_context_is_full(
         assert trace.stop_reason is StopReason.TOKEN_LIMIT and len(trace.context) == 60
         full = await played(engine, tmp_path, Limits(response_tokens=100, context_tokens=len(trace.prompt_ids)))
     assert full.failure is not None and full.failure.kind == "prompt_too_long"
+
+
+async def test_a_text_may_have_what_some_take_for_the_end_of_a_line(model: Path, generator: Generator) -> None:
+    """U+2028 and U+0085 end a line for `str.splitlines`, and none of a server's events."""
+    async with engine_over(VLLMLike(generator, text="a\u2028b\u0085c"), model) as engine:
+        completion = await (await policy(engine)).generate(PROMPT, max_tokens=3, turn=0)
+    assert len(completion.ids) == 3 and completion.finish_reason is FinishReason.LENGTH

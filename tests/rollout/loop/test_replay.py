@@ -15,6 +15,7 @@ from playing import read_environment
 from playing_samples import played
 from replaying import all_timeless, timeless
 from thinking_game import SCRIPT, Logged, servers
+from trace_samples import recorded_trace
 from worlds import environment, task
 
 from gateway.cassette.reading import Cassette
@@ -176,3 +177,15 @@ async def test_what_a_store_lacks_is_named(tmp_path: Path) -> None:
         policy = recorded.policy(first.task, Origin())
         with pytest.raises(EngineError, match=r"turn 0 of .* has \d+ tokens where 3 are allowed now"):
             await policy.generate(first.prompt_ids, max_tokens=3, turn=0)
+
+
+async def test_recorded_traces_may_be_in_a_directory_of_one_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`recorded:eval` also has the form of a factory's name."""
+    monkeypatch.chdir(tmp_path)
+    trace = recorded_trace()
+    trace.origin = trace.origin.model_copy(update={"engine": "expert"})
+    TraceStore("eval").append(trace)
+    async with opened_engine(EngineOptions(engine="recorded:eval")) as engine:
+        assert engine.name == "recorded:expert"

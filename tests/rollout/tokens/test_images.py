@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import warnings
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,21 @@ async def test_stock_tool_agent_gets_images_where_the_lock_says_so(tmp_path: Pat
     await WORKER.close()
     assert told[0].text == "All red." and told[0].image[0].getpixel((0, 0)) == (255, 0, 0)
     assert told[1].text.endswith("bytes]") and told[1].image is None
+
+
+async def test_an_attempt_that_begins_again_is_shown_its_own_images() -> None:
+    from rollout.tokens.images import DecodedImages
+
+    def painted(color: str) -> dict[str, Any]:
+        url = f"data:image/png;base64,{base64.b64encode(png(color)).decode()}"
+        return {"role": "tool", "name": "paint", "content": [{"type": "image", "image": url}]}
+
+    trace = Trace.begin("first", task(), Origin())
+    images = DecodedImages(trace.messages)
+    trace.messages += [painted("red"), painted("white")]
+    red = images.first(2)[0]
+    assert images.first(1)[0] is red  # decoded once
+    trace.fail("world_lost", "its process has ended")
+    trace.begin_again("second")
+    trace.messages += [painted("blue"), painted("white")]
+    assert [image.getpixel((0, 0)) for image in images.first(2)] == [(0, 0, 255), (255, 255, 255)]

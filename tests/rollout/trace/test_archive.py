@@ -20,6 +20,7 @@ from random_traces import traces
 from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
+from gateway.errors import ConfigError
 from gateway.types import Content, ContentKind, ToolResult
 from mcp_servers.user_simulator.recordings import load_recordings
 from rollout.trace.archive import SUFFIX, ArchiveReader, archive, archive_of, read_archive, write_archive
@@ -27,6 +28,7 @@ from rollout.trace.columns import SCHEMA
 from rollout.trace.events import UserEvent
 from rollout.trace.files import read_traces
 from rollout.trace.journal import from_json, to_json
+from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Trace
 from rollout.trace.store import TraceStore
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed
@@ -149,6 +151,21 @@ def test_a_torn_archive_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
         with capture_logs():
             assert [trace.id for trace in read_traces(tmp_path)] == list("abcd"), cut
         journal.unlink()
+
+
+def test_an_archive_that_is_damaged_before_its_footer_hides_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / f"a{SUFFIX}"
+    write_archive(path, [recorded_trace("a")])
+    TraceStore(tmp_path).append(recorded_trace("b"))
+    with Traces(tmp_path) as traces:
+        entries = {entry["id"]: entry for entry in traces.entries()}
+        whole = path.read_bytes()
+        footer = 8 + int.from_bytes(whole[-8:-4], "little")
+        path.write_bytes(whole[:4] + b"\xff" * (len(whole) - 4 - footer) + whole[-footer:])
+        with capture_logs() as logs, pytest.raises(ConfigError):
+            traces.read(entries["a"])
+        assert [entry["id"] for entry in traces.entries()] == ["b"]
+    assert [Path(entry["file"]) for entry in logs if entry["event"] == "skipped"] == [path]
 
 
 def test_a_journal_cut_anywhere_loses_the_record_at_the_cut_only(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Requests and results of a wrong shape end one request of an MCP client, and neither the server nor its leases."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, MCPError
+from served import RawClient, served
+
+from gateway import GatewayConfig
+
+Entries = Callable[..., dict[str, Any]]
+Config = Callable[..., GatewayConfig]
+pytestmark = pytest.mark.anyio
+HEADERS = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+BEGIN = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+SERVER = str(Path(__file__).parents[2] / "support" / "one_era_server.py")
+
+
+def message(number: int, method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+@pytest.mark.parametrize("meta", ["ab", 5, [1]])
+async def test_a_call_whose_meta_is_no_object_is_refused_and_harms_no_other(
+    mini: Entries, config: Config, meta: Any
+) -> None:
+    async with served(config(store=mini("get"))) as running:
+        client = RawClient(running.url)
+        lease = await client.open("another")
+        with anyio.fail_after(60):
+            opened = await client.post(message(1, "initialize", **BEGIN), **HEADERS)
+            session = {**HEADERS, "mcp-session-id": opened.headers["mcp-session-id"]}
+            refused = await client.post(message(2, "tools/call", name="get", arguments={}, _meta=meta), **session)
+            assert refused.json()["error"] == {"code": -32602, "message": "_meta must be an object"}
+            called = await client.post(message(3, "tools/call", name="get", arguments={}), **session)
+            assert called.json()["result"]["content"][0]["text"] == "nothing"
+            kept = await client.ask("tools/call", {"name": "get", "arguments": {}}, lease=lease, call="1")
+            assert kept["result"]["content"][0]["text"] == "nothing"
+
+
+def two_odd_servers() -> GatewayConfig:
+    entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, "old", "odd"], "required": True}
+    return GatewayConfig.model_validate({"servers": {name: {**entry, "scope": "process"} for name in ("a", "b")}})
+
+
+@pytest.mark.parametrize(("mode", "asked"), [("legacy", "call"), ("legacy", "list"), ("2026-07-28", "list")])
+async def test_a_result_of_a_wrong_shape_ends_its_request_alone(mode: str, asked: str) -> None:
+    async with served(two_odd_servers()) as running:
+        client = RawClient(running.url)
+        lease = await client.open("another")
+        with anyio.fail_after(60):
+            async with Client(running.url, mode=mode, cache=None) as user:
+                with pytest.raises(MCPError):
+                    await (user.call_tool("a__ask_twice", {}) if asked == "call" else user.list_prompts())
+        renewed = await client.ask("mcp-rollout/leases/renew", {"leases": [lease]})
+        assert renewed["result"]["lost"] == []
