@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def show(curves: Sequence[Curve], home: Path) -> None:
     """Print a table of what there is so far, and write `results.json` and `curves.png`."""
-    table = Table("run", "sampled tokens", "before", "after", "lift", "95% interval", "turns")
+    table = Table("run", "tokens", "steps", "minutes", "before", "after", "lift", "95% interval", "last batches")
     records: dict[str, object] = {}
     for each in curves:
         low, high = each.interval()
@@ -59,17 +59,22 @@ def show(curves: Sequence[Curve], home: Path) -> None:
         table.add_row(
             each.run.name,
             f"{each.tokens[-1]:,.0f}",
+            f"{each.steps}",
+            f"{each.minutes:.1f}",
             f"{before:.3f}",
             f"{after:.3f}",
             f"{each.lift:+.3f}",
             f"{low:+.3f} to {high:+.3f}",
-            f"{each.turns:.1f}",
+            f"{each.trained:.3f}",
         )
         records[each.run.name] = {
             "tokens": each.tokens,
             "means": each.means,
             "interval": [low, high],
             "turns": each.turns,
+            "last_batches": each.trained,
+            "steps": each.steps,
+            "minutes": each.minutes,
         }
     console.print(table)
     if curves:

@@ -14,6 +14,7 @@ import pytest
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
 ROOT = Path(__file__).parents[1]
+REST: dict[str, Any] = {"trained": 0.5, "steps": 5, "minutes": 1.0}
 CLI = Path(sys.executable).with_name("mcp-rollout")
 
 
@@ -92,9 +93,9 @@ def test_an_interval_is_that_of_the_paired_tasks(tmp_path: Path) -> None:
 
     run = Run(home=tmp_path, strategy="chain", budget=1)
     before, after = [0.1 * task for task in range(10)], [0.1 * task + 0.25 for task in range(10)]
-    same = Curve(run=run, tokens=[0, 1], rewards=[before, after], turns=14)
+    same = Curve(run=run, tokens=[0, 1], rewards=[before, after], turns=14, **REST)
     assert same.interval() == pytest.approx((0.25, 0.25))
-    mixed = Curve(run=run, tokens=[0, 1], rewards=[[0.0] * 60, [1.0] * 30 + [0.0] * 30], turns=14)
+    mixed = Curve(run=run, tokens=[0, 1], rewards=[[0.0] * 60, [1.0] * 30 + [0.0] * 30], turns=14, **REST)
     low, high = mixed.interval()
     assert mixed.lift == 0.5 and 0.3 < low < 0.45 and 0.55 < high < 0.7
 

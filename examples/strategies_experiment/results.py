@@ -27,6 +27,12 @@ class Curve:
     rewards: list[list[float]]
     turns: float
     """Mean number of turns of the last evaluation's trajectories."""
+    trained: float
+    """Mean reward of the batches since the last evaluation but one: in the contexts of the run's own strategy, where
+    held-out rewards are those of chains."""
+    steps: int
+    minutes: float
+    """verl's time for the steps, without evaluations."""
 
     @property
     def means(self) -> list[float]:
@@ -48,7 +54,8 @@ class Curve:
 
 def curve(run: Run) -> Curve | None:
     """The curve of a run; None where it has no two evaluations yet."""
-    sampled = {step: metrics.get("mcp/sampled_tokens", 0.0) for step, metrics in sorted(run.metrics().items())}
+    logged = run.metrics()
+    sampled = {step: metrics.get("mcp/sampled_tokens", 0.0) for step, metrics in sorted(logged.items())}
     spent = dict(zip(sampled, accumulate(sampled.values()), strict=True))
     rewards: defaultdict[int, dict[int, float]] = defaultdict(dict)
     turns: defaultdict[int, list[int]] = defaultdict(list)
@@ -60,12 +67,16 @@ def curve(run: Run) -> Curve | None:
     steps = [step for step in sorted(rewards) if step % EVERY == 0]
     if len(steps) < 2:
         return None
+    last = [logged[step] for step in range(steps[-2] + 1, steps[-1] + 1) if step in logged]
     rows = sorted(set.intersection(*(set(rewards[step]) for step in steps)))
     return Curve(
         run=run,
         tokens=[spent.get(step, 0.0) for step in steps],
         rewards=[[rewards[step][row] for row in rows] for step in steps],
         turns=statistics.fmean(turns[steps[-1]]),
+        trained=statistics.fmean(metrics.get("critic/score/mean", 0.0) for metrics in last),
+        steps=steps[-1],
+        minutes=sum(metrics.get("timing_s/step", 0.0) for metrics in logged.values()) / 60,
     )
 
 
