@@ -98,6 +98,7 @@ def find_hidden(text: str, where: str, budget: Budget | None = None, *, of: str 
     Args:
         of: The tool that the text belongs to.
     """
+    # Nearly all texts: one search, and nothing of the budget.
     if _SUSPECT.search(text) is None:
         return []
     budget = budget or Budget()
@@ -223,6 +224,7 @@ def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, Mapping):
         for name, inner in cast("Mapping[str, Any]", value).items():
             here = f"{path}.{name.encode('ascii', 'backslashreplace').decode()}"
+            # Keys reach the model with the schema, like any text.
             yield f"{here} (the key)", name
             yield from _strings(inner, here)
     elif isinstance(value, list):
@@ -238,6 +240,7 @@ async def hidden_in(tools: Iterable[ToolDefinition], instructions: str) -> tuple
         for where, text in texts_of(tool):
             findings += find_hidden(text, where, budget, of=tool.name)
             examined += 1
+            # A schema may have tens of thousands of texts, and the budget bounds only what is examined in them.
             if examined % _TEXTS_AT_ONCE == 0:
                 await checkpoint()
     return (*findings, *find_hidden(instructions, "instructions", budget))

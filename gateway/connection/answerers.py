@@ -67,6 +67,8 @@ class Sampler:
             raise RequestRefused(f"{type(error).__name__} at {self._host}") from error
         except ValueError as error:
             raise RequestRefused(str(error)) from error
+        except RecursionError as error:
+            raise RequestRefused("the endpoint's answer is nested too deeply") from error
 
     async def _post(self, body: Mapping[str, Any]) -> Any:
         config = self._config

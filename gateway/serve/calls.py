@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -26,8 +27,8 @@ class LeasedCalls:
     def __init__(self, bearer: Bearer) -> None:
         self._bearer = bearer
         self._calls: dict[str, _Call] = {}
-        self._dropped = 0
-        """Calls from the first on whose outcome is dropped."""
+        self._kept: deque[_Call] = deque()
+        """Calls whose outcome is kept, in the order in which they ended."""
         self._bytes = self._running = 0
         self._closed = False
         self._idle = anyio.Event()
@@ -70,7 +71,7 @@ class LeasedCalls:
             # Not the request's own scope: a cancelled call still has an answer, which its request gives.
             with call.scope:
                 call.outcome = await execute()
-                self._keep(len(call.outcome))
+                self._keep(call, len(call.outcome))
         finally:
             # Also after a failure: requests that repeat the call and `closed` would wait for ever otherwise.
             bearer.calls -= 1
@@ -82,22 +83,17 @@ class LeasedCalls:
             raise ServerUnavailable("the call was cancelled", server=server, tool=name)
         return call.outcome
 
-    def _keep(self, size: int) -> None:
+    def _keep(self, call: _Call, size: int) -> None:
+        self._kept.append(call)
         self._bytes += size
         self._bearer.kept_bytes += size
-        if self._bearer.kept_bytes > self._bearer.limits.kept_bytes:
-            # The newest one stays: its client may be asking for it again at this moment.
-            for call in list(self._calls.values())[self._dropped : -1]:
-                # `_dropped` counts from the first call on, so the ones after a call under way wait for its end.
-                if not call.done.is_set():
-                    break
-                freed = len(call.outcome or b"")
-                call.outcome = None
-                self._dropped += 1
-                self._bytes -= freed
-                self._bearer.kept_bytes -= freed
-                if self._bearer.kept_bytes <= self._bearer.limits.kept_bytes:
-                    break
+        # The newest one stays: its client may be asking for it again at this moment.
+        while self._bearer.kept_bytes > self._bearer.limits.kept_bytes and len(self._kept) > 1:
+            oldest = self._kept.popleft()
+            freed = len(oldest.outcome or b"")
+            oldest.outcome = None
+            self._bytes -= freed
+            self._bearer.kept_bytes -= freed
 
     def cancel(self, key: str) -> None:
         """Cancel a call that is under way. One whose request has not arrived yet is not executed when it does."""
@@ -125,3 +121,4 @@ class LeasedCalls:
         self._bearer.kept_bytes -= self._bytes
         self._bytes = 0
         self._calls.clear()
+        self._kept.clear()

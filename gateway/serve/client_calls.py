@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 from anyio.abc import TaskGroup
+from mcp_types import INVALID_REQUEST
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
@@ -52,10 +53,11 @@ class RunningCall:
 
     async def request(self, method: str, params: Json) -> Json:
         """As `Relay.request`."""
-        # Only a stream can carry a question. Where the client takes none, `_forget` cancels the call.
+        # Only a stream can carry a question. Where the client takes none, `give_up` ends the wait.
         self.settled.set()
         await self._streamed.wait()
-        assert self._relay is not None
+        if self._relay is None:
+            raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"the client took no stream for {method}"})
         return await self._relay.request(method, params)
 
     async def run(self, begin: Begin) -> None:
@@ -99,6 +101,12 @@ class RunningCall:
             raise
         return self.outcome()
 
+    def give_up(self) -> None:
+        """Cancel it, and answer what its server asks: the client has taken no stream."""
+        self.scope.cancel()
+        # The server's question waits in a task of its connection, which the cancellation does not reach.
+        self._streamed.set()
+
     async def taken_over(self) -> None:
         """Return when the client has a stream for it."""
         await self._streamed.wait()
@@ -125,6 +133,7 @@ class RunningCalls:
         # Not whether the time was over: the call may have ended in the same moment.
         if call.answered:
             del self._calls[key]
+            call.give_up()  # a server may have asked, and ended the call without the answer
             return call
         self._tasks.start_soon(self._forget, key, call)
         return None
@@ -144,4 +153,4 @@ class RunningCalls:
         # Compared, since a client may give the number to another call once this one was taken over.
         if self._calls.get(key) is call:
             del self._calls[key]
-            call.scope.cancel()
+            call.give_up()

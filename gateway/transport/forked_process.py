@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 
+import anyio
+
 Streams = tuple[socket.socket, int, int]
 """One end each of standard input, output and error."""
 
@@ -20,13 +22,15 @@ class ForkedProcess:
         self._pipes: dict[int, asyncio.BaseTransport] = {}
 
     async def connect(self, streams: Streams) -> None:
-        """Connect our ends of standard input, output and error."""
+        """Connect our ends of standard input, output and error; a cancellation waits until `close` closes them all."""
         loop = asyncio.get_running_loop()
         stdin, *others = streams
-        self._pipes[0], _ = await loop.connect_write_pipe(lambda: _Pipe(self._protocol, 0), stdin)
-        for fd, stream in enumerate(others, 1):
-            protocol = _Pipe(self._protocol, fd)
-            self._pipes[fd], _ = await loop.connect_read_pipe(lambda p=protocol: p, os.fdopen(stream, "rb", 0))
+        # Shielded: each end takes iterations of the event loop, and the ones after it would belong to nothing.
+        with anyio.CancelScope(shield=True):
+            self._pipes[0], _ = await loop.connect_write_pipe(lambda: _Pipe(self._protocol, 0), stdin)
+            for fd, stream in enumerate(others, 1):
+                protocol = _Pipe(self._protocol, fd)
+                self._pipes[fd], _ = await loop.connect_read_pipe(lambda p=protocol: p, os.fdopen(stream, "rb", 0))
 
     def get_pid(self) -> int:
         return self._pid

@@ -58,10 +58,12 @@ def main(given: dict[str, Any]) -> NoReturn:
     _die_with_parent(given["parent"])
     kernel.no_new_privileges()
     _separate()
+    # `unshare` puts only children into the new process namespace: the first of them is its init.
     _in_child(lambda: _as_init(given, limits, libraries, filters), given)
 
 
 def _as_init(given: dict[str, Any], limits: Limits, libraries: list[str], filters: list[Any]) -> NoReturn:
+    # The parent is outside of the process namespace, where its id reads as 0.
     _die_with_parent(0)
     filesystem.enter(libraries, limits.disk_mb)
     _in_child(lambda: _as_code(given, limits, libraries, filters), given)
@@ -82,6 +84,7 @@ def _as_code(given: dict[str, Any], limits: Limits, libraries: list[str], filter
 
 
 def _separate() -> None:
+    # Read before: in the new user namespace both are unmapped.
     user, group = os.getuid(), os.getgid()
     kernel.unshare(
         kernel.CLONE_NEWUSER
@@ -93,6 +96,7 @@ def _separate() -> None:
         | kernel.CLONE_NEWCGROUP
     )
     for name, text in (
+        # Before `gid_map`, which the kernel does not let an unprivileged process write otherwise (user_namespaces(7)).
         ("setgroups", "deny"),
         ("uid_map", f"{UNPRIVILEGED_ID} {user} 1"),
         ("gid_map", f"{UNPRIVILEGED_ID} {group} 1"),

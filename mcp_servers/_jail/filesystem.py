@@ -45,6 +45,7 @@ def enter(libraries: list[str], disk_mb: int) -> None:
     kernel.mount("jail", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,nr_inodes=200,mode=0755")
     os.chdir("/tmp")
     os.mkdir("." + _OLD)
+    # Not `chroot`, which can be left through a directory that was opened before: the old root is unmounted below.
     kernel.pivot_root(".", "." + _OLD)
     os.chdir("/")
     for library in libraries:
@@ -73,5 +74,6 @@ def _show(library: str) -> None:
 def _make_read_only(target: str) -> None:
     present = os.statvfs(target).f_flag
     kept = sum(flag for known, flag in _KEPT.items() if present & known)
+    # A bind mount ignores MS_RDONLY at first; only a remount sets it (mount(2)).
     flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kept
     kernel.mount("none", target, "", flags)

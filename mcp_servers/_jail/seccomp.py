@@ -67,8 +67,10 @@ def program() -> list[tuple[int, int, int, int]]:
     return [
         (_LOAD, 0, 0, _MACHINE_AT),
         (_JUMP_IF_EQUAL, 1, 0, audit),
+        # Another calling convention of the same processor numbers its calls differently.
         (_RETURN, 0, 0, _KILL_PROCESS),
         (_LOAD, 0, 0, _NUMBER_AT),
+        # x32 has the processor's number, too, and this bit in each call's.
         (_JUMP_IF_AT_LEAST, len(numbers), 0, _X32),
         *compared,
         *refuse,

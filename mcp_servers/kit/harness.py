@@ -117,6 +117,7 @@ class Harness(Generic[W]):
 
         @self._tool("tasks", function, "The first `limit` tasks of a split.")
         async def tasks(split: Split, limit: Annotated[int, Field(ge=0)]) -> records.TaskList:
+            # Closed in this task: the collector would close an abandoned generator in another one, and later.
             async with aclosing(_first(await awaited(function(split)), limit)) as items:
                 return records.TaskList(tasks=[await self._with_prompt(item) async for item in items])
 
@@ -129,6 +130,7 @@ class Harness(Generic[W]):
         async def expert(task: str, seed: int) -> Expert:
             async with self._worlds.fresh(task, seed) as world:
                 turns = await awaited(function(world))
+                # Within the block: a lazy script reads the world while it is listed.
                 return turns if isinstance(turns, Expert) else Expert(turns=[turn async for turn in _each(turns)])
 
         return function

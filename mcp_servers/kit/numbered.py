@@ -50,6 +50,7 @@ class Numbered(Generic[A]):
             raise OutOfOrder(f"{self._word} {seq}: the conversation was over after {self._word} {len(self._answers)}")
         if seq != len(self._answers) + 1:
             raise OutOfOrder(f"{self._word} {seq} is out of order: the next one is {len(self._answers) + 1}")
+        # No `await` since the numbers were compared: two requests with one number share one answer.
         if self._making is None:
             made = make()
             if not inspect.isawaitable(made):

@@ -20,6 +20,7 @@ def tune_collector() -> None:
     A server that holds thousands of worlds otherwise spends a quarter of its time on walking them: nearly nothing that
     a call makes is part of a cycle.
     """
+    # First, since garbage that is frozen is never freed.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
@@ -28,6 +29,7 @@ def tune_collector() -> None:
 def raise_open_files() -> int:
     """Raises the soft limit of open files to the hard one; returns the limit, and warns if it is low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The kernel refuses more than fs.nr_open, by default 1 << 20, even where the hard limit is infinite.
     limit = hard if hard != resource.RLIM_INFINITY else max(soft, 1 << 20)
     if soft != limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -92,6 +92,7 @@ class Worlds(Generic[W]):
         if trajectory is None:
             await self._put(ctx, world)
             return
+        # Replaced before anything is awaited: a request that comes meanwhile sees one world or the other.
         before = trajectory.world
         trajectory.continue_in(world)
         await self._close(before)
@@ -99,6 +100,7 @@ class Worlds(Generic[W]):
 
     async def end(self, ctx: Context) -> None:
         """Drops the trajectory and closes its world; does nothing if there is none."""
+        # Before it is closed: a request that comes meanwhile is refused, and uses no world that is closing.
         trajectory = self._state.drop(ctx)
         if trajectory is not None:
             trajectory.end()
@@ -122,6 +124,7 @@ class Worlds(Generic[W]):
     async def _put(self, ctx: Context, world: W) -> None:
         before = self._state.find(ctx)
         try:
+            # Refused where another trajectory has taken the last place while this world was made.
             self._state.reset(ctx, Trajectory(world))
         except ToolError:
             await self._close(world)

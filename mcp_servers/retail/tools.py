@@ -71,6 +71,7 @@ class Recorded(Record):
 def add_customer_tools(server: MCPServer, harness: Harness[Shop]) -> None:
     """Adds the tools that authenticate the customer and show the account and its orders."""
 
+    # All tools are `async` and wait for nothing: the SDK runs plain functions on threads, several at a time.
     # The two that find a customer also open the account for the rest of the conversation, so they are not READ.
     @server.tool(annotations=NOTE)
     async def find_user_by_email(email: str, ctx: Context) -> Annotated[CallToolResult, User]:

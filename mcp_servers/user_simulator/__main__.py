@@ -96,6 +96,7 @@ def _live(given: Sequence[str]) -> None:
     page = AnswerPage(wait_s=read.wait_s)
     server = simulator(lambda task, seed: LiveUser(read.personas(task, seed), page, task=task))
     try:
+        # Bound here, so that a port in use is an error of the command line.
         listening = socket.create_server(read.page)
     except OSError as error:
         options.error(f"--page {read.page[0]}:{read.page[1]}: {error.strerror}")
@@ -105,7 +106,9 @@ def _live(given: Sequence[str]) -> None:
 async def _serve_with_page(
     server: MCPServer, http: tuple[str, int] | None, page: AnswerPage, listening: socket.socket
 ) -> None:
+    # Not by the kit's `serve`, which begins an event loop of its own: the page has to be in the server's.
     async with page.served(listening) as url:
+        # Standard output carries the protocol.
         sys.stderr.write(f"the page for the user's answers is at {url}\n")
         if http is None:
             await server.run_stdio_async()
@@ -156,6 +159,7 @@ def _endpoint_config(options: argparse.ArgumentParser, read: argparse.Namespace)
     for variable in (URL, MODEL):
         if not os.environ.get(variable):
             options.error(f"{variable} is not set in the environment")
+    # Not an option: every user of the machine can read a process's command line.
     key = os.environ.get(KEY)
     try:
         return EndpointConfig(

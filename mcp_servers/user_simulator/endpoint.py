@@ -81,6 +81,7 @@ class Endpoint:
         except TimeoutError as error:
             raise ToolError(f"the user's model did not answer within {config.timeout_s:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            # The class alone: the library's messages may quote the URL.
             raise ToolError(f"the user's model cannot be asked: {type(error).__name__}") from error
         try:
             return _Completion.model_validate(json.loads(data)).choices[0].message.content
@@ -91,6 +92,7 @@ class Endpoint:
         config = self._config
         headers = {"authorization": f"Bearer {config.api_key.get_secret_value()}"} if config.api_key else {}
         async with (
+            # Its timeout is for each read; a response that drips is cut by `fail_after`.
             httpx2.AsyncClient(verify=self._tls, headers=headers, timeout=config.timeout_s) as client,
             client.stream("POST", f"{config.url}/chat/completions", json=body) as response,
         ):
@@ -99,6 +101,7 @@ class Endpoint:
             data = bytearray()
             async for chunk in response.aiter_bytes():
                 data += chunk
+                # Of the decoded body: a compressed one may be a thousandth of it.
                 if len(data) > _MOST_BYTES:
                     raise ToolError(f"the user's model answered with more than {_MOST_BYTES} bytes")
         return bytes(data)

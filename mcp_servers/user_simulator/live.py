@@ -88,6 +88,7 @@ class AnswerPage:
                 if wait.cancelled_caught and self._answered == answered:
                     raise ToolError(f"no person answered for the user within {self._wait_s:g} s")
         finally:
+            # Also when the trajectory is released: the page shows no question that nothing waits for.
             del self._questions[number]
         assert question.answer is not None
         return question.answer
@@ -104,6 +105,7 @@ class AnswerPage:
             try:
                 yield f"http://{host}:{port}"
             finally:
+                # The task group then waits for `serve`, which gives open requests a second.
                 server.should_exit = True
 
     def app(self, hosts: Sequence[str]) -> Starlette:
@@ -127,6 +129,7 @@ class AnswerPage:
             [
                 {"id": number, "about": question.about, "said": [line.model_dump() for line in question.said]}
                 for number, question in self._questions.items()
+                # One that is answered stays in the table until the task that asked has run.
                 if question.answer is None
             ]
         )
@@ -181,9 +184,11 @@ class LiveUser:
         return await self._openings.answer(1, self._open)
 
     async def reply(self, message: str) -> Reply:
+        # Also where `start` was never called: the conversation begins with the user's message.
         await self.opening()
         heard = Line(by="assistant", text=message)
         answer = await self._page.ask(self._about("answer the assistant"), [*self._said, heard])
+        # Only now: a turn without an answer has failed, and can be asked for again.
         self._said += [heard, Line(by="user", text=answer.message)]
         self._replies += 1
         return Reply(message=answer.message, done=answer.done or self._replies >= self._persona.max_replies)

@@ -79,6 +79,7 @@ class ModelledUser:
         return await self._openings.answer(1, self._open)
 
     async def reply(self, message: str) -> Reply:
+        # Also where `start` was never called: the model then writes its own first message before it answers.
         await self.opening()
         heard = message or "(nothing)"
         said = await self._said(heard)
@@ -104,14 +105,17 @@ class ModelledUser:
             opening = _without_marks(await self._said(_BEGIN))
             if not opening:
                 raise ToolError("the user's model began with nothing")
+        # Also where the persona has the words: many chat templates refuse a conversation that the assistant begins.
         self._remember(_BEGIN, opening)
         return opening
 
     async def _said(self, message: str) -> str:
         """The model's response to a message. Raises `ToolError` if it is empty."""
         asked = {"role": "user", "content": message}  # to the model, the agent has the role of the user
+        # The same for a turn that is asked for again, and another one for each turn.
         digest = hashlib.sha256(f"{self._key}/{len(self._messages)}".encode()).digest()
         text = await self._model.complete([*self._messages, asked], seed=int.from_bytes(digest[:4]) >> 1)
+        # It would tell the agent the hidden goal. Templates may open it in the prompt, so only its end is looked for.
         said = _THOUGHT.sub("", text).strip()
         if not said:
             raise ToolError("the user's model said nothing")

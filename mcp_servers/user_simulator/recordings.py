@@ -108,6 +108,7 @@ def _recordings(source: Path) -> Iterator[Recording]:
             if file.name.endswith(ARCHIVE_SUFFIX):
                 yield from _archived(file)
                 continue
+            # As bytes: `str.splitlines` also cuts at U+2028 and others, which texts in JSON may contain.
             lines = file.read_bytes().splitlines()
         except OSError as error:
             raise ValueError(f"{file}: {error.strerror or error}") from error
@@ -132,6 +133,7 @@ def _of_columns(row: dict[str, Any]) -> Recording:
     messages: list[dict[str, Any]] = row["messages"]
     assistants = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     turns = len(row["generations"])
+    # The prompt may have messages of an assistant, too; the trajectory's own are the last ones.
     before = messages[: assistants[-turns]] if turns and len(assistants) >= turns else messages
     opening = next((message["content"] for message in reversed(before) if message["role"] == "user"), "")
     replied: list[dict[str, Any]] = row["user_replies"]

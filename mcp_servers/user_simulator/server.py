@@ -73,6 +73,7 @@ def load_by_task(source: str, model: type[M]) -> Callable[[str, int], M]:
         raise ValueError(f"{source!r} is neither MODULE:FUNCTION nor FILE.json")
     try:
         found: object = getattr(importlib.import_module(module), name)
+    # Nothing broader: a defect in the module keeps its traceback.
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{source!r}: {error}") from error
     if not callable(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from gateway import Gateway, GatewayConfig, GatewayError, Session
 from gateway.config.models import ServerConfig
+from gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
 from gateway.transport.python_program import PythonProgram, python_program
 
 pytestmark = pytest.mark.anyio
@@ -221,6 +223,32 @@ async def test_the_interpreter_of_a_console_script(head: str, options: tuple[str
 async def test_only_processes_of_a_command_are_forked(entry: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ServerConfig.model_validate({"command": "x", "scope": "process", "start": "fork", **entry})
+
+
+async def test_a_start_that_is_cancelled_while_its_streams_are_connected_leaves_none_open() -> None:
+    for iterations in range(8):
+        ours, theirs = open_streams()
+        opened = {os.readlink(f"/proc/self/fd/{each}") for each in (ours[0].fileno(), *ours[1:])}
+        process = ForkedProcess(os.getpid(), os.pidfd_open(os.getpid()), asyncio.SubprocessProtocol())
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(process.connect, ours)
+                for _ in range(iterations):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+        process.close()
+        close_streams(theirs)
+        with anyio.fail_after(20):
+            while opened & open_files():
+                await anyio.lowlevel.checkpoint()
+
+
+def open_files() -> set[str]:
+    found: set[str] = set()
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own
+            found.add(os.readlink(f"/proc/self/fd/{each}"))
+    return found
 
 
 async def gone(*pids: int) -> None:

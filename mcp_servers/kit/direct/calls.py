@@ -77,6 +77,7 @@ class DirectCalls:
         self._server = server
         self._lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
         self._lowlevel.middleware.insert(0, self._observe)
+        # A list, since capabilities are objects, which have no hash; a few clients share a server.
         self._envelopes: list[tuple[Any, ...]] = []
         self._lifespan_state: Any = None
         self.connection: Connection | None = None
@@ -160,6 +161,7 @@ class DirectCalls:
         for key in meta:
             if key in _TRACED or (key.startswith(_RESERVED) and key not in _ENVELOPE):
                 return False
+        # By type: true is an integer to `isinstance`, and the SDK's to judge.
         if type(meta.get("progressToken", 0)) not in (int, str):
             return False
         envelope = (version, *(meta.get(key) for key in _ENVELOPE))

@@ -88,6 +88,7 @@ class Exchange(Channel):
                 status = ERROR_CODE_HTTP_STATUS.get(error.code, 200)
                 message = JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
                 body = _encode(message.model_dump(mode="json", by_alias=True, exclude_none=True))
+        # First: what the tool still sends from its own tasks must not follow the answer on the connection.
         self.close()
         # Without a body the client has left, which cancels the call.
         if body is None or self._transport.is_closing():
@@ -102,6 +103,7 @@ class Exchange(Channel):
     def disconnected(self) -> None:
         """The client closed the connection, which is how it cancels a call in this era."""
         self.cancel()
+        # A lost transport never makes room again, and a notification would wait for ever.
         self.room.set()
         self._scope.cancel()
 
@@ -123,6 +125,7 @@ class Exchange(Channel):
         await self.room.wait()
 
     def _send(self, event: bytes) -> None:
+        # The status is 200 from here on: a failure of the call is the stream's last event.
         if not self._streams:
             self._streams = True
             self._transport.write(self._start(200) + _STREAM)

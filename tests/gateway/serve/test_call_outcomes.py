@@ -1,0 +1,69 @@
+"""What `serve` keeps of calls: outcomes up to a number of bytes, and questions until their client has a stream."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from gateway.connection.relay import ErrorAnswer, Json, Relay
+from gateway.errors import DeliveryUnknown
+from gateway.serve.bearers import Bearer
+from gateway.serve.calls import LeasedCalls
+from gateway.serve.client_calls import RunningCalls
+from gateway.serve.config import ServeConfig, TokenLimits
+
+pytestmark = pytest.mark.anyio
+LIMIT = 1 << 20
+TOOL = ("server", "tool")
+
+
+async def test_outcomes_are_dropped_in_the_order_of_their_ends_also_beside_a_call_that_takes_long() -> None:
+    bearer = Bearer("", TokenLimits(kept_bytes=LIMIT))
+    calls = LeasedCalls(bearer)
+    may_end, began = anyio.Event(), anyio.Event()
+
+    async def slow() -> bytes:
+        began.set()
+        await may_end.wait()
+        return b"slow"
+
+    async def large() -> bytes:
+        return bytes(LIMIT // 2)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(calls.once, "slow", TOOL, slow)
+        await began.wait()
+        for key in "abcdef":
+            await calls.once(key, TOOL, large)
+        assert bearer.kept_bytes == LIMIT
+        assert len(await calls.once("f", TOOL, large)) == LIMIT // 2
+        with pytest.raises(DeliveryUnknown, match="not kept any more"):
+            await calls.once("a", TOOL, large)
+        may_end.set()
+    assert await calls.once("slow", TOOL, large) == b"slow"
+    calls.forget()
+    assert bearer.kept_bytes == 0
+
+
+async def test_a_question_is_refused_once_its_client_has_taken_no_stream() -> None:
+    refused: list[str] = []
+    ended = anyio.Event()
+    async with anyio.create_task_group() as server:
+        calls = RunningCalls(server, ServeConfig(take_over_s=0.05))
+
+        async def ask(relay: Relay) -> None:
+            try:
+                await relay.request("elicitation/create", {})
+            except ErrorAnswer as error:
+                refused.append(str(error))
+            ended.set()
+
+        async def begin(relay: Relay) -> Json:
+            server.start_soon(ask, relay)  # as a server's question, which arrives in a task of its connection
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        assert await calls.answer("session", 1, begin) is None
+        with anyio.fail_after(20):
+            await ended.wait()
+    assert refused == ["the client took no stream for elicitation/create"]
