@@ -168,6 +168,7 @@ class RemotePool:
                 raise HostRefused(f"{config.url} serves other tools than the first host: start all with the same file")
             # That of the first host holds for all: the policy's tools are the same wherever a trajectory is played.
             self._catalogue = offered
+            self._forget(config)  # one of the same address with another token: it renews the leases it has, and no more
             self._known[config.url] = host
             self._tasks.start_soon(host.renew_leases)
             return host
