@@ -36,6 +36,10 @@ class Oversize:
     def __init__(self, head: bytes, tail: bytes, size: int) -> None:
         self.head, self.tail, self.size = head, tail, size
 
+    @classmethod
+    def of(cls, line: bytes) -> Oversize:
+        return cls(line[:_HEAD], line[-_TAIL:], len(line))
+
     def answered_id(self) -> int | str | None:
         """The id of the request that this line answers, if it is an answer."""
         match = _ID_FIRST.match(self.head) or _ID_LAST.search(self.tail)
@@ -157,7 +161,7 @@ def read_line(line: bytes) -> Json | None:
     except json.JSONDecodeError:
         return None
     except ValueError as error:
-        answered = Oversize(line[:_HEAD], line[-_TAIL:], len(line)).answered_id()
+        answered = Oversize.of(line).answered_id()
         return unusable_answer(answered, str(error)) if answered is not None else None
 
 

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 import structlog
-from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
-from gateway.transport.lines import LineSplitter, Oversize, parse_message, read_line, unusable_answer
-from gateway.transport.link import FOR_MCP, Link
-from gateway.transport.stdio_calls import StdioCalls
+from gateway.transport.line_calls import LineCalls, LineReader
+from gateway.transport.lines import LineSplitter, Oversize
+from gateway.transport.link import Link
 from gateway.transport.streams import Inbox, Outbox
 
 if TYPE_CHECKING:
@@ -63,11 +62,11 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._name, self._config, self._link, self._forks = name, config, link, forks
         self._inbox = Inbox()
         self._outbox = Outbox(link, 4 * config.max_message_bytes)
-        self._calls = StdioCalls(self._outbox)
+        self._calls = LineCalls(self._outbox)
+        self._reader = LineReader(name, link, self._calls, self._inbox, config.max_message_bytes)
         self._splitter = LineSplitter(config.max_message_bytes)
         self._stderr = bytearray()
         self._stderr_cut = False
-        self._garbage = 0
         self._process: asyncio.SubprocessTransport | ForkedProcess | None = None
         self._exited = anyio.Event()
         self._open_pipes = {1, 2}
@@ -139,7 +138,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         """Read a bounded number of lines, then let other tasks run: a flood of lines would stop the event loop."""
         self._reading = False
         for _ in range(min(_LINES_AT_ONCE, len(self._lines))):
-            self._read_line(self._lines.popleft())
+            self._reader.read(self._lines.popleft())
         # A callback, not a task: lines keep their order, and other tasks run between two batches.
         if self._lines:
             self._reading = True
@@ -155,40 +154,6 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if pause is not self._paused and self._inbox.reader is not None and not self._inbox.reader.is_closing():
             self._paused = pause
             self._inbox.hold(pause)
-
-    def _read_line(self, line: bytes | Oversize) -> None:
-        if isinstance(line, Oversize):
-            self._refuse(line)
-        elif line.strip():
-            self._accept(line)
-
-    def _accept(self, line: bytes) -> None:
-        # Answers to calls go straight to their callers; all other messages are validated and go to mcp or to the link.
-        found = read_line(line)
-        if found is not None and self._calls.take(found):
-            return
-        message = parse_message(found) if found is not None else None
-        if message is None:
-            self._garbage += 1
-            if self._garbage == 1:
-                begins = self._link.redact(line.decode("utf-8", "replace"))[:80]
-                log.warning("stdio.garbage", server=self._name, begins=begins)
-        elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
-            self._inbox.put(message)
-            if isinstance(message, JSONRPCNotification) and message.method != "notifications/cancelled":
-                self._link.on_notification(message.method, message.params, None)  # a client's subscription, perhaps
-        else:
-            # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
-            self._link.on_notification(message.method, message.params, None)
-
-    def _refuse(self, line: Oversize) -> None:
-        limit, answered = self._config.max_message_bytes, line.answered_id()
-        log.warning("stdio.oversize", server=self._name, bytes=line.size, limit=limit, answers=answered)
-        if answered is not None:
-            problem = f"the result has {line.size} bytes, max_message_bytes is {limit}"
-            answer = unusable_answer(answered, problem)
-            if not self._calls.take(answer):
-                self._inbox.put(jsonrpc_message_adapter.validate_python(answer))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open_pipes.discard(fd)

@@ -17,6 +17,7 @@ from gateway.transport.http import HttpTransport
 from gateway.transport.http_client import Address
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.link import Link
+from gateway.transport.memory import LineExchange, MemoryTransport
 from gateway.transport.oauth import Authority, AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
@@ -83,7 +84,7 @@ def open_target(
 ) -> Target:
     """The target for one connection; nothing is connected yet. Raises `ConfigError` as `_build` does."""
     if connect is not None and (given := connect(config, server)) is not None:
-        return Target(given, notes_delivery=False)
+        return _given(given, server, config, link)
     match config.kind:
         case Kind.STDIO:
             return Target(StdioTransport(server, config, link, forks), notes_delivery=True)
@@ -97,7 +98,14 @@ def open_target(
             layer = partial(AuthorizedTransport, authority=authority) if authority is not None else None
             return Target(SseTransport(config, link, posts=connections.slots, authorize=layer), notes_delivery=True)
         case Kind.IN_PROCESS:
-            return Target(_build(config, server), notes_delivery=False)
+            return _given(_build(config, server), server, config, link)
+
+
+def _given(target: Any, server: str, config: ServerConfig, link: Link) -> Target:
+    """What `mcp.Client` connects to itself, or a server in this process that exchanges lines."""
+    if isinstance(target, LineExchange):
+        return Target(MemoryTransport(server, target, config, link), notes_delivery=True)
+    return Target(target, notes_delivery=False)
 
 
 def _build(config: ServerConfig, server: str) -> Any:

@@ -2,6 +2,7 @@
 
 from mcp.server.mcpserver.exceptions import ToolError
 
+from mcp_servers.kit.direct.memory import InProcess
 from mcp_servers.kit.harness import Harness
 from mcp_servers.kit.numbered import Numbered, OutOfOrder
 from mcp_servers.kit.records import (
@@ -32,6 +33,7 @@ __all__ = [
     "Expert",
     "ExpertTurn",
     "Harness",
+    "InProcess",
     "Message",
     "Numbered",
     "OutOfOrder",

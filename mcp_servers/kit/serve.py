@@ -10,8 +10,8 @@ from mcp.server.mcpserver import MCPServer
 
 from mcp_servers.kit.direct.calls import DirectCalls
 from mcp_servers.kit.direct.http import serve_http
+from mcp_servers.kit.direct.lines import serve_stdio
 from mcp_servers.kit.direct.pipes import standard_streams_are_pipes
-from mcp_servers.kit.direct.stdio import serve_stdio
 from mcp_servers.kit.process import raise_open_files, tune_collector
 
 

@@ -20,6 +20,7 @@ from mcp import Client, StdioServerParameters
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.types import SEED_META, TRAJECTORY_META
+from mcp_servers.kit import InProcess
 from rollout.bench.echo_server import STDIO_ARGUMENTS, create_server, http_server
 from rollout.bench.floor import Ask, over_http, over_stdio
 
@@ -85,13 +86,16 @@ async def measure_calls(calls: int, connects: int, callers: Sequence[int] = CALL
         connects: Calls for which a client connects.
         callers: Numbers of calls in flight; `TYPICAL` is added.
     """
-    own = create_server()
+    own, lines = create_server(), InProcess(create_server())
     stdio = StdioServerParameters(command=sys.executable, args=STDIO_ARGUMENTS)
     entry = {"command": sys.executable, "args": STDIO_ARGUMENTS}
     costs: dict[str, CallCost] = {}
     measure = partial(_measure, calls=calls, connects=connects, callers=sorted({*callers, TYPICAL}))
     # The entry makes the gateway treat it as a server in process; `connect` gives the object instead of its factory's.
-    costs["in_process"] = await measure(own, {"factory": "unused:unused"}, connect=lambda _, __: own)
+    here = {"factory": "unused:unused"}
+    # The SDK's client and server against the gateway and the kit's way to serve; then the SDK's server on both sides.
+    costs["in_process"] = await measure(own, here, connect=lambda _, __: lines)
+    costs["in_process_sdk"] = await measure(own, here, connect=lambda _, __: own)
     costs["stdio"] = await measure(stdio, entry, floor=_stdio_floor())
     async with http_server() as url:
         floor = over_http(int(url.split(":")[2].partition("/")[0]))

@@ -195,7 +195,7 @@ def _ancestors(path: Path) -> list[int]:
 def main(transport: str, sessions: int, steps: int) -> Cell:
     """Runs one cell. Raises SystemExit with a message if the process may not open enough files."""
     if transport == "in_process":
-        return asyncio.run(measure({"factory": f"{MODULE}:create_server"}, None, sessions, steps))
+        return asyncio.run(measure({"factory": f"{MODULE}:in_process"}, None, sessions, steps))
     if transport == "stdio":
         entry = {"command": sys.executable, "args": ["-m", MODULE, "kit"]}
         return asyncio.run(measure(entry, 0, sessions, steps))

@@ -12,7 +12,7 @@ import sys
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
 
-from mcp_servers.kit import CHANGE, Harness, serve
+from mcp_servers.kit import CHANGE, Harness, InProcess, serve
 from mcp_servers.kit.process import raise_open_files
 
 MODULE = "rollout.bench.wait_server"
@@ -41,6 +41,11 @@ def create_server() -> MCPServer:
         return world.seed * 1000 + world.steps
 
     return server
+
+
+def in_process() -> InProcess:
+    """The factory of a server in the client's process."""
+    return InProcess(create_server())
 
 
 def main(kind: str, port: int | None) -> None:

@@ -23,7 +23,7 @@ from rollout.cli.options import AsJson, print_json
 OPENENV = "openenv"
 ROWS = (*TRANSPORTS, OPENENV)
 NAMES = {
-    "in_process": "in process",
+    "in_process": "in process, the kit's",
     "stdio": "stdio",
     "http": "HTTP, the kit's server",
     "http_sdk": "HTTP, the SDK's server",

@@ -1,6 +1,7 @@
 """What the policy can call, and what it reads when it calls wrongly."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 from gateway import ConfigError, Gateway, GatewayConfig, ServerConfig
 from gateway.errors import CallTimeout, HarnessError, ProtocolError
 from gateway.types import ContentKind, Role
+from mcp_servers.kit import InProcess
 
 pytestmark = pytest.mark.anyio
 IN_PROCESS = {"factory": "unused:unused", "required": True}
@@ -21,7 +23,17 @@ IN_PROCESS = {"factory": "unused:unused", "required": True}
 def gateway(*servers: MCPServer, **entry: Any) -> Gateway:
     by_name = {server.name: server for server in servers}
     config = GatewayConfig.model_validate({"servers": {name: {**IN_PROCESS, **entry} for name in by_name}})
-    return Gateway(config, connect=lambda _, name: by_name[name])
+    return Gateway(config, connect=lambda _, name: SERVED["here"](by_name[name]))
+
+
+SERVED: dict[str, Callable[[MCPServer], Any]] = {"here": lambda server: server}
+
+
+@pytest.fixture(params=["served by the SDK", "served in lines"], autouse=True)
+def both_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test here runs over both ways of calling a server in this process."""
+    if request.param == "served in lines":
+        monkeypatch.setitem(SERVED, "here", InProcess)
 
 
 async def test_results_come_back_in_every_kind_of_content() -> None:

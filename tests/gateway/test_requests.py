@@ -20,6 +20,7 @@ from gateway.config.models import SamplingConfig
 from gateway.connection.answerers import Sampler, result
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
 from gateway.server_events import NotificationKind, RequestKind, ServerEvents
+from mcp_servers.kit import InProcess
 
 pytestmark = [
     pytest.mark.anyio,
@@ -28,7 +29,7 @@ pytestmark = [
 ]
 
 OLD = Path(__file__).parents[1] / "support" / "old_server.py"
-TRANSPORTS = ("in_process", "http", "http-handshake", "sse", "sse-handshake", "stdio-handshake")
+TRANSPORTS = ("in_process", "in_lines", "http", "http-handshake", "sse", "sse-handshake", "stdio-handshake")
 
 
 class Amount(BaseModel):
@@ -86,15 +87,17 @@ async def leased(
     transport: str, *, servers: dict[str, MCPServer] | None = None, **bounds: Any
 ) -> AsyncIterator[Session]:
     """A session with `shop` over a transport, and `servers` in process."""
-    local = {"shop": shop(), **(servers or {})} if transport == "in_process" else (servers or {})
+    in_process = transport in ("in_process", "in_lines")
+    local = {"shop": shop(), **(servers or {})} if in_process else (servers or {})
     entries: dict[str, Any] = {name: {"factory": "unused:unused", "required": True} for name in local}
 
-    def connect(_: Any, name: str) -> MCPServer | None:
-        return local.get(name)
+    def connect(_: Any, name: str) -> Any:
+        found = local.get(name)
+        return InProcess(found) if transport == "in_lines" and found is not None else found
 
     @asynccontextmanager
     async def entry() -> AsyncIterator[dict[str, Any]]:
-        if transport == "in_process":
+        if in_process:
             yield entries["shop"]
         elif transport == "stdio-handshake":
             yield {"command": sys.executable, "args": ["-I", "-S", str(OLD), "2025-11-25"], "required": True}
@@ -170,7 +173,7 @@ async def test_what_nobody_is_configured_to_answer_is_refused_with_the_remedy(tr
     assert f"{key} is not configured here" in request.refused and f"{key}: {{" in request.refused
 
 
-@pytest.mark.parametrize("transport", ["in_process", "http-handshake", "stdio-handshake"])
+@pytest.mark.parametrize("transport", ["in_process", "in_lines", "http-handshake", "stdio-handshake"])
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
@@ -208,7 +211,7 @@ async def test_a_model_that_is_not_there_is_told_once_with_its_place_and_no_pass
             await session.call("summarize", {"text": "x"})
 
 
-@pytest.mark.parametrize("transport", ["in_process", "http-handshake", "stdio-handshake"])
+@pytest.mark.parametrize("transport", ["in_process", "in_lines", "http-handshake", "stdio-handshake"])
 async def test_an_answer_that_takes_too_long_is_given_up(transport: str) -> None:
     simulator = MCPServer("customer", log_level="ERROR")
 
@@ -224,7 +227,7 @@ async def test_an_answer_that_takes_too_long_is_given_up(transport: str) -> None
                 await session.call("order", {"item": "tea"})
 
 
-@pytest.mark.parametrize("transport", ["in_process", "http", "stdio-handshake"])
+@pytest.mark.parametrize("transport", ["in_process", "in_lines", "http", "stdio-handshake"])
 async def test_waiting_for_an_answer_does_not_use_up_the_calls_own_time(transport: str) -> None:
     simulator = MCPServer("customer", log_level="ERROR")
 

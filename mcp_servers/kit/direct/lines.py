@@ -1,6 +1,6 @@
-"""Serving over standard input and output by callbacks of the event loop, with the direct path in front of the SDK.
+"""Serving lines of JSON-RPC by callbacks of the event loop, with the direct path in front of the SDK.
 
-The SDK's own transport hands each line from a worker thread to the event loop and back.
+The SDK's own stdio transport hands each line from a worker thread to the event loop and back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.channel import Channel
-from mcp_servers.kit.direct.pipes import Input, Output
+from mcp_servers.kit.direct.pipes import PipeInput, PipeOutput
+from mcp_servers.kit.direct.streams import Output
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +49,10 @@ _CALL = b'"tools/call"'
 _CANCELLED = b'"notifications/cancelled"'
 
 
-class StdioServer:
+class LineServer:
     """One client's messages: direct calls are answered here, all others pass to the SDK and back."""
 
-    def __init__(self, calls: DirectCalls, output: Output) -> None:
+    def __init__(self, calls: DirectCalls | None, output: Output) -> None:
         self._calls, self._output = calls, output
         self._running: dict[RequestId, _Call] = {}
         self._tasks = set[asyncio.Task[None]]()
@@ -79,15 +80,15 @@ class StdioServer:
             self._fail(call.channel.request_id, ErrorData(code=CONNECTION_CLOSED, message="Connection closed"))
             # Before the cancellation, so that `_run` does not answer a second time.
             call.answered = True
-            call.scope.cancel()
+            call.end()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def _begin(self, line: bytes) -> bool:
         """Starts a direct call; False if the SDK has to serve the message."""
-        connection = self._calls.connection
+        calls, connection = self._calls, self._calls.connection if self._calls is not None else None
         # Nothing was served yet: the handshake, or the first request, is the SDK's.
-        if connection is None:
+        if calls is None or connection is None:
             return False
         try:
             message = as_call(pydantic_core.from_json(line))
@@ -97,22 +98,22 @@ class StdioServer:
             return False
         number, params = message["id"], message["params"]
         version = _version_of(params, connection)
-        if version is None or not self._calls.admits(params, version):
+        if version is None or not calls.admits(params, version):
             return False
         call = _Call(number, params, version, connection, self._output)
         # A further request with the id of one in progress takes its place in the table, as it does in the SDK's.
         self._running[coerce_request_id(number)] = call
-        task = asyncio.get_running_loop().create_task(self._run(call))
+        task = asyncio.get_running_loop().create_task(self._run(calls, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
 
-    async def _run(self, call: _Call) -> None:
+    async def _run(self, calls: DirectCalls, call: _Call) -> None:
         channel, result, error = call.channel, None, None
         try:
-            with call.scope:
+            with call.begin():
                 try:
-                    result = await self._calls.answer(call.params, call.version, call.connection, channel)
+                    result = await calls.answer(call.params, call.version, call.connection, channel)
                 except Exception as failure:  # the boundary of a request: every failure has an answer
                     error = _error_data(failure, call.version)
         finally:
@@ -134,7 +135,7 @@ class StdioServer:
         call = None if number is None else self._running.get(coerce_request_id(number))
         if call is not None:
             call.channel.cancel()
-            call.scope.cancel()
+            call.end()
 
     def _succeed(self, number: RequestId, result: dict[str, Any]) -> None:
         body = {"jsonrpc": "2.0", "id": number, "result": result}
@@ -151,14 +152,29 @@ class StdioServer:
 class _Call:
     """A direct call in progress."""
 
-    __slots__ = ("_connection", "answered", "channel", "params", "scope", "version")
+    __slots__ = ("_connection", "_is_over", "_scope", "answered", "channel", "params", "version")
 
     def __init__(
         self, number: RequestId, params: dict[str, Any], version: str, connection: Connection, output: Output
     ) -> None:
         self.params, self.version, self._connection = params, version, connection
-        self.scope, self.answered = anyio.CancelScope(), False
-        self.channel = StdioChannel(number, params, connection, output)
+        self._scope: anyio.CancelScope | None = None
+        self._is_over = self.answered = False
+        self.channel = LineChannel(number, params, connection, output)
+
+    def begin(self) -> anyio.CancelScope:
+        """The scope to run it in."""
+        # Made within the call's task: a callback that reads a line need not run in a task, as a scope has to.
+        self._scope = anyio.CancelScope()
+        if self._is_over:
+            self._scope.cancel()
+        return self._scope
+
+    def end(self) -> None:
+        """Ends it, also before its task has begun."""
+        self._is_over = True
+        if self._scope is not None:
+            self._scope.cancel()
 
     def connection(self) -> Connection:
         """The SDK's connection: in the handshake era the client's, in the modern one the request's own."""
@@ -173,8 +189,8 @@ class _Call:
         )
 
 
-class StdioChannel(Channel):
-    """Notifications go to standard output; requests to the client are the SDK's, which reads the responses."""
+class LineChannel(Channel):
+    """Notifications go out as lines; requests to the client are the SDK's, which reads the responses."""
 
     def __init__(self, number: RequestId, params: dict[str, Any], connection: Connection, output: Output) -> None:
         super().__init__(number, progress_token_from_params(params))
@@ -237,9 +253,9 @@ async def serve_stdio(server: MCPServer, calls: DirectCalls) -> None:
     """Serves until standard input ends. The process has standard streams that are pipes or sockets."""
     lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
     with contextlib.ExitStack() as stack:
-        output = stack.enter_context(Output.standard())
-        stdio = StdioServer(calls, output)
-        source = stack.enter_context(Input.standard(stdio.receive, stdio.end, output))
-        stdio.to_sdk = source.put
+        output = stack.enter_context(PipeOutput.standard())
+        lines = LineServer(calls, output)
+        source = stack.enter_context(PipeInput.standard(lines.receive, lines.end, output))
+        lines.to_sdk = source.put
         await lowlevel.run(source, output, lowlevel.create_initialization_options())
         await output.finish()
