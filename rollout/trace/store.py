@@ -65,7 +65,7 @@ class TraceStore:
                     parts.append(part)
                     await anyio.lowlevel.checkpoint()
         except anyio.get_cancelled_exc_class() as error:
-            # The shield holds off scopes, and not `Task.cancel`, with which AReaL ends its tasks: the rest without pauses.
+            # The shield holds off scopes, and not `Task.cancel`, with which AReaL ends its tasks: the rest at once.
             cancelled = error
             parts += left
         self._append(parts)
