@@ -44,6 +44,7 @@ class Shard:
             self._serving = asyncio.get_running_loop().create_future()
             # Servers are closed by the task that opened them, so a task of its own holds them.
             self._owner = asyncio.create_task(self._hold(self._serving))
+        # A caller that gives up must not end the start, for which others wait.
         served = await asyncio.shield(self._serving)
         return ShardState(served.url, served.leases, os.getpid())
 

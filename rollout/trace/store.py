@@ -56,14 +56,22 @@ class TraceStore:
         if not is_large(trace):
             self.append(trace)
             return
-        parts: list[bytes] = []
-        with anyio.CancelScope(shield=True):
-            for part in pieces(trace):
-                # Collected, and written at once below: in between, other tasks write their records to the same journal.
-                parts.append(part)
-                await anyio.lowlevel.checkpoint()
+        # Collected, and written at once below: in between, other tasks write their records to the same journal.
+        parts, left = list[bytes](), pieces(trace)
+        cancelled: BaseException | None = None
+        try:
+            with anyio.CancelScope(shield=True):
+                for part in left:
+                    parts.append(part)
+                    await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class() as error:
+            # The shield holds off scopes, and not `Task.cancel`, with which AReaL ends its tasks: the rest at once.
+            cancelled = error
+            parts += left
         self._append(parts)
         self.heartbeat.end(trace)
+        if cancelled is not None:
+            raise cancelled
 
     def append(self, trace: Trace) -> None:
         """Write one record; the operating system has it when this returns.
