@@ -68,8 +68,7 @@ class TraceStore:
             # The shield holds off scopes, and not `Task.cancel`, with which AReaL ends its tasks: the rest at once.
             cancelled = error
             parts += left
-        self._append(parts)
-        self.heartbeat.end(trace)
+        self._ended(trace, parts)
         if cancelled is not None:
             raise cancelled
 
@@ -79,8 +78,14 @@ class TraceStore:
         Raises:
             ConfigError: the directory cannot be written.
         """
-        self._append([to_json(trace)])
-        self.heartbeat.end(trace)
+        self._ended(trace, [to_json(trace)])
+
+    def _ended(self, trace: Trace, parts: list[bytes]) -> None:
+        try:
+            self._append(parts)
+        finally:
+            # Also where there was no room for its record: it would be shown as in flight to the run's end.
+            self.heartbeat.end(trace)
 
     def _append(self, parts: list[bytes]) -> None:
         # Joining a record of many megabytes takes longer than writing it, so the system gets its parts.

@@ -93,6 +93,8 @@ class Refreshing:
                 self._seen = files
         except (ConfigError, OSError, sqlite3.Error) as error:
             log.warning("index not brought up to date", problem=str(error))
+        except Exception:  # boundary of the thread: without it every later page would wait for its first look
+            log.exception("index not brought up to date")
         self.is_indexing = False
 
 

@@ -134,6 +134,17 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         TraceStore(tmp_path / "file" / "traces", key="--out").check()
 
 
+@pytest.mark.anyio
+async def test_a_trajectory_whose_record_cannot_be_written_is_in_flight_no_more(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    trace, store = recorded_trace(), TraceStore(tmp_path / "file" / "traces")
+    store.heartbeat.begin(trace)
+    assert store.heartbeat.progress.in_flight == 1
+    with pytest.raises(ConfigError, match="cannot write traces"):
+        store.append(trace)
+    assert store.heartbeat.progress.in_flight == 0
+
+
 def test_the_record_is_plain_json() -> None:
     record = json.loads(to_json(recorded_trace()))
     assert record["schema_version"] == 2
