@@ -74,8 +74,10 @@ class Sampler:
         config = self._config
         headers = {"authorization": f"Bearer {config.api_key.get_secret_value()}"} if config.api_key else {}
         address = Address(f"{config.url}/chat/completions")
+        # The URL's password and query are added below httpx2's log lines.
         transport = AddressedTransport(httpx2.AsyncHTTPTransport(verify=certificates()), address)
         async with (
+            # For each read; the caller bounds the whole answer.
             httpx2.AsyncClient(transport=transport, headers=headers, timeout=config.timeout_s) as client,
             client.stream("POST", address.url, json=body) as response,
         ):
@@ -143,6 +145,7 @@ def result(reply: Any, config: SamplingConfig) -> dict[str, Any]:
     if not isinstance(text, str):
         raise ValueError("the endpoint's answer has no text")
     stop = choice.get("finish_reason")
+    # A list or an object has no hash, and would fail below as a defect.
     if stop is not None and not isinstance(stop, str):
         raise ValueError("the endpoint's finish_reason is no text")
     return {

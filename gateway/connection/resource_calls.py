@@ -23,6 +23,7 @@ async def fetch(
         ValueError, RuntimeError, MCPError, ValidationError: as any request does; the caller interprets them.
     """
     stamped = cast("Any", dict(meta))
+    # They came with the handshake: no request asks for them.
     if name == GET_INSTRUCTIONS:
         return _text(instructions)
     if name == LIST_RESOURCES:
@@ -53,6 +54,7 @@ async def _pages(ask: Callable[[mcp.PaginatedRequestParams], Awaitable[P]], meta
         page = await ask(mcp.PaginatedRequestParams(cursor=cursor, _meta=meta))
         yield page
         cursor = page.next_cursor
+        # A server may send its cursors in a circle.
         if not cursor or cursor in seen:
             return
         seen.add(cursor)
@@ -66,6 +68,7 @@ async def _resources(session: ClientSession, meta: Any) -> list[str]:
         async for page in _pages(lambda params: session.list_resource_templates(params=params), meta):
             lines += [_line(found.uri_template, found, found.mime_type) for found in page.resource_templates]
     except MCPError as error:
+        # A server with resources need not have templates of them.
         if error.code != mcp.METHOD_NOT_FOUND:
             raise
     return lines

@@ -79,6 +79,7 @@ class RemotePool:
             lost = False
         finally:
             self._hosts.give_back(config, lost=lost)
+        # An entry may have any name where its host has one server.
         if self._by_entry and len(self.names) == len(host.offer.servers) == 1:
             self.names = dict.fromkeys(self.names, *host.offer.servers)
         for server, name in self.names.items():
@@ -165,7 +166,9 @@ class RemotePool:
             offered = {server: found.tools for server, found in host.offer.servers.items()}
             if self._catalogue and offered != self._catalogue:
                 raise HostRefused(f"{config.url} serves other tools than the first host: start all with the same file")
+            # That of the first host holds for all: the policy's tools are the same wherever a trajectory is played.
             self._catalogue = offered
+            self._forget(config)  # one of the same address with another token: it renews the leases it has, and no more
             self._known[config.url] = host
             self._tasks.start_soon(host.renew_leases)
             return host

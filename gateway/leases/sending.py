@@ -119,6 +119,8 @@ class Sending:
         if not connection.alive and (reopen := self._reopen.get(server)) is not None:
             self.connections[server] = await reopen()
             connection = self.local(server)
+            if self.ended:  # while this waited
+                raise ServerUnavailable("the lease has ended", server=server, tool=request.method)
         self._running[server] += 1
         try:
             return await connection.forwarding.send(request, meta=self._meta, trajectory=self._trajectory)

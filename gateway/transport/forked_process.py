@@ -51,6 +51,7 @@ class ForkedProcess:
         """Watch for its end directly: its fork server, which would report it, is gone."""
         if not self._ended and not self._watched:
             self._watched = True
+            # A pidfd is readable when its process has ended; the status goes to the parent, which is gone.
             asyncio.get_running_loop().add_reader(self._handle, self._noticed)
 
     def _noticed(self) -> None:
@@ -63,6 +64,7 @@ class ForkedProcess:
             pipe.close()
         if self._watched:
             asyncio.get_running_loop().remove_reader(self._handle)
+        # Once: by the second time the number may be another file's.
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

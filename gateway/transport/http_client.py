@@ -104,6 +104,7 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._inner.handle_async_request(request)
         finally:
+            # As it was: httpx2 logs the request when its answer has arrived, and errors quote it.
             request.url = shown
 
     async def aclose(self) -> None:
@@ -127,6 +128,7 @@ class _Exchange(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if _has_reader(request, response) or _is_short(response):
             return response
+        # This closes the connection under it, which costs less than a body without an end.
         await response.aclose()
         headers = [(name, value) for name, value in response.headers.multi_items() if name not in _BODY_HEADERS]
         return httpx2.Response(response.status_code, headers=headers, request=request)

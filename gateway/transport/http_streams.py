@@ -48,6 +48,7 @@ class BackgroundPosts:
 
     async def _bounded(self, send: Callable[[], Awaitable[None]]) -> None:
         try:
+            # The wait for a slot included: a server that takes no answers leaves none waiting for longer.
             with anyio.move_on_after(self._most_s):
                 async with self._slots:
                     await send()
@@ -151,6 +152,7 @@ class ReadStream(_Stream):
         try:
             item, self.last_context = await self._receive.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
+            # mcp's dispatcher fails its own requests only; the link tells the connection's owner.
             self._link.end("the connection ended")
             raise
         return item

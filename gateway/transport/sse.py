@@ -83,6 +83,7 @@ class SseTransport:
         except (httpx2.TransportError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             self._link.note_transport_error(error)
             reason = describe(error)
+        # Before the stream: when mcp finds it closed, the reason is there.
         self._link.end(reason)
         await self._messages.aclose()
 
@@ -124,6 +125,7 @@ class SseTransport:
     def _meet(self, endpoint: str) -> None:
         base = httpx2.URL(self._address.url)
         found = base.join(endpoint)
+        # Posts carry the entry's headers and secrets.
         if (found.scheme, found.host, found.port) != (base.scheme, base.host, base.port):
             raise ServerUnavailable("the server names an endpoint of another origin")
         self._endpoint = found

@@ -93,6 +93,7 @@ def _live(given: Sequence[str]) -> None:
     read = options.parse_args(given)
     if not read.wait_s > 0:
         options.error("--wait-s: seconds, more than 0")
+    # One for all conversations: a person answers them in turn.
     page = AnswerPage(wait_s=read.wait_s)
     server = simulator(lambda task, seed: LiveUser(read.personas(task, seed), page, task=task))
     try:

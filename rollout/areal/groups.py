@@ -48,5 +48,6 @@ class Groups(Generic[T]):
         group = self._joining.setdefault(key, Group())
         member = group.join()
         await asyncio.sleep(0)
+        # The first sibling that goes on closes the group: whatever has the same key later is another one.
         self._joining.pop(key, None)
         return group, member

@@ -60,6 +60,7 @@ class ArealPolicy:
             raise EngineError(f"{len(logprobs)} logprobs and {len(versions)} versions for {len(tokens)} tokens")
         if not all(map(math.isfinite, logprobs)):
             raise EngineError("the engine returned a logprob that is not finite")
+        # After the checks: a refused answer leaves no tokens in the trace, so it must leave no versions.
         self.versions[turn] += versions
         return Completion(
             ids=list(tokens),

@@ -75,6 +75,7 @@ class Process:
     """The runtimes of this process by event loop, and its tokenizers by model."""
 
     def __init__(self) -> None:
+        # By the loop itself: the id of one that was closed may be that of the next.
         self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
         self._tokens: dict[str, ContinuousTokens] = {}
         self._lock = threading.Lock()
@@ -103,12 +104,14 @@ class Process:
                 cannot be read.
         """
         loop = asyncio.get_running_loop()
+        # The loops of training and evaluation are two threads.
         with self._lock:
             if loop not in self._runtimes:
                 if len(self._runtimes) >= MOST_LOOPS:
                     problem = f"{MOST_LOOPS} engines of this process have their own servers already"
                     raise ConfigError(problem, key="rollout", remedy="destroy an engine before making another")
                 self._runtimes[loop] = Runtime(settings, **arguments)
+                # AReaL has no other hook for an end.
                 register_loop_cleanup(partial(self._close, loop))
             return self._runtimes[loop]
 

@@ -55,6 +55,7 @@ class Watch:
         if trajectory.validate:
             return
         self._last.append(trajectory)
+        # Until the window is full a share says little, and only changed tools stop the training.
         batch = BatchStatistics(self._last if len(self._last) == self._last.maxlen else [trajectory])
         allowed = self._max_failed_share if len(self._last) == self._last.maxlen else 1.0
         try:
@@ -62,6 +63,7 @@ class Watch:
         except (TooManyFailures, ToolsChanged) as error:
             log.error("training stops", reason=str(error))
             self._trace_dir.mkdir(parents=True, exist_ok=True)
+            # Replaced, so that the trainer, which may look at any moment, reads all of the reasons or none.
             unfinished = self._trace_dir / f".{STOP_FILE}.{os.getpid()}"
             unfinished.write_text(str(error))
             unfinished.replace(self._trace_dir / STOP_FILE)

@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         config = read_config(given)
+        # Once for the job: every rank would start every server, and remove a reason that another has just written.
         if os.environ.get("RANK", "0") == "0":
             asyncio.run(preflight(config))
             clear_stop(settings_of(config).trace_dir)

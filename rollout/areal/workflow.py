@@ -80,6 +80,7 @@ class MCPWorkflow(RolloutWorkflow):
             group is withdrawn.
         """
         context = workflow_context.get()
+        # Before anything else is awaited: AReaL starts siblings together, and only so are they together here.
         group, sample = await self._groups.join((context.is_eval, context.task_id, id(data)))
         trace = Trace.begin(uuid4().hex, UNREADABLE, _origin(engine, data, sample))
         policy = ArealPolicy(engine, self._gconfig, trace.id)

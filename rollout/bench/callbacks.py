@@ -45,6 +45,7 @@ def timed(above_s: float) -> Generator[Callbacks]:
     collecting_s = 0.0
 
     def timed_run(self: Handle) -> None:
+        # CPU time of the thread: on a busy machine, most of a callback's wall time can be that of other processes.
         name, began, collected = described(self), time.thread_time(), collecting_s
         run(self)
         found.note(name, time.thread_time() - began - (collecting_s - collected))

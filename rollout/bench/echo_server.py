@@ -52,6 +52,7 @@ async def serve_http() -> None:
         tasks.start_soon(running.serve)
         while not running.started:
             await anyio.lowlevel.checkpoint()
+        # Only once it listens, since the process that reads the port connects at once.
         sys.stdout.write(f"{running.servers[0].sockets[0].getsockname()[1]}\n")
         sys.stdout.flush()
 

@@ -35,7 +35,7 @@ async def measure_leases(config: GatewayConfig, count: int) -> dict[str, float]:
         began = time.perf_counter()
         gateway = await stack.enter_async_context(Gateway(config))
         started = time.perf_counter() - began
-        task = await _first_task(gateway)
+        task = await first_task(gateway)
         clients: dict[str, Client] = {}
         connecting = time.perf_counter()
         for server, target in _targets(config).items():
@@ -87,8 +87,8 @@ async def _reset(gateway: Gateway, clients: dict[str, Client], task: str, seed: 
             await client.call_tool(release, {}, meta=meta)
 
 
-async def _first_task(gateway: Gateway) -> str:
-    """A task to reset the servers to; empty where none lists any."""
+async def first_task(gateway: Gateway) -> str:
+    """A task to reset the servers to; empty where none lists any. Takes a lease."""
     async with gateway.lease(trajectory="bench", task=None, seed=0) as session:
         for server in gateway.catalogue:
             if session.has(Role.TASKS, server):

@@ -3,7 +3,8 @@
     python -m rollout.bench.starts FORKS SPAWNS [ARGUMENTS OF PYTHON, by default -m mcp_servers.retail]
 
 Takes so many leases at once under `scope: process` and holds all of them: starts per second, CPU time of gateway and
-servers per start (user and system), and the proportional set size of each server. Prints one JSON object.
+servers per start (user and system), and the proportional set size of each server. Then as many leases, one after the
+other, from a pool of forked processes that are ready. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import statistics
 import sys
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -20,7 +22,12 @@ import structlog
 
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
-from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, memory_kb
+from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, memory_kb, quantile
+from rollout.bench.leases import first_task
+
+READY_S = 300.0
+"""How long a pool may take to fill."""
+_IDLE_S, _IDLE_SHARE = 0.5, 0.1
 
 
 def config(start: str, words: list[str], **entry: Any) -> GatewayConfig:
@@ -70,10 +77,41 @@ async def hold(start: str, words: list[str], count: int) -> dict[str, Any]:
         return found
 
 
+async def lease_ready(words: list[str], count: int) -> dict[str, Any]:
+    """Lease `count` forked processes that wait in the pool, reset included; none is started meanwhile."""
+    # One more than are leased: the first process, which listed the tools, is spawned, and is among them.
+    async with Gateway(config("fork", words, min_ready=count + 1, max_processes=count + 1)) as gateway:
+        task = await first_task(gateway)
+        with anyio.fail_after(READY_S):
+            await _idle()
+        waits: list[float] = []
+        async with AsyncExitStack() as held:
+            for number in range(count):
+                began = time.perf_counter()
+                await held.enter_async_context(gateway.lease(trajectory=f"r{number}", task=task, seed=number))
+                waits.append(1e3 * (time.perf_counter() - began))
+        return {
+            "leased": count,
+            "ms_p50": round(statistics.median(waits), 2),
+            "ms_p99": round(quantile(waits, 0.99), 2),
+            "ms_max": round(max(waits), 2),
+        }
+
+
+async def _idle() -> None:
+    """Wait until this process and its children have nothing to do: the pool is full, and each process is ready."""
+    spent = 1.0
+    while spent > _IDLE_S * _IDLE_SHARE:
+        before, own = cpu_by_process(descendants()), time.process_time()
+        await anyio.sleep(_IDLE_S)
+        spent = time.process_time() - own + cpu_since_s(before, descendants())
+
+
 async def main(forks: int, spawns: int, words: list[str]) -> dict[str, Any]:
     forked, spawned = await hold("fork", words, forks), await hold("spawn", words, spawns)
     ratios = {key: round(forked[key] / spawned[key], 3) for key in ("starts_per_s", "cpu_ms_per_start", "pss_mb")}
-    return {"program": " ".join(words), "fork": forked, "spawn": spawned, "ratio": ratios}
+    ready = await lease_ready(words, forks)
+    return {"program": " ".join(words), "fork": forked, "spawn": spawned, "ratio": ratios, "ready": ready}
 
 
 if __name__ == "__main__":

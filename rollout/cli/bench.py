@@ -87,7 +87,7 @@ def bench_start(
     repeats: Repeats = 1,
     as_json: AsJson = False,
 ) -> int:
-    """Compare starting a process of a Python server by fork with spawning it."""
+    """Compare starting a process of a Python server by fork with spawning it, and lease forks that are ready."""
     given = [str(forks), str(spawns), "-m", module]
     return _report(medians([run_cell("rollout.bench.starts", *given) for _ in range(repeats)]), as_json)
 

@@ -67,6 +67,7 @@ async def check_environment(environment: Environment, options: Options = Options
     try:
         async with (
             opened_environment(environment) as gateway,
+            # A second set of processes: what a seed is to decide must not depend on the process.
             opened_environment(environment) as elsewhere,
         ):
             setup = CheckSetup(

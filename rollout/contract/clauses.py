@@ -129,6 +129,7 @@ async def reply(setup: CheckSetup) -> str:
         await _expect_refusal(session, server, 3, "after reply 1")
         if first.done:
             return "one turn, asked for three times"
+        # The gateway asks again for a reply whose answer was lost, perhaps while the first request is still at work.
         second = await _concurrent_replies(session, server, 2)
         if not second.done:
             await calls.reply(session, server, 3, "Go on.")  # succeeds only if no number was skipped or used twice

@@ -158,6 +158,7 @@ def neutral(session: Session, text: str) -> str:
 def random_script(session: Session, *, seed: int) -> list[Turn]:
     """Draw calls that the tools' schemas allow, followed by a message to the user."""
     rng = random.Random(seed)
+    # Sorted, since the two processes that are compared may list their tools in different orders.
     tools = sorted(session.tools.values(), key=lambda tool: tool.exposed_name)
     turns: list[Turn] = []
     for _ in range(_RANDOM_CALLS if tools else 0):

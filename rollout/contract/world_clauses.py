@@ -72,6 +72,7 @@ async def isolation(setup: CheckSetup) -> str:
     async with setup.lease(first) as one, setup.lease(second) as other:
         plays = [await setup.play(one, first), await setup.play(other, second)]
         going = [True, True]
+        # Turn by turn: one after the other, a state that all trajectories share could go unnoticed.
         while any(going):
             going = [await play.step() for play in plays]
         together = [await setup.outcome(play) for play in plays]
@@ -87,6 +88,7 @@ async def release(setup: CheckSetup) -> str:
         play = await setup.play(session, item)
         await play.step()
         for server in setup.environment.servers:
+            # Twice, since a release whose answer was lost may be called again.
             for _ in range(2):
                 if session.has(Role.RELEASE, server):
                     await calls.release(session, server)
@@ -106,6 +108,7 @@ async def snapshot(setup: CheckSetup) -> str:
         states = {server: await calls.snapshot(session, server) for server in servers}
         play = await setup.play(session, item)
         await play.finish()
+        # In another trajectory too, since a branch restores its root's snapshot.
         for name, leased in (("it", session), ("another trajectory", other)):
             for server in servers:
                 await calls.restore(leased, server, states[server])

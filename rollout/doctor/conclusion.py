@@ -49,6 +49,7 @@ def conclude(
     worlds = [world for world in (shared, own, *directories, *more) if world is not None]
     # A run that was cut short would hide what the others show later.
     whole = [world.first for world in worlds if world.first.complete] or [worlds[0].first]
+    # Without a throwaway place, what one visit wrote is there for the next: only the first found the server untouched.
     fresh = whole if throwaway is not None else whole[:1]
     looks = len(own.script.calls) if throwaway is not None else _looks(own)
     reference = Reference(fresh, repeated=looks)

@@ -57,11 +57,13 @@ def _confine(paths: list[str], port: int | None) -> None:
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
             continue  # a cache that does not exist
+        # For a file, Landlock refuses the rights of directories with EINVAL.
         allowed = write if os.path.isdir(path) else write & (_WRITE_FILE | _TRUNCATE)
         _checked(libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, opened), 0))
         os.close(opened)
     if net and port:
         _checked(libc.syscall(_ADD_RULE, ruleset, _NET_PORT, struct.pack("QQ", net, port), 0))
+    # Landlock requires it, since a set-user-ID program would otherwise shed the rules.
     _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _checked(libc.syscall(_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)

@@ -130,6 +130,7 @@ class Examination:
     async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> World:
         """Play the script in two leases of a new gateway, the second lease begun after the calls of the first."""
         entry, place, template = self._placed(per_lease=per_lease)
+        # The leases are outside of the bound of the probes: faults are injected into the first one's process.
         async with self._gateway(scope, entry, template) as gateway, AsyncExitStack() as leases:
             if self._script is None:
                 await self._first_look(gateway)

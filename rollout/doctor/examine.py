@@ -79,6 +79,7 @@ async def _examine_once(
         if bound.cancelled_caught:
             report.problems.append(f"the examination was not over after {options.server_timeout_s:g} s")
     except Exception as error:  # boundary: a server that fails must not end the examination of the others
+        # Gateways run in task groups, which wrap what a server caused.
         cause = innermost(error)
         if isinstance(cause, ConfigError):
             report.problems.append(str(located(cause, "", options.key)))

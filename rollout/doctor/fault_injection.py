@@ -37,6 +37,7 @@ async def hang(connection: Connection, *, timeout_s: float) -> Behaviour:
     except GatewayError as error:
         return Behaviour(well=False, said=f"stopped, it failed with: {error}")
     finally:
+        # Also where the examination is cut off: a process that stays stopped ends only by SIGKILL.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGCONT)
     try:

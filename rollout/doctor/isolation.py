@@ -139,6 +139,7 @@ async def play(
             finally:  # also where the time of the probes is over and this call is cancelled
                 waits.seconds[call.name] += time.perf_counter() - began
                 waits.calls[call.name] += 1
+            # A tool that hangs once would take the time of all probes that are left.
             if answer.failed:
                 waits.given_up.add(call.name)
         run.steps.append(Step(call, _without(root, canonical_json(arguments)), answer))

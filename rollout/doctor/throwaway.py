@@ -159,6 +159,7 @@ class Throwaway:
         rules = [*writable, *_DEVICES]
         return entry.model_copy(
             update={
+                # The command is no Python server any more, but the program that confines it: nothing to fork from.
                 "start": Start.SPAWN,
                 "command": sys.executable,
                 "args": ("-I", "-S", str(_CONFINED), ":".join(rules), port, program, *args),

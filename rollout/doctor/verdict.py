@@ -66,6 +66,7 @@ def _verdict(world: World, reference: Reference) -> tuple[IsolationVerdict, str]
         return LEAKS, leak
     if elsewhere := _written_elsewhere(world, reference):
         return LEAKS, elsewhere
+    # After the leaks, which are shown by calls that were made, however many were left.
     if not world.complete:
         return UNKNOWN, "the calls took too long"
     script = world.script
@@ -168,6 +169,7 @@ def determinism(reference: Reference) -> Determinism | None:
 
 
 def _planted(script: Script, step: Step) -> bool:
+    # A tool that repeats its own argument shows nothing of another lease.
     return script.word in step.answer.text and script.word not in step.arguments
 
 

@@ -140,6 +140,7 @@ class ChatEndpoint:
         """Post, again while the API is busy or lost: a turn has no effect but its cost."""
         seconds = self.http.timeouts.generate_timeout_s
         try:
+            # Around all attempts and their pauses, so that a turn has one bound.
             with anyio.fail_after(seconds):
                 answer = await self.http.retried(partial(self.http.post_for, model, path, body))
         except TimeoutError as error:

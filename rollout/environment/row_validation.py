@@ -275,6 +275,8 @@ async def _reset_problems(
 ) -> list[RowProblem]:
     """Reset the environment to the task of each row."""
     problems: list[RowProblem] = []
+    # The lease's own time begins when it is asked for: with thousands of rows at once, the last would wait longer than
+    # that.
     limiter = anyio.CapacityLimiter(_RESETS)
     done = 0
 

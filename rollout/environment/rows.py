@@ -41,6 +41,7 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
         listed: list[ListedTask] = []
         for each in SPLITS if split == ALL else (split,):
             listed += await list_tasks(session, server, each, limit=limit)
+    # The limit is for both splits together, and each was asked for so many.
     listed = listed[:limit]
     if limit is not None and len(listed) < limit:
         problem = f"{environment.name} has {len(listed)} {split} tasks, {limit} were asked for"

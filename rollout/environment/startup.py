@@ -82,6 +82,7 @@ async def opened_where_possible(
     faults: list[ConfigError] = []
     while True:
         started = config.model_copy(update={"servers": servers})
+        # Entered by hand, since only the start is tried again, and not what is done within.
         gateway = Gateway(started, name=name, record=record, replay=replay, hosts=hosts)
         try:
             await gateway.__aenter__()

@@ -20,6 +20,7 @@ def import_user_module(name: str, *, key: str, file: str | None = None) -> Modul
         return import_module(name)
     except Exception as error:  # the boundary of a user's module, which can raise anything when it is imported
         remedy = "correct the module"
+        # Not where a module that this one imports is missing: then PYTHONPATH is not to blame for it.
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             remedy = _remedy(str(error.name))
         problem = f"cannot import {name}: {type(error).__name__}: {error}"

@@ -101,6 +101,7 @@ async def rescore(
                 again.reward, again.run = reward, runs.get(trace.run, "")
                 store.append(again)
             finished()
+            # Often nothing else here waits, and the display of the progress would stand still.
             await anyio.lowlevel.checkpoint()
 
     async with anyio.create_task_group() as players:

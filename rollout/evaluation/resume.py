@@ -76,6 +76,8 @@ def keep_settings(directory: Path, settings: Settings) -> None:
         return
     partial = path.with_name(FILE + ".partial")
     try:
+        # Replaced: a run that is killed here has no settings to be compared with, rather than a torn file that stops
+        # its resumption.
         partial.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         partial.replace(path)
     except OSError as error:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
+from uuid import uuid4
 
 import anyio
 import anyio.to_thread
@@ -136,7 +136,8 @@ def _kept(file: Path, rubric: RubricConfig) -> dict[str, int] | None:
 
 def _keep(file: Path, record: Mapping[str, Any]) -> None:
     """Raises RewardError where the file cannot be written."""
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    # A name of its own: siblings with equal conversations keep the same judgement, each in its thread.
+    partial = file.with_name(f"{file.name}.{uuid4().hex}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

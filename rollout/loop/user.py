@@ -50,6 +50,7 @@ class User:
         The tools that the reply names may be called from now on. Sets the stop reason where the user is done. Raises
         what `open` raises.
         """
+        # Before the call: a reply that is sent again by the gateway keeps its number, and the next one gets another.
         self._seq += 1
         began = time.monotonic()
         arguments = {"seq": self._seq, "message": message}

@@ -119,9 +119,12 @@ class ShardDirector:
             return Place(problem=f"no shard within {shards.config.start_timeout_s:g} s: has a node of Ray's {wanted}?")
         if not shards.ready:
             return Place(problem=shards.problem)
+        # Nothing is awaited from here on, so that the next lease counts this one.
         shard = min(shards.ready, key=lambda shard: shard.load)
+        # For later leases: this one takes what there is instead of waiting for a start.
         if shard.load >= shards.most_leases and len(shards.running) < shards.config.max:
             self._start(shards)
+        # The shard's own count is up to a second old, in which a burst of leases would all go to the same one.
         shard.given += 1
         return Place(url=shard.url, token=self._token)
 

@@ -33,6 +33,8 @@ class RayHosts:
             if self._director is None:
                 director = shard_director()
                 await director.open.remote(self._environment, self._config)
+                # Only after `open`: a lease that comes meanwhile calls it too, which changes nothing, and does not ask
+                # too early.
                 self._director = director
             place = await self._director.take.remote(self._environment.name)
         except RayActorError as error:

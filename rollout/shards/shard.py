@@ -7,12 +7,15 @@ import os
 from dataclasses import dataclass
 
 import ray
+import structlog
 from pydantic import SecretStr
 
 from gateway.serve.config import ServeConfig
 from gateway.serve.server import Serving, serving
 from rollout.environment.config import Environment
 from rollout.environment.startup import opened_environment
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Shard:
             self._serving = asyncio.get_running_loop().create_future()
             # Servers are closed by the task that opened them, so a task of its own holds them.
             self._owner = asyncio.create_task(self._hold(self._serving))
+        # A caller that gives up must not end the start, for which others wait.
         served = await asyncio.shield(self._serving)
         return ShardState(served.url, served.leases, os.getpid())
 
@@ -53,7 +57,9 @@ class Shard:
             async with opened_environment(self._environment) as gateway, serving(gateway, config) as served:
                 started.set_result(served)
                 await asyncio.Event().wait()
-        except Exception as error:  # boundary of the owner task: `state` raises it
+        except Exception as error:  # boundary of the owner task: `state` raises it, or starts again
             if started.done():
-                raise
-            started.set_exception(error)
+                log.exception("shard.serving_ended")
+                self._serving = None
+            else:
+                started.set_exception(error)

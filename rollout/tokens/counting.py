@@ -47,6 +47,7 @@ def trajectory_lengths(template: ChatTemplate, trace: Trace, tools: Sequence[Map
         text = hermes.write(thinking=turn.thinking, content=turn.content, calls=calls)
         completions.append(template.count_completion(text))
         following = messages[done + 1 : done + turn.messages]
+        # What follows the last completion is read by no generation, so it is in no context.
         if following and len(completions) < len(trace.turns):
             response += template.count_following(following)
         done += 1 + len(following)

@@ -56,6 +56,7 @@ class CompletionParser:
             if start:
                 marker = self.token_of(text[start : text.find(">", start) + 1])
                 at = _index(ids, marker, done)
+                # The next such token can be a later one, where this marker is spelled with several.
                 if at is None or self.decode(ids[:at]) != text[:start]:
                     at = self._spelling(ids, text[: start + 1]) - 1
                 begin = max(done, at)

@@ -117,6 +117,7 @@ class Pieces:
     def encode_text(self, text: str) -> list[int]:
         """Ids of a text, markers recognised, nothing added."""
         ids: list[int] = []
+        # A split by one group gives text and marker in turn.
         for index, piece in enumerate(self._split(text)):
             if index % 2:
                 ids.append(self._markers[piece])

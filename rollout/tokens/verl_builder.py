@@ -57,6 +57,7 @@ class ContinuousTokens:
         self.pieces = pieces
         if pieces is not None:
             builder.tokenizer = pieces
+            # The class of the instance, since verl's factory chooses among its builders and takes none of ours.
             builder.__class__ = _appending(type(builder))
         self.narrow_view = can_narrow(builder, sorted(self._complete)) if narrow_view is None else narrow_view
 
@@ -105,6 +106,7 @@ class ContinuousTokens:
     ) -> Edit:
         # A completion truncated at its length limit lacks the end of its message.
         truncated = bool(context) and context[-1] not in self._complete
+        # The format has two: before the result of a call, and before any other message.
         end = self._truncated_end[new[0]["role"] != "tool"] if truncated else []
         edit = render(self._builder, self._seen(context) + end, previous, new, tools, narrow=self.narrow_view)
         self._note_opened(edit.appended)

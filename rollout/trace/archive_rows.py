@@ -110,6 +110,7 @@ class _Places:
         # turn has fewer tool messages than calls.
         written = [index for index, message in enumerate(trace.messages) if message.get("role") == "assistant"]
         count = len(trace.turns)
+        # From the end, since the messages of the prompt come first.
         assistants: list[int | None] = [*([None] * (count - len(written))), *(written[-count:] if count else [])]
         first_calls = [0, *accumulate(len(turn.tools) for turn in trace.turns)][:-1]
         shown: dict[int, int] = {}
@@ -192,6 +193,7 @@ def _as_they_are(column: str, record: Turn | ToolEvent | UserEvent) -> Row:
 
 def _segment(segment: Segment) -> Row:
     sampled = [span for span in segment.spans if span.kind.is_sampled]
+    # Only those: the others are 0.0, and most tokens of a long context are not sampled.
     logprobs = [value for span in sampled for value in segment.logprobs[span.start : span.end]]
     return {
         "prompt_ids": segment.prompt_ids,

@@ -7,7 +7,6 @@ the processes of a run write the same file, and a run that is resumed with other
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -149,8 +149,8 @@ def write_run_record(directory: Path, record: RunRecord) -> str:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.name}{SUFFIX}"
     if not path.exists():
-        # A name of its own for each process: those of a run write the same record, perhaps at the same time.
-        partial = path.with_name(f"{path.name}.{platform.node()}-{os.getpid()}.partial")
+        # A name of its own: the processes of a run, and AReaL's threads, write the same record at the same time.
+        partial = path.with_name(f"{path.name}.{uuid4().hex}.partial")
         partial.write_bytes(_RECORD.dump_json(record, indent=2) + b"\n")
         partial.replace(path)
     return record.name

@@ -56,14 +56,21 @@ class TraceStore:
         if not is_large(trace):
             self.append(trace)
             return
-        parts: list[bytes] = []
-        with anyio.CancelScope(shield=True):
-            for part in pieces(trace):
-                # Collected, and written at once below: in between, other tasks write their records to the same journal.
-                parts.append(part)
-                await anyio.lowlevel.checkpoint()
-        self._append(parts)
-        self.heartbeat.end(trace)
+        # Collected, and written at once below: in between, other tasks write their records to the same journal.
+        parts, left = list[bytes](), pieces(trace)
+        cancelled: BaseException | None = None
+        try:
+            with anyio.CancelScope(shield=True):
+                for part in left:
+                    parts.append(part)
+                    await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class() as error:
+            # The shield holds off scopes, and not `Task.cancel`, with which AReaL ends its tasks: the rest at once.
+            cancelled = error
+            parts += left
+        self._ended(trace, parts)
+        if cancelled is not None:
+            raise cancelled
 
     def append(self, trace: Trace) -> None:
         """Write one record; the operating system has it when this returns.
@@ -71,8 +78,14 @@ class TraceStore:
         Raises:
             ConfigError: the directory cannot be written.
         """
-        self._append([to_json(trace)])
-        self.heartbeat.end(trace)
+        self._ended(trace, [to_json(trace)])
+
+    def _ended(self, trace: Trace, parts: list[bytes]) -> None:
+        try:
+            self._append(parts)
+        finally:
+            # Also where there was no room for its record: it would be shown as in flight to the run's end.
+            self.heartbeat.end(trace)
 
     def _append(self, parts: list[bytes]) -> None:
         # Joining a record of many megabytes takes longer than writing it, so the system gets its parts.

@@ -108,6 +108,7 @@ class Environments:
             GatewayError: a required server did not start; the next call tries again.
         """
         if name not in self._open:
+            # Two first trajectories may both get here: they share the start of the gateway, and do the rest twice.
             environment = self._load(name)
             # If a server of the lock did not start, the policy would be shown tools that it cannot call.
             locked = {entry.definition.server for entry in self._lock.entries if entry.environment == name}

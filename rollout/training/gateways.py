@@ -97,6 +97,9 @@ class Gateways:
 
     async def close(self) -> None:
         """Stop all servers. If the worker is killed instead, the parent-death signal stops them."""
+        # First, since a start whose task has not run yet would open its servers after the others were stopped.
+        for opening in self._opening.values():
+            opening.cancel()
         await self._owners.close()
         self._opening.clear()
         if self.record is not None:

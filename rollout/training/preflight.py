@@ -141,6 +141,7 @@ def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[st
     from rollout.tokens.template_check import check_template
 
     faults = Faults()
+    # Reversed, so that the first row of each environment is the one that is left.
     for row in {row.task.environment: row for row in reversed(rows)}.values():
         own = shown[row.task.environment]
         has_user = own.environment.has_user_messages

@@ -56,6 +56,7 @@ class Refreshing:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Not joined: a first indexing can take minutes, and what it has committed stays for the next time.
         self._stop.set()
 
     @property
@@ -69,6 +70,7 @@ class Refreshing:
 
     def _run(self) -> None:
         try:
+            # In this thread, which alone may use the connection; others open one beside it.
             self._opened = Traces(self._directory)
             self._opened.prepare()
         except Exception as error:  # boundary of the thread: the opener raises it
@@ -91,6 +93,8 @@ class Refreshing:
                 self._seen = files
         except (ConfigError, OSError, sqlite3.Error) as error:
             log.warning("index not brought up to date", problem=str(error))
+        except Exception:  # boundary of the thread: without it every later page would wait for its first look
+            log.exception("index not brought up to date")
         self.is_indexing = False
 
 
@@ -127,6 +131,7 @@ class Reader:
         try:
             return query(self._opened())
         except ConfigError as error:
+            # A wrong or slow query is an OperationalError, and the asker's. Any other is about the file.
             if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
                 error.__cause__, sqlite3.OperationalError
             ):

@@ -23,6 +23,7 @@ from rollout.viewer.pages import Pages, to_json
 from rollout.viewer.reading import Reader, Refreshing
 
 HOSTS = ("localhost", "127.0.0.1", "::1")
+# The page shows what a model and foreign servers wrote: no text of theirs may become script, style or a request.
 POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -94,6 +95,7 @@ def refused(request: Request) -> tuple[int, str] | None:
     origin = request.headers.get("origin")
     if origin is not None and origin != f"http://{host}":
         return 403, "This server does not answer other pages."
+    # Browsers send no Origin with what another site embeds, but say here that it does. The page itself may be linked.
     if request.url.path.startswith("/api/") and request.headers.get("sec-fetch-site") not in (None, "same-origin"):
         return 403, "This server does not answer other pages."
     return None
@@ -125,6 +127,8 @@ def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining) -> 
     async def _answers(name: str, given: dict[str, str]) -> bytes:
         if name == "explain":
             return to_json(await explaining.found())
+        # Before the answer: should the index change meanwhile, it is kept under the older version and asked again. With
+        # the generation, since SQLite counts versions by connection.
         version = (reader.generation, await reader.run(lambda pages: pages.version()))
         if name == "state":
             answer: Answer = lambda pages, _: pages.state()  # noqa: E731  # one of the others, with more in it
@@ -191,6 +195,7 @@ def serve(directory: Path, listening: socket.socket, *, tokenizer: Path | None =
         explaining = Explaining(refreshing, tokenizer)
         try:
             app = make_app(refreshing, reader, explaining)
+            # On Ctrl-C a question that is being answered, which may take QUERY_TIMEOUT_S, is waited for a second only.
             config = uvicorn.Config(app, log_level="warning", ws="none", lifespan="off", timeout_graceful_shutdown=1)
             uvicorn.Server(config).run(sockets=[listening])
         finally:

@@ -91,6 +91,7 @@ def trained_of(home: Path, ids: Iterable[str], step: int, skipped: Skipped) -> d
     found: dict[str, list[TrainedSegment]] = {}
     for each in read_trained(home, trace=wanted, step=step, skipped=skipped):
         found.setdefault(each.trace, []).append(each)
+    # The step's file first: to look through the files of all steps takes far longer.
     if not found:
         for each in read_trained(home, trace=wanted, skipped=skipped):
             found.setdefault(each.trace, []).append(each)

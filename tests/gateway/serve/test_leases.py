@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import anyio
@@ -13,6 +15,7 @@ from served import RawClient, at, remote, served, until_free
 
 from gateway import Gateway, GatewayConfig, GatewayError
 from gateway.errors import CallTimeout, ConfigError, HostRefused, LeaseTimeout, ToolsChanged, WorldLost
+from gateway.remote.hosts import HostConfig
 from gateway.types import CallFault, ToolResult
 
 Entries = Callable[..., dict[str, Any]]
@@ -175,6 +178,36 @@ async def test_a_lease_that_is_given_up_before_the_host_has_answered_leaves_no_p
                 while running.leases > 1:
                     await anyio.lowlevel.checkpoint()
         await until_free(running)
+
+
+class Alternating:
+    """Two configurations of one address, as when a host comes back with another token."""
+
+    def __init__(self, url: str) -> None:
+        self._configs = cycle(HostConfig.model_validate({"url": url, "connect_timeout_s": each}) for each in (4, 5))
+
+    async def take(self) -> HostConfig:
+        return next(self._configs)
+
+    def give_back(self, host: HostConfig, *, lost: bool) -> None:
+        assert not lost
+
+
+def renewing() -> int:
+    return sum("renew_leases" in task.get_name() for task in asyncio.all_tasks())
+
+
+async def test_a_host_whose_configuration_has_changed_is_renewed_no_longer_than_it_has_leases(
+    mini: Entries, config: Config
+) -> None:
+    made = config(store=mini("echo"))
+    async with served(made, idle_s=0.4) as running, Gateway(made, hosts=Alternating(running.url)) as gateway:
+        for trajectory in "abcd":
+            async with gateway.lease(trajectory=trajectory, task=None, seed=1) as session:
+                assert (await session.call("echo", {"text": "x"})).text == "x"
+        with anyio.fail_after(60):
+            while renewing() > 1:
+                await anyio.lowlevel.checkpoint()
 
 
 async def test_a_lease_has_its_directory_on_the_host(mini: Entries, config: Config) -> None:

@@ -89,7 +89,8 @@ def test_repeats_are_reported_as_medians() -> None:
 def test_a_start_is_measured_forked_and_spawned() -> None:
     found = bench("start", "--forks", "3", "--spawns", "1", "-m", "mcp_servers.calculator")
     assert found["fork"]["held"] == 3 and found["spawn"]["held"] == 1
-    assert found["ratio"]["pss_mb"] < 1 and found["ratio"]["cpu_ms_per_start"] > 0
+    assert found["ratio"]["pss_mb"] < 1 and 0 < found["ratio"]["cpu_ms_per_start"] < 1
+    assert found["ready"]["leased"] == 3 and 0 < found["ready"]["ms_p50"] <= found["ready"]["ms_max"]
 
 
 @pytest.mark.full

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -126,6 +128,20 @@ async def test_a_rubric_is_judged_by_votes_and_never_twice(tmp_path: Path) -> No
     assert "- polite: Says please." in asked["messages"][0]["content"]
     said = json.loads(asked["messages"][1]["content"])
     assert said[-1] == {"role": "assistant", "content": "It is Paris."}
+
+
+def test_siblings_with_equal_conversations_keep_one_judgement_at_the_same_time(tmp_path: Path) -> None:
+    begin, record = Barrier(8), {"marks": {"polite": 1}, "answer": "x" * 100_000}
+
+    def keep(file: Path) -> None:
+        begin.wait(timeout=30)
+        rubric_module._keep(file, record)  # pyright: ignore[reportPrivateUsage]
+
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(40):
+            for kept in [pool.submit(keep, tmp_path / f"{number}.json") for _ in range(8)]:
+                kept.result()
+    assert len(list(tmp_path.iterdir())) == 40
 
 
 async def test_a_judge_that_is_busy_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What is on disk is what was recorded."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -133,6 +134,17 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         TraceStore(tmp_path / "file" / "traces", key="--out").check()
 
 
+@pytest.mark.anyio
+async def test_a_trajectory_whose_record_cannot_be_written_is_in_flight_no_more(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    trace, store = recorded_trace(), TraceStore(tmp_path / "file" / "traces")
+    store.heartbeat.begin(trace)
+    assert store.heartbeat.progress.in_flight == 1
+    with pytest.raises(ConfigError, match="cannot write traces"):
+        store.append(trace)
+    assert store.heartbeat.progress.in_flight == 0
+
+
 def test_the_record_is_plain_json() -> None:
     record = json.loads(to_json(recorded_trace()))
     assert record["schema_version"] == 2
@@ -166,3 +178,17 @@ def test_a_record_that_the_disk_had_no_room_for_leaves_nothing_behind(tmp_path: 
     assert b"the disk is full" in done.stdout
     with capture_logs() as logs:
         assert [trace.id for trace in read_traces(tmp_path)] == ["a", "b", "d"] and logs == []
+
+
+@pytest.mark.anyio
+async def test_a_large_record_is_whole_though_its_task_is_cancelled_while_it_is_written(tmp_path: Path) -> None:
+    """As AReaL cancels its tasks with its engine, which no scope shields from."""
+    trace, store = recorded_trace(), TraceStore(tmp_path)
+    trace.prompt_ids = list(range(300_000))
+    writing = asyncio.create_task(store.write(trace))
+    await asyncio.sleep(0)  # it has begun
+    assert not writing.done() and not os.listdir(tmp_path)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert [each.prompt_ids for each in read_traces(tmp_path)] == [trace.prompt_ids]
