@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import mcp_types as mcp
 from mcp import Client
 
 from gateway.config.models import Kind, ServerConfig
+from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
 from gateway.transport.http import HttpTransport
 from gateway.transport.http_client import Address
@@ -109,13 +109,22 @@ def _given(target: Any, server: str, config: ServerConfig, link: Link) -> Target
 
 
 def _build(config: ServerConfig, server: str) -> Any:
-    """Call an in-process server's `factory`. Raises `ConfigError` where there is none by that name."""
-    module, _, function = (config.factory or "").partition(":")
-    try:
-        factory = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        remedy = "name an importable function as package.module:function"
-        raise ConfigError(
-            f"cannot import {config.factory!r}: {error}", key=f"servers.{server}.factory", remedy=remedy
-        ) from error
-    return factory()
+    """Call an in-process server's `factory`.
+
+    Raises:
+        ConfigError: there is none by that name, or it returns no server.
+    """
+    # Here, since a gateway without servers in process does without the SDK's server.
+    from mcp.server.lowlevel import Server
+    from mcp.server.mcpserver import MCPServer
+
+    key = f"servers.{server}.factory"
+    made: Any = import_function(config.factory or "", key=key)()
+    kinds: Any = (LineExchange, MCPServer, Server)
+    if isinstance(made, kinds) or hasattr(made, "__aenter__"):
+        return made
+    kind = type(made).__name__
+    if isinstance(made, Coroutine):
+        cast("Coroutine[Any, Any, Any]", made).close()  # Python would warn that it was never awaited
+    problem = f"{config.factory} returned {kind}, which is no server"
+    raise ConfigError(problem, key=key, remedy="return an MCPServer, or mcp_servers.kit.InProcess(server)")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
+from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
 from rollout.engines.chat_endpoints import CHAT_APIS, opened_endpoint
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
@@ -19,7 +20,6 @@ from rollout.engines.http import EngineHttp
 from rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
-from rollout.environment.user_code import import_function
 from rollout.errors import EngineError
 from rollout.formats import find_format
 from rollout.tokens.chatml import ByteTokens

@@ -10,9 +10,9 @@ from typing import Any, Protocol, cast
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from gateway.config.pydantic_errors import near
+from gateway.config.user_code import import_user_module
 from gateway.errors import ConfigError
 from rollout.environment.config import AgentConfig, Environment
-from rollout.environment.user_code import import_user_module
 from rollout.loop.turns import Turns
 
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 
+from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
 from gateway.types import CallFault
 from rollout.environment.reward_config import Component, RewardConfig
-from rollout.environment.user_code import import_function
 from rollout.errors import RewardError
 from rollout.trace.record import Trace
 from rollout.types import FinishReason

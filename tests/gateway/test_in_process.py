@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ import both_paths_server
 import pytest
 from mcp.server.mcpserver import MCPServer
 
-from gateway import Gateway, GatewayConfig, Session
+from gateway import ConfigError, Gateway, GatewayConfig, Session
 from gateway.errors import CallTimeout, GatewayError, ProtocolError
 from mcp_servers.kit import InProcess
 from mcp_servers.kit.direct.calls import DirectCalls
@@ -41,6 +42,34 @@ def create() -> InProcess:
 async def test_a_factory_of_the_config_may_return_one() -> None:
     async with leased(factory=f"{__name__}:create") as session:
         assert (await session.call("add", {"a": 2})).structured == {"result": 3}
+
+
+async def no_server() -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("factory", "problem"),
+    [
+        (
+            "in_process_absent:create",
+            "cannot import in_process_absent: .*add the directory of the module",
+        ),
+        (f"{__name__}:absent", "has no function 'absent'"),
+        (f"{__name__}:no_server", r"returned coroutine, which is no server \(return an MCPServer"),
+        ("builtins:int", "returned int, which is no server"),
+        ("exits:create", "cannot import exits: SystemExit"),
+    ],
+)
+async def test_a_factory_that_makes_no_server_is_a_config_error(
+    factory: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        async with leased(factory=factory):
+            pass
+    assert "servers.world.factory" in str(caught.value)
 
 
 async def test_calls_take_the_direct_path(monkeypatch: pytest.MonkeyPatch) -> None:

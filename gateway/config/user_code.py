@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
@@ -18,7 +19,7 @@ def import_user_module(name: str, *, key: str, file: str | None = None) -> Modul
     """
     try:
         return import_module(name)
-    except Exception as error:  # the boundary of a user's module, which can raise anything when it is imported
+    except (Exception, SystemExit) as error:  # the boundary of a user's module, which may also call `sys.exit`
         remedy = "correct the module"
         # Not where a module that this one imports is missing: then PYTHONPATH is not to blame for it.
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
@@ -37,7 +38,7 @@ def _remedy(missing: str) -> str:
     return near(last, modules, f"modules of {package}")
 
 
-def import_function(path: str, *, key: str, file: str | None = None) -> object:
+def import_function(path: str, *, key: str, file: str | None = None) -> Callable[..., object]:
     """The callable `MODULE:NAME`.
 
     Raises:
