@@ -1,4 +1,4 @@
-"""Import user code that an environment file or an option names as `MODULE:NAME`."""
+"""Import user code that a server entry, an environment file or an option names as `MODULE:NAME`."""
 
 from __future__ import annotations
 
