@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from demo_experiment.display import chart, command, console, picture
+from demo_experiment.display import chart, console, picture
 from demo_experiment.experiment import COMPARED_STEPS, Experiment, Result, learn
 from demo_experiment.outcomes import Outcomes, summarise
-from demo_experiment.verl_process import end_on_sigterm
+from demo_experiment.processes import command, end_on_sigterm
 from rich.columns import Columns
 from rich.panel import Panel
 from rich.table import Table

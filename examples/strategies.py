@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from demo_experiment.display import console
-from demo_experiment.verl_process import end_on_sigterm
+from demo_experiment.processes import end_on_sigterm
 from rich.table import Table
 from strategies_experiment.prepare import prepare
 from strategies_experiment.results import Curve, curve, plot

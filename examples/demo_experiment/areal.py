@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 
 from demo_experiment.display import bar, console
 from demo_experiment.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
+from demo_experiment.processes import child
 from rollout.trace.store import read_traces
 
 PYTHON = Path(__file__).parents[2] / ".venv-areal" / "bin" / "python"
-TIMEOUT_S, STARTING_S, ENDING_S = 3600.0, 300.0, 60.0
+TIMEOUT_S, STARTING_S = 3600.0, 300.0
 BATCH = 9
 
 
@@ -53,12 +54,9 @@ class ArealRun:
             )
             log = self.out / "train.log"
             with log.open("wb") as output:
-                process = subprocess.Popen(command, env=_variables(server), stdout=output, stderr=subprocess.STDOUT)
-                try:
+                with child(command, output=output, env=_variables(server)) as process:
                     self._follow(process)
-                finally:
-                    process.terminate()
-            if process.wait(timeout=ENDING_S):
+            if process.returncode:
                 console.print(log.read_text(errors="replace")[-3000:], markup=False)
                 raise SystemExit(f"error: AReaL ended with status {process.returncode}; its whole output is in {log}")
         return self.curve()
@@ -124,20 +122,14 @@ def _sglang(model: Path, log: Path) -> Iterator[str]:
     """`host:port` of a server of the model, as long as the block lasts."""
     port = _free_port()
     command = [PYTHON, "-m", "rollout.verl_cpu.sglang_server", "--model-path", model, "--port", str(port)]
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [*command, "--max-total-tokens", "65536"], env=_variables(), stdout=output, stderr=subprocess.STDOUT
-        )
-    try:
+    command += ["--max-total-tokens", "65536"]
+    with log.open("wb") as output, child(command, output=output, env=_variables()) as server:
         deadline = time.monotonic() + STARTING_S
         while not _is_healthy(port):
             if server.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"error: SGLang did not start; its output is in {log}")
             time.sleep(0.5)
         yield f"127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(ENDING_S)
 
 
 def _variables(server: str | None = None) -> Mapping[str, str]:

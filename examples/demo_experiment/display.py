@@ -1,10 +1,7 @@
-"""What the demo shows: the commands that it runs, progress bars, and learning curves as text and as a picture."""
+"""What the demo shows: progress bars, and learning curves as text and as a picture."""
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,14 +16,6 @@ console = Console(highlight=False)
 
 BLIND = 1 / 3
 """Mean reward of choosing one of the three actions at random and carrying it out without a mistake."""
-
-
-def command(*arguments: str | Path) -> None:
-    """Print a `mcp-rollout` command as a user would type it, and run it."""
-    given = [str(argument) for argument in arguments]
-    console.print(f"[bold green]$ mcp-rollout {shlex.join(given)}[/bold green]")
-    subprocess.run([Path(sys.executable).with_name("mcp-rollout"), *given], check=True)
-    console.print()
 
 
 @contextmanager

@@ -22,9 +22,10 @@ from typing import Any, Literal
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from demo_experiment.display import bar, command
+from demo_experiment.display import bar
 from demo_experiment.grpo import logged_steps, train
 from demo_experiment.outcomes import summarise
+from demo_experiment.processes import command
 from demo_experiment.warm_up import WarmUp, read_rows, rendered, warm_up
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces

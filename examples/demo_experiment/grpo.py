@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from demo_experiment.display import bar, console
-from demo_experiment.verl_process import verl_training
+from demo_experiment.processes import verl_training
 from rollout.cli.live import line_of
 from rollout.trace.heartbeat import watched
 

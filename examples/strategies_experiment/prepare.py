@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from demo_experiment.display import bar, command
+from demo_experiment.display import bar
+from demo_experiment.processes import command
 from demo_experiment.warm_up import WarmUp, read_rows, rendered, train_rounds
 from strategies_experiment.conversations import Days
 from strategies_experiment.words import CONDITIONS, TREATMENTS, Words

@@ -11,7 +11,7 @@ from typing import Any
 
 from demo_experiment.display import console
 from demo_experiment.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
-from demo_experiment.verl_process import verl_training
+from demo_experiment.processes import verl_training
 
 STRATEGIES = ("chain", "tree", "single_turn")
 SEEDS = (0, 1, 2)
@@ -20,9 +20,10 @@ COMPARISONS: dict[str, tuple[str, ...]] = {
     "void_masked": (f"{_MCP}.filters.void.action=mask",),
     "thinking_masked": (f"{_MCP}.thinking.loss=mask",),
     "drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
-    "dense": (f"{_MCP}.reward_weights={{score:0,turns:1}}",),
     "tree_grpo": (f"{_MCP}.strategy.use=tree", "algorithm.adv_estimator=tree_grpo"),
-    "step_grpo": (f"{_MCP}.strategy.use=single_turn", "algorithm.adv_estimator=step_grpo"),
+    "step_grpo": ("algorithm.adv_estimator=step_grpo",),
+    # Under `grpo` rewards of turns that sum up to the score change nothing.
+    "dense": ("algorithm.adv_estimator=step_grpo", f"{_MCP}.reward_weights={{score:0,turns:1}}"),
 }
 """Further runs, one seed each, by what they change about a chain with GRPO and the reward at the end."""
 EVERY = 5
