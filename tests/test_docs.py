@@ -1,4 +1,4 @@
-"""The docs name files that exist, and build as a site without a broken link."""
+"""The docs name files that exist, show code that runs, and build as a site without a broken link."""
 
 from __future__ import annotations
 
@@ -9,16 +9,42 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from gateway import Gateway, GatewayConfig
+from gateway.types import Role
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 PATH = re.compile(r"`((?:configs|constraints|docs|examples|gateway|mcp_servers|rollout|tests)/[\w./-]*\w/?)`")
+
+BLOCK = {kind: re.compile(rf"^```{kind}\n(.*?)^```", re.MULTILINE | re.DOTALL) for kind in ("python", "yaml")}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_path_that_a_page_names_exists(page: Path) -> None:
     named = PATH.findall(page.read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("over", ["command", "factory"])
+async def test_the_server_that_write_shows_works(over: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "write.md").read_text()
+    code, written = (found[1] for kind in ("python", "yaml") if (found := BLOCK[kind].search(page)))
+    (tmp_path / "number.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    shown = yaml.safe_load(written)["servers"]["number"]
+    entries = {
+        "command": {**shown, "command": sys.executable, "cwd": str(tmp_path)},
+        "factory": {"factory": re.findall(r'factory: "(.*?)"', written)[0]},
+    }
+    config = GatewayConfig.model_validate({"servers": {"number": entries[over]}})
+    async with Gateway(config) as gateway, gateway.lease(trajectory="t", task="one", seed=1) as session:
+        number = (await session.call("look", {})).text
+        messages = [{"role": "assistant", "content": f"It is {number}."}]
+        judged = await session.invoke(Role.SCORE, {"messages": messages}, server="number")
+    assert judged.structured is not None and judged.structured["score"] == 1.0
 
 
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:

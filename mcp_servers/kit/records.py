@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 Split = Literal["train", "test"]
 Difficulty = Literal["easy", "medium", "hard"]
@@ -123,7 +123,8 @@ class Expert(HarnessResult):
 class Score(HarnessResult):
     score: float
     """0 to 1."""
-    parts: dict[str, float]
+    parts: dict[str, float] = Field(default_factory=dict[str, float])
+    """Named values of which it consists; the environment's `reward.parts` names the same ones."""
 
 
 class Opening(HarnessResult):

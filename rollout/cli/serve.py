@@ -24,7 +24,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen at; any but this machine's own needs a token.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(help="Port to listen at; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = 0,
     token_file: Annotated[
         Path | None, typer.Option(help="Bearer tokens, one a line; each has its own leases and limits.")
     ] = None,
