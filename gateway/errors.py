@@ -83,11 +83,10 @@ class ConfigErrors(ConfigError):
     SHOWN: ClassVar[int] = 20
 
     def __init__(self, faults: Sequence[ConfigError]) -> None:
-        first, more = faults[0], len(faults) - self.SHOWN
+        first = faults[0]
         super().__init__(first.problem, file=first.file, key=first.key, remedy=first.remedy)
         self.faults = tuple(faults)
-        lines = [str(fault) for fault in faults[: self.SHOWN]]
-        self.args = ("\n".join([*lines, f"and {more} more problems"] if more > 0 else lines),)
+        self.args = ("\n".join(_first(faults)),)
 
 
 class Faults(list[ConfigError]):
@@ -241,6 +240,18 @@ class WorldLost(GatewayError):
 
 class HostRefused(GatewayError):
     """A host does not admit this gateway: a wrong token, another program, or another version of the extension."""
+
+
+def printed(error: ConfigError | GatewayError) -> str:
+    """What a program that ends with `error` writes to standard error: a line for each of its faults."""
+    faults = faults_of(error) if isinstance(error, ConfigError) else (error,)
+    return "".join(f"{line}\n" for line in _first(faults, "error: "))
+
+
+def _first(faults: Sequence[Exception], prefix: str = "") -> list[str]:
+    more = len(faults) - ConfigErrors.SHOWN
+    lines = [f"{prefix}{fault}" for fault in faults[: ConfigErrors.SHOWN]]
+    return [*lines, f"and {more} more problems"] if more > 0 else lines
 
 
 class Failure(BaseModel):

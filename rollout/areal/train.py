@@ -28,7 +28,7 @@ if not torch.cuda.is_available():
 
 from areal import PPOTrainer
 
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError, GatewayError, printed
 from rollout.areal.command_line import configuration_file, read_config, with_file
 from rollout.areal.config import WORKFLOW, MCPConfig, settings_of, workflow_arguments
 from rollout.areal.preflight import preflight
@@ -47,10 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
             clear_stop(settings_of(config).trace_dir)
         train(config)
     except ConfigError as error:
-        sys.stderr.write(f"error: {with_file(error, configuration_file(given))}\n")
+        sys.stderr.write(printed(with_file(error, configuration_file(given))))
         return 2
     except GatewayError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(printed(error))
         return 2
     except TrainingStopped as error:
         sys.stderr.write(f"error: {error}\n")

@@ -100,14 +100,10 @@ def main() -> None:
     try:
         app()
     except Exception as error:  # boundary of the program: other errors keep their traceback
-        from gateway.errors import ConfigError, ConfigErrors, GatewayError, faults_of, innermost
+        from gateway.errors import ConfigError, GatewayError, innermost, printed
 
         cause = innermost(error)
         if not isinstance(cause, ConfigError | GatewayError):
             raise
-        faults = faults_of(cause) if isinstance(cause, ConfigError) else (cause,)
-        for fault in faults[: ConfigErrors.SHOWN]:
-            typer.echo(f"error: {fault}", err=True)
-        if (more := len(faults) - ConfigErrors.SHOWN) > 0:
-            typer.echo(f"and {more} more problems", err=True)
+        typer.echo(printed(cause), err=True, nl=False)
         sys.exit(2)

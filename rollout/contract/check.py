@@ -73,8 +73,8 @@ async def check_environment(environment: Environment, options: Options = Options
             setup = CheckSetup(
                 environment=environment, gateway=gateway, elsewhere=elsewhere, user_varies=options.user_varies
             )
-            tools = sum(len(tools) for tools in gateway.catalogue.values())
-            started = f"{len(gateway.catalogue)} servers, {tools} tools"
+            servers, tools = len(gateway.catalogue), sum(map(len, gateway.catalogue.values()))
+            started = f"{servers} server{'s' * (servers != 1)}, {tools} tool{'s' * (tools != 1)}"
             results.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.HOLDS, said=started))
             results += [await _result(clause, examine, setup) for clause, examine in _WITHOUT_TASKS.items()]
             try:

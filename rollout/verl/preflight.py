@@ -17,7 +17,7 @@ import structlog
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from gateway.errors import ConfigError, Faults, GatewayError, raise_all
+from gateway.errors import ConfigError, Faults, GatewayError, printed, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.parquet import count_rows, read_rows
 from rollout.environment.row_validation import (
@@ -55,7 +55,7 @@ class PreflightCallback(Callback):
         try:
             asyncio.run(preflight(config))
         except (ConfigError, GatewayError) as error:
-            sys.stderr.write(f"error: {error}\n")
+            sys.stderr.write(printed(error))
             raise SystemExit(2) from error
         except Exception as error:  # Hydra's boundary: it logs any other exception and starts the run
             traceback.print_exc()

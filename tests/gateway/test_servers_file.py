@@ -8,7 +8,7 @@ import pytest
 
 from gateway import ConfigError, load_servers
 from gateway.config.servers_file import read_servers
-from gateway.errors import faults_of
+from gateway.errors import faults_of, printed
 
 FROM_AN_EDITOR = """\ufeff{
   // what the editor asks for
@@ -161,6 +161,7 @@ def test_of_many_faults_the_first_are_worded_and_the_others_counted(tmp_path: Pa
     assert len(faults_of(caught.value)) == 50
     lines = str(caught.value).splitlines()
     assert len(lines) == 21 and lines[-1] == "and 30 more problems"
+    assert printed(caught.value).splitlines() == [*(f"error: {line}" for line in lines[:-1]), lines[-1]]
 
 
 def test_a_server_that_others_lean_on_is_told_to_be_wrong_itself(tmp_path: Path) -> None:
