@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from demo_experiment.display import console
@@ -28,24 +29,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
     end_on_sigterm()
     os.chdir(ROOT)
-    runs = [
-        Run(home=given.out, strategy=strategy, seed=seed, budget=given.tokens)
-        for seed in SEEDS
-        for strategy in STRATEGIES
-    ]
-    runs.append(Run(home=given.out, strategy="chain", budget=given.tokens, learning_rate=0.0))
-    if given.comparisons:
-        runs += [
-            Run(home=given.out, strategy="chain", budget=given.tokens, label=label, options=options)
-            for label, options in COMPARISONS.items()
-        ]
-    names = [run.name for run in runs]
-    if given.only is not None and given.only not in names:
-        raise SystemExit(f"error: --only: no run {given.only!r}; there are {', '.join(names)}")
+    begin = partial(Run, home=given.out, budget=given.tokens)
+    runs = [begin(strategy=strategy, seed=seed) for seed in SEEDS for strategy in STRATEGIES]
+    runs.append(begin(strategy="chain", learning_rate=0.0))
+    compared = [begin(strategy="chain", label=label, options=options) for label, options in COMPARISONS.items()]
+    chosen = runs + (compared if given.comparisons else [])
+    runs += compared
+    if given.only is not None:
+        chosen = [run for run in runs if run.name == given.only]
+        if not chosen:
+            names = ", ".join(run.name for run in runs)
+            raise SystemExit(f"error: --only: no run {given.only!r}; there are {names}")
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"error: --out: {error}") from None
     prepare(given.out)
-    for run in runs:
-        if given.only in (None, run.name):
-            train(run)
+    for run in chosen:
+        train(run)
     show([found for run in runs if run.directory.is_dir() and (found := curve(run)) is not None], given.out)
 
 
@@ -82,11 +83,19 @@ def show(curves: Sequence[Curve], home: Path) -> None:
         plot(curves, home / "curves.png")
 
 
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="RUN", help="one run, for example tree-1 or chain-0-control")
     parser.add_argument("--comparisons", action="store_true", help="further settings too, one seed each")
-    parser.add_argument("--tokens", type=int, default=200_000, help="sampled tokens of a run (default: %(default)s)")
+    parser.add_argument(
+        "--tokens", type=_positive, default=200_000, help="sampled tokens of a run (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, default=Path("outputs", "strategies"), help="(default: %(default)s)")
     return parser.parse_args(arguments)
 

@@ -121,13 +121,48 @@ def test_a_run_ends_at_the_first_evaluation_after_its_budget_and_a_repeated_step
     assert run.evaluated_at() == 10
 
 
-def test_an_unknown_run_is_refused_before_anything_is_prepared(tmp_path: Path) -> None:
+def test_a_run_that_was_cut_early_is_evaluated_before_its_first_step_all_the_same(tmp_path: Path) -> None:
+    from strategies_experiment.runs import Run
+
+    run = Run(home=tmp_path, strategy="chain", budget=60)
+    evaluated = {"step": 0, "data": {"val-core/depot/reward/mean@1": 0.5}}
+    run.directory.mkdir()
+    for start, written in enumerate(("", '{"step": 0, "data": {"val-core/depot}', json.dumps(evaluated))):
+        assert run.overrides()["trainer.val_before_train"]
+        (run.directory / f"metrics-{start:03d}.jsonl").write_text(written)
+    assert not run.overrides()["trainer.val_before_train"]
+
+
+def test_a_run_goes_on_where_it_is_given_a_larger_budget(tmp_path: Path) -> None:
+    from strategies_experiment.runs import Run
+
+    done = tmp_path / "chain-0" / "done.json"
+    done.parent.mkdir()
+    done.write_text(json.dumps({"step": 25, "budget": 60}))
+    assert [Run(home=tmp_path, strategy="chain", budget=budget).is_done for budget in (10, 60, 61)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (("--only", "chain-9"), "--only: no run 'chain-9'; there are chain-0, tree-0"),
+        (("--tokens", "0"), "--tokens: must be at least 1"),
+        (("--out", str(ROOT / "Makefile")), "--out: [Errno 17] File exists: "),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_prepared(
+    given: tuple[str, str], problem: str, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "strategies.py", "--only", "chain-9", "--out", out],
+        [sys.executable, ROOT / "examples" / "strategies.py", "--out", out, *given],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1 and "no run 'chain-9'; there are chain-0, tree-0" in done.stderr
+    assert done.returncode in (1, 2) and problem in done.stderr and "Traceback" not in done.stderr
     assert not out.exists()

@@ -53,7 +53,7 @@ class Curve:
 
 
 def curve(run: Run) -> Curve | None:
-    """The curve of a run; None where it has no two evaluations yet."""
+    """The curve of a run; None where it has no evaluation before the first step and a later one."""
     logged = run.metrics()
     sampled = {step: metrics.get("mcp/sampled_tokens", 0.0) for step, metrics in sorted(logged.items())}
     spent = dict(zip(sampled, accumulate(sampled.values()), strict=True))
@@ -65,7 +65,7 @@ def curve(run: Run) -> Curve | None:
             rewards[trace.origin.step][trace.origin.row] = trace.reward.score
             turns[trace.origin.step].append(len(trace.turns))
     steps = [step for step in sorted(rewards) if step % EVERY == 0]
-    if len(steps) < 2:
+    if len(steps) < 2 or steps[0] != 0:
         return None
     last = [logged[step] for step in range(steps[-2] + 1, steps[-1] + 1) if step in logged]
     rows = sorted(set.intersection(*(set(rewards[step]) for step in steps)))

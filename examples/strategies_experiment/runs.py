@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,14 +61,16 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        return (self.directory / "done.json").is_file()
+        """Whether it has spent its budget; a larger one than the last start's is still to be spent."""
+        done = self.directory / "done.json"
+        return done.is_file() and json.loads(done.read_text())["budget"] >= self.budget
 
     def metrics(self) -> dict[int, dict[str, Any]]:
         """verl's metrics by step. Of a step that was taken again after an interruption, the last ones count."""
         found: dict[int, dict[str, Any]] = {}
         for path in sorted(self.directory.glob("metrics-*.jsonl")):
             for line in path.read_text(encoding="utf-8").splitlines():
-                if line.endswith("}"):
+                with suppress(json.JSONDecodeError):  # an interruption leaves part of a line
                     logged = json.loads(line)
                     found.setdefault(logged["step"], {}).update(logged["data"])
         return found
@@ -76,7 +80,7 @@ class Run:
         spent = 0.0
         for step, metrics in sorted(self.metrics().items()):
             spent += metrics.get("mcp/sampled_tokens", 0.0)
-            if spent >= self.budget and step % EVERY == 0 and any(name.startswith("val-") for name in metrics):
+            if spent >= self.budget and step % EVERY == 0 and _was_evaluated(metrics):
                 return step
         return None
 
@@ -111,7 +115,8 @@ class Run:
             f"{_MCP}.strategy.tree.roots": ROOTS,
             f"{_MCP}.strategy.single_turn.history_tokens": 512,
             "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "tool_config.yaml",
-            "trainer.val_before_train": starts == 0,
+            # Also where the first start was interrupted before: what it lifted is counted from there.
+            "trainer.val_before_train": not _was_evaluated(self.metrics().get(0, {})),
             "trainer.test_freq": EVERY,
             "trainer.save_freq": EVERY,
             "trainer.max_actor_ckpt_to_keep": 1,
@@ -123,6 +128,10 @@ class Run:
             f"+{_ENVIRONMENT}.VERL_FILE_LOGGER_PATH": own / f"metrics-{starts:03d}.jsonl",
             "hydra.run.dir": own / "hydra",
         }
+
+
+def _was_evaluated(metrics: Mapping[str, Any]) -> bool:
+    return any(name.startswith("val-") for name in metrics)
 
 
 def train(run: Run) -> None:
