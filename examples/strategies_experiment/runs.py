@@ -24,8 +24,6 @@ COMPARISONS: dict[str, tuple[str, ...]] = {
     "drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
     "tree_grpo": (f"{_MCP}.strategy.use=tree", "algorithm.adv_estimator=tree_grpo"),
     "step_grpo": ("algorithm.adv_estimator=step_grpo",),
-    # Under `grpo` rewards of turns that sum up to the score change nothing.
-    "dense": ("algorithm.adv_estimator=step_grpo", f"{_MCP}.reward_weights={{score:0,turns:1}}"),
 }
 """Further runs, one seed each, by what they change about a chain with GRPO and the reward at the end."""
 EVERY = 5
