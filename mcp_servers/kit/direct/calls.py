@@ -56,16 +56,17 @@ _SEEN = 8
 class DirectContext(ServerRequestContext[Any, Any]):
     """The SDK's request context, whose session is made when a tool asks for it: most tools never do."""
 
-    open_session: Callable[[], ServerSession]
-    find_request: Callable[[], Any]
+    channel: DispatchContext[Any]
+    open_connection: Callable[[], Connection]
+    find_request: Callable[[], Any] | None
 
     @cached_property
     def session(self) -> ServerSession:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.open_session()
+        return ServerSession(self.channel, self.open_connection(), request_meta=self.meta)
 
     @cached_property
     def request(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.find_request()
+        return None if self.find_request is None else self.find_request()
 
 
 class DirectCalls:
@@ -197,15 +198,13 @@ class DirectCalls:
         channel: DispatchContext[Any],
         find_request: Callable[[], Any] | None,
     ) -> DirectContext:
-        meta = _request_meta(params)
         context = DirectContext.__new__(DirectContext)  # its `__init__` would want a session
         context.lifespan_context = self._lifespan_state
         context.protocol_version = version
-        context.method, context.params, context.meta = "tools/call", params, meta
+        context.method, context.params, context.meta = "tools/call", params, _request_meta(params)
         context.request_id = channel.request_id
         context.close_sse_stream = context.close_standalone_sse_stream = None
-        context.open_session = lambda: ServerSession(channel, connection(), request_meta=meta)
-        context.find_request = find_request or (lambda: None)
+        context.channel, context.open_connection, context.find_request = channel, connection, find_request
         return context
 
     async def _shaped_by_sdk(
