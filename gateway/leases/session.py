@@ -281,8 +281,7 @@ class Session:
         events: ServerEvents | None = None,
         raw: RawAnswer | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
-        in_flight = partial(self._in_flight, tool, events, raw)
-        return self._sending.send(OutgoingCall(tool, arguments, timeout_s, in_flight))
+        return self._sending.send(OutgoingCall(tool, arguments, timeout_s, partial(self._in_flight, tool, events, raw)))
 
     def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None, raw: RawAnswer | None) -> InFlightCall:
         nested, answerers = tool.role is Role.ELICIT, self._answerers
