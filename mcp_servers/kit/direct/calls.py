@@ -2,7 +2,8 @@
 
 The SDK spends most of a call's CPU time before and after the tool: streams, a span, two middlewares, three validations.
 An ordinary call needs none of them. This module admits a call only if the SDK would hand its params to the tool's
-handler unchanged, runs that same handler, and shapes an ordinary result as the SDK would; the SDK shapes all others.
+handler unchanged, runs the tool as that handler does (`DirectTools`), and shapes an ordinary result as the SDK would;
+the SDK shapes all others.
 """
 
 from __future__ import annotations

@@ -150,8 +150,6 @@ def _add_texts(value: Any, content: list[dict[str, Any]]) -> bool:
         return True
     if kind is str:
         text: str = value
-        if not text.isascii():
-            text.encode()  # raises for a lone surrogate, which the SDK refuses here, too
     elif _is_shaped(kind):
         return False
     else:
