@@ -67,8 +67,8 @@ class SingleTurnConfig(Section):
 class StrategyConfig(Section):
     """How a group is rolled out; a plain string is short for `{use: ...}`.
 
-    Options of a strategy that is not used are refused in an environment's file: without `use` it would roll out chains.
-    A trainer's override may have them (`rollout.training.settings.override_of` takes over no validator).
+    Options of a strategy that is not used are refused: with `tree` and without `use`, chains would be rolled out. A
+    trainer's override may have them, since it is only a part of the section.
     """
 
     use: Strategy = Strategy.CHAIN
