@@ -137,6 +137,10 @@ def test_all_that_keeps_single_turns_from_being_trained_is_said_at_once() -> Non
     assert keys == ["trainer.v1.trainer_mode", mini_batch, "algorithm.adv_estimator", "critic.enable"]
 
 
+def test_an_unknown_estimator_is_left_to_the_check_of_estimators() -> None:
+    assert checked(f"{STRATEGY}.use=single_turn", "algorithm.adv_estimator=stepgrpo") == []
+
+
 OWN = "servers: {echo: {command: '${python}'}}\nstrategy: {use: tree, tree: {roots: 9}}\n"
 
 
