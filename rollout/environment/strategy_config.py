@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
+from gateway.errors import InvalidValue
 from rollout.environment.results_config import CutRules
 from rollout.environment.reward_config import Section
 
@@ -64,7 +65,11 @@ class SingleTurnConfig(Section):
 
 
 class StrategyConfig(Section):
-    """How a group is rolled out; a plain string is short for `{use: ...}`."""
+    """How a group is rolled out; a plain string is short for `{use: ...}`.
+
+    Options of a strategy that is not used are refused: with `tree` and without `use`, chains would be rolled out. A
+    trainer's override may have them, since it is only a part of the section.
+    """
 
     use: Strategy = Strategy.CHAIN
     """The strategy."""
@@ -72,3 +77,12 @@ class StrategyConfig(Section):
     """Settings of `tree`."""
     single_turn: SingleTurnConfig = SingleTurnConfig()
     """Settings of `single_turn`."""
+
+    @field_validator("tree", "single_turn")
+    @classmethod
+    def _is_used(cls, options: Section, info: ValidationInfo) -> Section:
+        used = info.data.get("use")  # None where its own value is refused; defaults of the options are not validated
+        if used is not None and used != info.field_name:
+            problem = f"has options of a strategy that is not used; the strategy is {used.value}"
+            raise InvalidValue(problem, f"add use: {info.field_name}, or remove them")
+        return options

@@ -36,7 +36,15 @@ from rollout.training.environments import Lock
 from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt
 from rollout.training.settings import reward_parts, share
 from rollout.verl.agent_names import registered_agents, unknown_agents
-from rollout.verl.settings import Settings, check_model_length, check_thinking, context_tokens, workers_per_node
+from rollout.verl.estimator_checks import check_estimator, warn_of_useless_estimator
+from rollout.verl.settings import (
+    Settings,
+    check_model_length,
+    check_place,
+    check_thinking,
+    context_tokens,
+    workers_per_node,
+)
 from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
@@ -95,6 +103,8 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
     rows: list[Row] = []
     lock: Lock | None = None
     with faults.collected():
+        check_place(config)
+    with faults.collected():
         check_trainer(config, settings)
     with faults.collected():
         check_groups(config, reward_parts(settings))
@@ -106,21 +116,26 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
             with faults.collected():
                 faults += unknown_agents(config, path, agents)
                 rows += _rows(config, path)
+    with faults.collected():  # after `registered_agents`, which imports what may register estimators too
+        check_estimator(config)
     with faults.collected():
         _check_batch_size(config)
     with faults.collected():
         lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
+    environments: list[Environment] = []
     # One row for each environment, the first that names it, which messages quote.
     for row in {row.task.environment: row for row in reversed(rows)}.values():
         with faults.collected():
             environment = _environment(row, settings, config)
+            environments.append(environment)
             with faults.collected():
                 check_thinking(environment, config)
             with faults.collected():
-                check_strategy(environment, config)
+                check_strategy(environment, config, settings)
             check_shards(environment, config)
             warn_of_several_updates(environment, config)
     raise_all(faults)
+    warn_of_useless_estimator(environments, config)
     assert lock is not None
     return rows, lock
 

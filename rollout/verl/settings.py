@@ -10,14 +10,15 @@ from pydantic import Field
 from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import validate
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment, ThinkingContext
 from rollout.environment.reward_config import Section
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts
 from rollout.training.settings import TrainingSettings
 
-KEY = "actor_rollout_ref.rollout.custom.mcp"
+_CUSTOM = "actor_rollout_ref.rollout.custom"
+KEY = f"{_CUSTOM}.mcp"
 TRAINER_MODE = "mcp_sync"
 """`trainer.v1.trainer_mode` of the trainer class in `rollout.verl.trainer`."""
 _ENGINES = ("sglang", "vllm", "trtllm")
@@ -72,6 +73,23 @@ class Settings(TrainingSettings):
         # Workers may have another working directory.
         paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
         return settings.model_copy(update=paths | {"environments_dir": directory})
+
+
+def check_place(config: DictConfig) -> None:
+    """Refuse our settings beside our section, where nothing reads them; other names there are those of plugins.
+
+    Raises:
+        ConfigError: keys of `rollout.custom` have names of our settings.
+    """
+    given = OmegaConf.select(config, _CUSTOM) or ()
+    problem = f"is not read: our settings are below {KEY}"
+    raise_all(
+        [
+            ConfigError(problem, key=f"{_CUSTOM}.{name}", remedy=f"did you mean {KEY}.{name}?")
+            for name in given
+            if name in Settings.model_fields
+        ]
+    )
 
 
 def workers_per_node(config: DictConfig) -> int:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import structlog
-from omegaconf import DictConfig
+from pathlib import Path
 
-from gateway.errors import ConfigError
+import structlog
+from omegaconf import DictConfig, OmegaConf
+
+from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.strategy_config import BranchAt, Strategy
-from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE
+from rollout.verl.estimator_checks import registered_estimators
+from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, limits_for
 from rollout.verl.trainer_checks import uses_our_trainer
 
 log = structlog.get_logger(__name__)
 
+_VOTING = ("grpo", *ESTIMATORS)
+"""Estimators in which each trajectory has one vote, however many samples it has."""
 
-def check_strategy(environment: Environment, config: DictConfig) -> None:
+
+def check_strategy(environment: Environment, config: DictConfig, settings: Settings) -> None:
     """Validate that a batch of the environment's strategy can be trained on, and report where chains take its place.
+
+    Args:
+        environment: with the overrides of `settings`.
 
     Raises:
         ConfigError: the number of optimizer steps would grow with the number of turns, or a tree would have no branch.
@@ -26,45 +35,84 @@ def check_strategy(environment: Environment, config: DictConfig) -> None:
     if not config.trainer.use_v1:
         log.warning("verl's v0 trainer rolls out chains", environment=environment.name, strategy=strategy.use.value)
         return
-    log.info("validation rolls out chains", environment=environment.name, strategy=strategy.use.value)
+    if _validates(config):
+        log.info("validation rolls out chains", environment=environment.name, strategy=strategy.use.value)
     if strategy.use is Strategy.TREE:
-        _check_tree(environment, config)
+        _check_tree(environment, config, settings)
     else:
+        _warn_of_short_completions(environment, config)
         _check_single_turn(config)
 
 
-def _check_tree(environment: Environment, config: DictConfig) -> None:
+def _validates(config: DictConfig) -> bool:
+    """Whether the run evaluates the policy on validation rows."""
+    trainer = config.trainer
+    return bool(OmegaConf.select(config, "data.val_files")) and (trainer.val_before_train or trainer.test_freq > 0)
+
+
+def _check_tree(environment: Environment, config: DictConfig, settings: Settings) -> None:
     rollout, tree = config.actor_rollout_ref.rollout, environment.strategy.tree
+    faults = Faults()
     if tree.branch_at is BranchAt.ENTROPY and not rollout.calculate_log_probs:
         problem = (
             "entropy needs the engine's log-probabilities, and actor_rollout_ref.rollout.calculate_log_probs is off"
         )
-        remedy = "turn it on, or branch at uniform"
-        raise ConfigError(problem, file=environment.file or None, key="strategy.tree.branch_at", remedy=remedy)
+        file, key = _place(environment, settings, "branch_at")
+        faults.append(ConfigError(problem, file=file, key=key, remedy="turn it on, or branch at uniform"))
     roots, leaves = tree.roots, rollout.n
     if roots >= leaves:
         problem = f"is {roots}, and a group has {leaves} leaves (actor_rollout_ref.rollout.n), so none would branch"
-        remedy = "make it smaller than rollout.n, or use chains"
-        raise ConfigError(problem, file=environment.file or None, key="strategy.tree.roots", remedy=remedy)
+        file, key = _place(environment, settings, "roots")
+        faults.append(ConfigError(problem, file=file, key=key, remedy="make it smaller than rollout.n, or use chains"))
+    raise_all(faults)
+
+
+def _place(environment: Environment, settings: Settings, option: str) -> tuple[Path | None, str]:
+    """File and key of an option of the tree; the run's own configuration has no file.
+
+    A default belongs to where the strategy was chosen.
+    """
+    key, own = f"strategy.tree.{option}", environment.strategy.tree.model_fields_set
+    run = settings.strategy.model_dump(exclude_none=True)
+    if option in run["tree"] or ("use" in run and option not in own):
+        return None, f"{KEY}.{key}"
+    return Path(environment.file) if environment.file else None, key
 
 
 def _check_single_turn(config: DictConfig) -> None:
     actor, batch = config.actor_rollout_ref.actor, config.data.train_batch_size
     needed = "makes a sample of each turn, and more samples would mean more optimizer steps of a batch"
+    faults = Faults()
     if not uses_our_trainer(config):
         remedy = f"set it to {TRAINER_MODE}, which takes ppo_epochs steps on all samples"
-        raise ConfigError(f"single_turn {needed}", key="trainer.v1.trainer_mode", remedy=remedy)
+        faults.append(ConfigError(f"single_turn {needed}", key="trainer.v1.trainer_mode", remedy=remedy))
     if actor.ppo_mini_batch_size < batch:
         problem, key = f"is below data.train_batch_size: single_turn {needed}", "ppo_mini_batch_size"
-        raise ConfigError(problem, key=f"actor_rollout_ref.actor.{key}", remedy=f"set it to {batch}")
-    estimator, voting = str(config.algorithm.adv_estimator), ("grpo", *ESTIMATORS)
-    if estimator not in voting:
+        faults.append(ConfigError(problem, key=f"actor_rollout_ref.actor.{key}", remedy=f"set it to {batch}"))
+    estimator = str(config.algorithm.adv_estimator)
+    if estimator not in _VOTING and estimator in registered_estimators():  # an unknown one has its own message
         problem = (
             f"{estimator} counts each sample, and single_turn makes one of each turn: long trajectories would decide"
         )
-        remedy = f"use one with a vote for each trajectory: {', '.join(voting)}"
-        raise ConfigError(problem, key="algorithm.adv_estimator", remedy=remedy)
+        remedy = f"use one with a vote for each trajectory: {', '.join(_VOTING)}"
+        faults.append(ConfigError(problem, key="algorithm.adv_estimator", remedy=remedy))
     if config.critic.enable:
         problem = f"single_turn {needed}, and the critic's steps are not bounded"
-        remedy = "set critic.enable=False"
-        raise ConfigError(problem, key=f"{KEY}.strategy.use", remedy=remedy)
+        faults.append(ConfigError(problem, key="critic.enable", remedy="set critic.enable=False"))
+    raise_all(faults)
+
+
+def _warn_of_short_completions(environment: Environment, config: DictConfig) -> None:
+    """Warn where a full history leaves a turn fewer tokens than it may have: the response has room for both."""
+    limits = limits_for(environment, config.actor_rollout_ref.rollout)
+    history = environment.strategy.single_turn.history_tokens
+    if history + (limits.tokens_per_turn or 1) > limits.response_tokens:
+        log.warning(
+            "a turn of single_turn with a full history is cut: history and completion share data.max_response_length",
+            environment=environment.name,
+            key="data.max_response_length",
+            max_response_length=limits.response_tokens,
+            history_tokens=history,
+            tokens_per_turn=limits.tokens_per_turn,
+            remedy="raise it, or lower history_tokens",
+        )

@@ -18,7 +18,8 @@ SYNCHRONOUS = ("sync", TRAINER_MODE)
 """Trainer modes that sample, train and synchronise one batch after the other."""
 _MODE_KEY = "trainer.v1.trainer_mode"
 _MODULES = "VERL_USE_EXTERNAL_MODULES"
-_MODULES_KEY = f"ray_kwargs.ray_init.runtime_env.env_vars.{_MODULES}"
+MODULES_KEY = f"ray_kwargs.ray_init.runtime_env.env_vars.{_MODULES}"
+"""Where verl's configuration names the modules that its processes import first."""
 _MODULE = "rollout.verl.trainer"
 _WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
 """Estimators without a baseline over the trajectories of a row."""
@@ -42,14 +43,19 @@ def check_trainer(config: DictConfig, settings: Settings) -> None:
     if config.algorithm.adv_estimator in ESTIMATORS and not uses_our_trainer(config):
         problem = f"{config.algorithm.adv_estimator} needs columns that verl's own trainers do not read"
         raise ConfigError(problem, key="algorithm.adv_estimator", remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or use grpo")
-    given = _names(OmegaConf.select(config, _MODULES_KEY))
+    given = external_modules(config)
     if uses_our_trainer(config) and _MODULE not in given:
         problem = f"does not name {_MODULE}, so verl's trainer process does not know the mode {TRAINER_MODE}"
         remedy = f"set it to {','.join([_MODULE, *given])}, or {_MODE_KEY}=sync"
-        raise ConfigError(problem, key=_MODULES_KEY, remedy=remedy)
+        raise ConfigError(problem, key=MODULES_KEY, remedy=remedy)
     if given and (lost := [name for name in _names(os.environ.get(_MODULES)) if name not in given]):
         problem = f"hides {', '.join(lost)} of your environment's {_MODULES} from verl's processes"
-        raise ConfigError(problem, key=_MODULES_KEY, remedy=f"set it to {','.join([*given, *lost])}")
+        raise ConfigError(problem, key=MODULES_KEY, remedy=f"set it to {','.join([*given, *lost])}")
+
+
+def external_modules(config: DictConfig) -> list[str]:
+    """The modules that verl's processes import first."""
+    return _names(OmegaConf.select(config, MODULES_KEY))
 
 
 def _names(modules: str | None) -> list[str]:

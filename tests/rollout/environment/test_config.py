@@ -38,6 +38,39 @@ def test_a_part_of_the_system_message_may_be_a_plain_text(written: str, texts: l
     assert [part.text for part in load_environment("own", tmp_path).system] == texts
 
 
+@pytest.mark.parametrize(
+    ("strategy", "key", "used"),
+    [
+        ("{tree: {roots: 3}}", "tree", "chain"),
+        ("{use: chain, tree: {roots: 3}}", "tree", "chain"),
+        ("{use: tree, single_turn: {history_tokens: 99}}", "single_turn", "tree"),
+    ],
+)
+def test_options_of_a_strategy_that_is_not_used_are_refused(strategy: str, key: str, used: str, tmp_path: Path) -> None:
+    write(tmp_path / "own.yaml")
+    (tmp_path / "own.yaml").write_text((tmp_path / "own.yaml").read_text() + f"strategy: {strategy}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_environment("own", tmp_path)
+    (fault,) = faults_of(caught.value)
+    assert (str(fault.file), fault.key) == (str(tmp_path / "own.yaml"), f"strategy.{key}")
+    assert f"the strategy is {used}" in fault.problem and f"add use: {key}" in fault.remedy
+
+
+def test_an_unknown_strategy_with_options_of_another_is_one_fault(tmp_path: Path) -> None:
+    write(tmp_path / "own.yaml")
+    (tmp_path / "own.yaml").write_text((tmp_path / "own.yaml").read_text() + "strategy: {use: tre, tree: {roots: 3}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_environment("own", tmp_path)
+    assert [fault.key for fault in faults_of(caught.value)] == ["strategy.use"]
+
+
+@pytest.mark.parametrize("strategy", ["tree", "{use: tree}", "{tree: {roots: 3}, use: tree}", "{use: single_turn}"])
+def test_options_of_the_strategy_that_is_used_are_accepted(strategy: str, tmp_path: Path) -> None:
+    write(tmp_path / "own.yaml")
+    (tmp_path / "own.yaml").write_text((tmp_path / "own.yaml").read_text() + f"strategy: {strategy}\n")
+    assert load_environment("own", tmp_path).strategy.use in strategy
+
+
 WRONG = """
 servers:
   echo: {command: x, comand: y}

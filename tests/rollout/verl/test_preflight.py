@@ -198,6 +198,11 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
         ),
         ("actor_rollout_ref.rollout.custom.mcp.max_failed_share=2", ["custom.mcp.max_failed_share"]),
         ("+actor_rollout_ref.rollout.custom.mcp.trace_dirr=x", ["custom.mcp.trace_dirr", "did you mean 'trace_dir'"]),
+        ("algorithm.adv_estimator=stepgrpo", ["algorithm.adv_estimator", "'stepgrpo'", "did you mean 'step_grpo'"]),
+        (
+            "+actor_rollout_ref.rollout.custom.strategy.use=tree",
+            ["rollout.custom.strategy: is not read", "did you mean actor_rollout_ref.rollout.custom.mcp.strategy?"],
+        ),
         ("actor_rollout_ref.rollout.custom.mcp.trace_dir=/proc/traces", ["/proc/traces", "trace_dir"]),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=/nowhere.yaml", ["/nowhere.yaml", "no such file"]),
     ],
@@ -218,6 +223,17 @@ def test_sampling_from_a_part_of_the_distribution_is_warned_of(
         assert preflight(f"actor_rollout_ref.rollout.{override}") == ""
     warnings = [entry for entry in logs if "renormalises" in entry["event"]]
     assert len(warnings) == bool(cut) and all(entry | cut == entry for entry in warnings)
+
+
+def test_settings_of_others_beside_our_own_pass(preflight: Preflight) -> None:
+    assert preflight("+actor_rollout_ref.rollout.custom.theirs.use=tree") == ""
+
+
+def test_an_estimator_for_trees_without_one_is_warned_of_once(preflight: Preflight) -> None:
+    with capture_logs() as logs:
+        assert preflight("algorithm.adv_estimator=tree_grpo") == ""
+    (warning,) = [entry for entry in logs if entry.get("key") == "algorithm.adv_estimator"]
+    assert warning["log_level"] == "warning" and "tree_grpo" in warning["event"]
 
 
 FILTERS = "algorithm.filter_groups.enable=True"

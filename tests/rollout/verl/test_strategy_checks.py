@@ -10,12 +10,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from structlog.testing import capture_logs
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, Faults, faults_of, raise_all
 from rollout.environment.config import load_environment
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
 ROOT = Path(__file__).parents[3]
+DEPOT, GUESS = ROOT / "configs" / "environments" / "depot.yaml", ROOT / "examples" / "guess" / "guess.yaml"
 STRATEGY = "actor_rollout_ref.rollout.custom.mcp.strategy"
 
 
@@ -35,17 +36,22 @@ def composed(*overrides: str) -> DictConfig:
     return OmegaConf.create(OmegaConf.to_container(config))
 
 
-def checked(*overrides: str) -> list[dict[str, Any]]:
-    """What is logged; raises what the checks raise."""
+def checked(*overrides: str, environments: tuple[Path, ...] = (DEPOT,)) -> list[dict[str, Any]]:
+    """What is logged; raises what the checks raise, all of it."""
     from rollout.verl.settings import Settings
     from rollout.verl.strategy_checks import check_strategy
     from rollout.verl.trainer_checks import check_trainer
 
     config = composed(*overrides)
     settings = Settings.of(config)
+    faults = Faults()
     with capture_logs() as logs:
-        check_trainer(config, settings)
-        check_strategy(settings.apply(load_environment(ROOT / "configs" / "environments" / "depot.yaml")), config)
+        with faults.collected():
+            check_trainer(config, settings)
+        for file in environments:
+            with faults.collected():
+                check_strategy(settings.apply(load_environment(file)), config, settings)
+    raise_all(faults)
     return [dict(entry) for entry in logs]
 
 
@@ -55,10 +61,36 @@ def test_chains_are_the_default_and_nothing_is_said() -> None:
 
 @pytest.mark.parametrize("strategy", ["tree", "single_turn"])
 def test_validation_and_v0_roll_out_chains_and_it_is_said(strategy: str) -> None:
-    (entry,) = checked(f"{STRATEGY}.use={strategy}")
-    assert entry["event"] == "validation rolls out chains" and entry["strategy"] == strategy
-    (entry,) = checked(f"{STRATEGY}.use={strategy}", "trainer.use_v1=False", "trainer.v1.trainer_mode=sync")
+    used = f"{STRATEGY}.use={strategy}"
+    for validates in ("trainer.val_before_train=True", "trainer.test_freq=5"):
+        (entry,) = checked(used, validates)
+        assert entry["event"] == "validation rolls out chains" and entry["strategy"] == strategy
+    (entry,) = checked(used, "trainer.use_v1=False", "trainer.v1.trainer_mode=sync")
     assert "v0 trainer rolls out chains" in entry["event"] and entry["log_level"] == "warning"
+
+
+def test_nothing_is_said_of_validation_in_a_run_without_it() -> None:
+    used = f"{STRATEGY}.use=tree"
+    assert checked(used) == []
+    assert checked(used, "trainer.test_freq=5", "data.val_files=null") == []
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "is_said"),
+    [
+        (2500, ["tokens_per_turn=452"], False),
+        (2500, ["tokens_per_turn=453"], True),
+        (2500, ["tokens_per_turn=453", "strategy.single_turn.history_tokens=2047"], False),
+        (2048, [], True),
+        (2049, [], False),
+    ],
+)
+def test_a_history_that_leaves_no_room_for_a_turn_is_said(length: int, options: list[str], is_said: bool) -> None:
+    settings = STRATEGY.removesuffix(".strategy")
+    overrides = [f"{STRATEGY}.use=single_turn", f"data.max_response_length={length}"]
+    # guess.yaml does not bound the tokens of a turn.
+    logs = checked(*overrides, *(f"{settings}.{option}" for option in options), environments=(GUESS,))
+    assert [(entry["log_level"], entry["key"]) for entry in logs] == [("warning", "data.max_response_length")] * is_said
 
 
 @pytest.mark.parametrize(
@@ -78,7 +110,7 @@ def test_validation_and_v0_roll_out_chains_and_it_is_said(strategy: str) -> None
             (f"{STRATEGY}.use=single_turn", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
             "ppo_mini_batch_size: is below data.train_batch_size",
         ),
-        ((f"{STRATEGY}.use=single_turn", "critic.enable=True"), "the critic's steps are not bounded"),
+        ((f"{STRATEGY}.use=single_turn", "critic.enable=True"), "critic.enable: single_turn makes"),
         ((f"{STRATEGY}.use=single_turn", "algorithm.adv_estimator=rloo"), "rloo counts each sample"),
         (("algorithm.adv_estimator=tree_grpo", "trainer.v1.trainer_mode=sync"), "tree_grpo needs columns"),
         ((f"{STRATEGY}.tree.roots=0",), "strategy.tree.roots"),
@@ -91,11 +123,56 @@ def test_what_could_not_be_trained_is_refused_with_key_and_remedy(overrides: tup
     assert said in str(caught.value)
 
 
+def test_all_that_keeps_single_turns_from_being_trained_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(
+            f"{STRATEGY}.use=single_turn",
+            "trainer.v1.trainer_mode=sync",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+            "algorithm.adv_estimator=rloo",
+            "critic.enable=True",
+        )
+    keys = [fault.key for fault in faults_of(caught.value)]
+    mini_batch = "actor_rollout_ref.actor.ppo_mini_batch_size"
+    assert keys == ["trainer.v1.trainer_mode", mini_batch, "algorithm.adv_estimator", "critic.enable"]
+
+
+def test_an_unknown_estimator_is_left_to_the_check_of_estimators() -> None:
+    assert checked(f"{STRATEGY}.use=single_turn", "algorithm.adv_estimator=stepgrpo") == []
+
+
+OWN = "servers: {echo: {command: '${python}'}}\nstrategy: {use: tree, tree: {roots: 9}}\n"
+
+
+def test_a_trees_options_are_named_where_they_were_given(tmp_path: Path) -> None:
+    """Once, where the run's configuration has them, however many environments it has."""
+    (tmp_path / "own.yaml").write_text(OWN)
+
+    def named(*overrides: str, environments: tuple[Path, ...]) -> list[tuple[str | None, str | None]]:
+        with pytest.raises(ConfigError) as caught:
+            checked("actor_rollout_ref.rollout.n=2", *overrides, environments=environments)
+        return [(fault.file and str(fault.file), fault.key) for fault in faults_of(caught.value)]
+
+    used, roots, own = f"{STRATEGY}.use=tree", f"{STRATEGY}.tree.roots=4", tmp_path / "own.yaml"
+    of_run, of_file = (None, f"{STRATEGY}.tree.roots"), (str(own), "strategy.tree.roots")
+    assert named(used, roots, environments=(DEPOT, GUESS)) == [of_run]
+    assert named(used, environments=(DEPOT, GUESS)) == [of_run]  # the default, 2, of a strategy that the run chose
+    assert named(environments=(own,)) == [of_file]
+    assert named(used, environments=(own,)) == [of_file]
+    assert named(roots, environments=(own,)) == [of_run]
+    entropy = (f"{STRATEGY}.tree.branch_at=entropy", "actor_rollout_ref.rollout.calculate_log_probs=False")
+    assert named(*entropy, environments=(own,)) == [(None, f"{STRATEGY}.tree.branch_at"), of_file]
+
+
+def test_a_run_may_have_options_of_a_strategy_that_it_does_not_use() -> None:
+    assert checked(f"{STRATEGY}.use=chain", f"{STRATEGY}.tree.roots=99") == []
+
+
 def test_the_settings_of_a_run_change_the_environments_strategy() -> None:
     from rollout.verl.settings import Settings
 
     given = (f"{STRATEGY}.use=tree", f"{STRATEGY}.tree.branch_at=entropy")
     settings = Settings.of(composed(*given, f"{STRATEGY}.single_turn.observations.max_tokens=32"))
-    strategy = settings.apply(load_environment(ROOT / "configs" / "environments" / "depot.yaml")).strategy
+    strategy = settings.apply(load_environment(DEPOT)).strategy
     assert (strategy.use, strategy.tree.branch_at, strategy.tree.roots) == ("tree", "entropy", 2)
     assert strategy.single_turn.observations.max_tokens == 32 and strategy.single_turn.history_tokens == 2048
