@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 LEASE_EXTENSION = "mcp-rollout/leases"
 """The extension of the protocol by which a gateway leases worlds of another one."""
@@ -231,6 +231,12 @@ class ToolResult:
         """The server's digest of its state after the call, from `STATE_META`."""
         digest = self.meta.get(STATE_META)
         return digest if isinstance(digest, str) else None
+
+    @property
+    def volatile(self) -> list[str]:
+        """The dotted paths of `VOLATILE_META`."""
+        named = self.meta.get(VOLATILE_META)
+        return [path for path in cast("list[Any]", named) if isinstance(path, str)] if isinstance(named, list) else []
 
     @property
     def text(self) -> str:

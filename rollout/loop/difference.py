@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, cast
 
 from gateway.types import VOLATILE_META, Content, ToolResult, canonical_json
+from rollout.trace.volatile import stable, stable_text
 
 _SHOWN = 60
 """Characters of a value that a description quotes."""
@@ -49,7 +50,7 @@ def differences(recorded: ToolResult, result: ToolResult) -> list[Difference]:
 
     Time, order of keys, and the fields that either result declares volatile may differ.
     """
-    paths = [path.split(".") for path in _volatile(recorded) | _volatile(result)]
+    paths = {*recorded.volatile, *result.volatile}
     before, now = _comparable(recorded, paths), _comparable(result, paths)
     if canonical_json(before) == canonical_json(now):
         return []
@@ -104,49 +105,22 @@ def _remedy(found: Sequence[Difference]) -> str:
     return _CHAINS
 
 
-def _comparable(result: ToolResult, paths: list[list[str]]) -> dict[str, Any]:
+def _comparable(result: ToolResult, paths: Collection[str]) -> dict[str, Any]:
     """A result without what may differ."""
     return {
         "content": [_block(block, paths) for block in result.content],
-        "structured": _without(result.structured, paths),
+        "structured": stable(result.structured, paths),
         "is_error": result.is_error,
         "reward": result.reward,
         "state": result.state,
     }
 
 
-def _block(block: Content, paths: list[list[str]]) -> dict[str, Any]:
-    text: Any = block.text
-    try:
-        parsed: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        parsed = None
+def _block(block: Content, paths: Collection[str]) -> dict[str, Any]:
     # Servers repeat structured content as JSON text: compared as JSON, so that volatile fields are left out there, too.
-    if isinstance(parsed, dict | list):
-        text = _without(parsed, paths)
+    text = stable_text(block.text, paths)
     data = sha256(block.data).hexdigest() if block.data else ""
     return {"kind": block.kind, "text": text, "data": data, "mime_type": block.mime_type, "uri": block.uri}
-
-
-def _without(value: Any, paths: list[list[str]]) -> Any:
-    """The value without the fields at these paths, which pass through lists."""
-    if isinstance(value, Mapping):
-        fields = cast("Mapping[str, Any]", value)
-        left: dict[str, Any] = {}
-        for name, inner in fields.items():
-            below = [path[1:] for path in paths if path[0] == name]
-            if [] not in below:
-                left[name] = _without(inner, below)
-        return left
-    if isinstance(value, list):
-        return [_without(inner, paths) for inner in cast("list[Any]", value)]
-    return value
-
-
-def _volatile(result: ToolResult) -> set[str]:
-    """The paths that the server declares as volatile."""
-    named: Any = result.meta.get(VOLATILE_META)
-    return {path for path in cast("list[Any]", named) if isinstance(path, str)} if isinstance(named, list) else set()
 
 
 def _compare_content(before: list[dict[str, Any]], now: list[dict[str, Any]], found: list[Difference]) -> None:

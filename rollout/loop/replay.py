@@ -108,6 +108,7 @@ class Replay:
         if self._restores:
             # Not sent: the snapshot that is restored at the branching point already contains this call's effect.
             return recorded
+        self._sent += 1
         return self._compared(name, arguments, recorded, await self._session.call(name, arguments))
 
     async def invoke(self, role: Role, arguments: Mapping[str, Any], *, server: str) -> ToolResult:
@@ -120,6 +121,8 @@ class Replay:
         if self._restores:
             self._skipped_replies += role is Role.REPLY
             return recorded
+        # Every trajectory starts its user, so this is no call of a turn.
+        self._sent += role is not Role.START
         result = await self._session.invoke(role, arguments, server=server)
         return self._compared(name, arguments, recorded, result)
 
@@ -143,7 +146,6 @@ class Replay:
 
     def _compared(self, name: str, arguments: Any, recorded: ToolResult, result: ToolResult) -> ToolResult:
         """The recorded result, which the parent's policy has read, if the world has given the same one again."""
-        self._sent += 1
         if found := differences(recorded, result):
             call = f"{name} {_short(canonical_json(arguments))}"
             raise Diverged(f"{self._place}, {call}: {described(found)}", result=result)
