@@ -279,8 +279,14 @@ def _check(engine: Engine, environments: Sequence[Environment], out: Path, recor
     if others := {outcome.key.engine for outcome in recorded} - {engine.name}:
         problem = f"holds traces of engine {', '.join(sorted(others))}"
         raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
-    agents = {environment.name: environment.agent for environment in environments}
+    named = {environment.name: environment for environment in environments}
     for outcome in recorded:
-        if outcome.agent != agents.get(outcome.key.environment, outcome.agent):
-            problem = f"holds traces of {outcome.key.environment} by another agent, or by this one with other arguments"
+        environment, used = named.get(outcome.key.environment), outcome.strategy.use
+        if environment is None:
+            continue
+        if outcome.agent != environment.agent:
+            problem = f"holds traces of {environment.name} by another agent, or by this one with other arguments"
             raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
+        if used != environment.strategy.use:
+            problem = f"holds traces of {environment.name} by strategy {used}, not {environment.strategy.use}"
+            raise ConfigError(problem, file=out, key="--out", remedy=f"set strategy.use to {used}, or name another")

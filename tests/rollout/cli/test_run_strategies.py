@@ -24,8 +24,8 @@ def run(tmp_path: Path, strategy: Any, *arguments: str) -> Any:
     return ran(tmp_path, strategy, *arguments)[0]
 
 
-def ran(tmp_path: Path, strategy: Any, *arguments: str) -> tuple[Any, str]:
-    """The report of a run, and what it said on standard error."""
+def ran(tmp_path: Path, strategy: Any, *arguments: str, status: int = 0) -> tuple[Any, str]:
+    """The report of a run, None where it failed, and what it said on standard error."""
     raw = yaml.safe_load((ROOT / "configs" / "environments" / "depot.yaml").read_text())
     file = tmp_path / "depot.yaml"
     file.write_text(yaml.safe_dump(raw | {"strategy": strategy}))
@@ -37,8 +37,8 @@ def ran(tmp_path: Path, strategy: Any, *arguments: str) -> tuple[Any, str]:
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout), done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
+    return None if status else json.loads(done.stdout), done.stderr
 
 
 def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: Path) -> None:
@@ -74,6 +74,12 @@ def test_a_resumed_run_rolls_out_branches_without_their_root_as_chains(tmp_path:
     assert notes == ["", *["no root to branch at: 1 played by an earlier run"] * 2]
     assert report["notes"] == [f"depot: 2 of 2 leaves that were to branch are chains: 2 x {notes[1]}"]
     assert report["chains"] == {notes[1]: 2}
+
+
+def test_a_run_is_not_resumed_with_another_strategy(tmp_path: Path) -> None:
+    run(tmp_path, "chain", "-n", "1")
+    _, said = ran(tmp_path, {"use": "tree", "tree": {"roots": 1}}, "-n", "1", "--samples", "2", "--resume", status=2)
+    assert "--out: holds traces of depot by strategy chain, not tree (set strategy.use to chain, or name" in said
 
 
 def test_single_turns_are_evaluated_in_their_own_context(tmp_path: Path) -> None:
