@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -184,6 +184,10 @@ class Content:
         return str(self) if self.kind is ContentKind.TEXT or not self.text else f"{self}\n{self.text}"
 
 
+empty = cast("Callable[[], dict[str, Any]]", dict)
+"""Makes an empty field of what is made for each call, in a tenth of the time of `dict[str, Any]`."""
+
+
 class CallFault(StrEnum):
     """What the policy caused in a call, so that the gateway answered in the tool's place."""
 
@@ -212,8 +216,8 @@ class ToolResult:
     reward: float | None = None
     """This turn's reward, from a trusted server's `REWARD_META`."""
     elapsed_s: float = 0.0
-    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    coerced: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    meta: Mapping[str, Any] = field(default_factory=empty)
+    coerced: Mapping[str, Any] = field(default_factory=empty)
     """The values sent instead of strings that were coerced, by dotted path of the argument."""
     fault: CallFault | None = None
     resends: int = 0

@@ -145,8 +145,8 @@ class _Place:
 def child_env(entry: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server process: the allow-list (see `INHERITED_ENV`) and what its entry names."""
     inherited = {
-        name: value
-        for name, value in os.environ.items()
+        name: os.environ[name]  # by name: each value is decoded when it is read
+        for name in os.environ
         if name.upper() in INHERITED_ENV or name.upper().startswith("LC_")
     }
     return inherited | dict(entry)

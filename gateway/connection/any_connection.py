@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -54,7 +54,7 @@ class AnyConnection(Protocol):
         """Set when nothing of the connection is left."""
         ...
 
-    async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:
+    def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> Coroutine[Any, Any, ToolResult]:
         """As `Connection.call`."""
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 import anyio
@@ -18,9 +19,9 @@ _CANCEL_S = 5.0
 """How long handing over a cancellation may take."""
 
 
-async def send_call(
+def send_call(
     session: ClientSession, channel: Channel | None, params: Json, delivery: Delivery, on_progress: ProgressFnT | None
-) -> Json:
+) -> Coroutine[Any, Any, Json]:
     """Send one `tools/call`; returns the raw result. Cancelling it tells the server.
 
     Args:
@@ -34,7 +35,7 @@ async def send_call(
     request: Json = {"method": "tools/call", "params": {**params, "_meta": dict(params["_meta"])}}
     # The session's own stamp: protocol version and client in `_meta`, headers, and arguments mirrored into headers.
     session._stamp(request, options)  # pyright: ignore[reportPrivateUsage]
-    return await send_stamped(session, channel, request, options, delivery, on_progress)
+    return send_stamped(session, channel, request, options, delivery, on_progress)
 
 
 async def send_stamped(

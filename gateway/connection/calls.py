@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import anyio
@@ -26,7 +28,7 @@ from gateway.schemas.check import check_output
 from gateway.transport.channel import Json
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.link import Link
-from gateway.transport.results import Answer, PlainResult, read_answer, read_result
+from gateway.transport.results import PlainResult, read_answer, read_result
 from gateway.transport.wire import failure
 from gateway.types import ToolResult
 
@@ -35,6 +37,12 @@ MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, an
 _MAX_ROUNDS = 10
 """How often a server may answer a call with "come back with this state" before that breaks the protocol."""
 _ROUND_S = 0.05
+
+
+@cache
+def _scope_type() -> type[anyio.CancelScope]:
+    """The class of cancel scopes of this event loop; `anyio.CancelScope` looks for it each time, at half its cost."""
+    return type(anyio.CancelScope())
 
 
 class Calls:
@@ -79,7 +87,8 @@ class Calls:
             meta = {**meta, "progressToken": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | PlainResult | None = None
-        with anyio.move_on_after(call.timeout_s) as in_flight.scope:
+        deadline = asyncio.get_running_loop().time() + call.timeout_s
+        with _scope_type()(deadline=deadline) as in_flight.scope:
             try:
                 if tool.resource_kind is None:
                     answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
@@ -131,13 +140,17 @@ class Calls:
         # answers.
         state: str | None = None
         answers: Json | None = None
+        on_progress = None if self.notes_delivery else call.on_progress
         for _ in range(_MAX_ROUNDS):
             params = {"name": name, "arguments": arguments, "_meta": meta}
             if state is not None:
                 params["requestState"] = state
             if answers is not None:
                 params["inputResponses"] = answers
-            answer = await self._answer(session, params, call)
+            raw = await send_call(session, self._link.channel, params, call, on_progress)
+            if call.raw is not None:
+                call.raw.result = call.redact(raw)
+            answer = read_answer(raw, session.protocol_version or LATEST_HANDSHAKE_VERSION)
             if not isinstance(answer, mcp.InputRequiredResult):
                 return answer
             call.round_done()
@@ -147,18 +160,6 @@ class Calls:
             else:
                 await anyio.sleep(_ROUND_S)
         raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
-
-    async def _answer(self, session: ClientSession, params: Json, call: InFlightCall) -> PlainResult | Answer:
-        """The answer to one request, validated once."""
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            call.progress(progress, total, message)
-
-        callback = None if self.notes_delivery else on_progress
-        raw = await send_call(session, self._link.channel, params, call, callback)
-        if call.raw is not None:
-            call.raw.result = call.redact(raw)
-        return read_answer(raw, session.protocol_version or LATEST_HANDSHAKE_VERSION)
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """As `Connection.list_raw`."""

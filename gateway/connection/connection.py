@@ -7,7 +7,7 @@ lives as long as the connection; all other tasks only await `call`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -111,7 +111,7 @@ class Connection:
         """The server's process, where the gateway started it."""
         return self._link.pid
 
-    async def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> ToolResult:
+    def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> Coroutine[Any, Any, ToolResult]:
         """Send one request and wait for its result; safe from any task, any number at a time.
 
         Args:
@@ -124,7 +124,7 @@ class Connection:
             CallTimeout: it was not answered within its `timeout_s`.
             ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
         """
-        return await self._calls.call(call, meta)
+        return self._calls.call(call, meta)
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """The server's tools as it sends them, not parsed beyond JSON. Raises what `call` raises."""

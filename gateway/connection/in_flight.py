@@ -183,6 +183,10 @@ class InFlightCall(Delivery):
         if self._has_room():
             self._note(NotificationKind.PROGRESS, message or "", progress=_number(progress), total=_number(total))
 
+    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """`progress` as mcp's callback."""
+        self.progress(progress, total, message)
+
     def logged(self, level: object, data: object, *, tool: str | None = None) -> None:
         """Record a log message, unless it is below the server's `log_level`."""
         name = level if isinstance(level, str) and level in RANK else "info"

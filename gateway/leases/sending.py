@@ -84,17 +84,25 @@ class Sending:
                 the trajectory caused it, in its own process.
             WorldLost: the server's process was killed, and the trajectory's state was in it.
         """
-        server = call.tool.server
+        tool, server = call.tool, call.tool.server
         self._running[server] += 1
         try:
-            return await self._send(call)
+            self._check(tool)
+            connection = self.connections[server]
+            try:
+                return await connection.call(call, self._meta)
+            except GatewayError as error:
+                if not error.may_resend:
+                    raise
+                broken = error
+            return await self._resend(call, connection, broken)
         except BaseException as error:  # cleanup, also when cancelled: the server may still be running the call
             self._failed.add(server)
             if isinstance(error, GatewayError) and server in self._exclusive and not self.ended:
                 self._note_fault(server, error)
             caused = isinstance(error, GatewayError) and error.fault is not None
             if not caused and isinstance(error, DeliveryUnknown | ServerUnavailable) and self._is_lost(server):
-                raise WorldLost(error.problem, server=server, tool=call.tool.name) from error
+                raise WorldLost(error.problem, server=server, tool=tool.name) from error
             raise
         finally:
             self._running[server] -= 1
@@ -135,16 +143,8 @@ class Sending:
     def _is_lost(self, server: str) -> bool:
         return not self.ended and server not in self._reopen and bool(self.connections[server].killed)
 
-    async def _send(self, call: OutgoingCall) -> ToolResult:
+    async def _resend(self, call: OutgoingCall, connection: AnyConnection, broken: GatewayError) -> ToolResult:
         tool = call.tool
-        self._check(tool)
-        connection = self.connections[tool.server]
-        try:
-            return await connection.call(call, self._meta)
-        except GatewayError as error:
-            if not error.may_resend:
-                raise
-            broken = error
         try:
             again = await self._usable(connection, broken)
             self._check(tool)  # while this waited, the lease may have ended

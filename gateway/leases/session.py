@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -272,7 +272,7 @@ class Session:
     async def _ask_user(self, server: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
 
-    async def _send(
+    def _send(
         self,
         tool: ToolDefinition,
         arguments: Mapping[str, Any],
@@ -280,21 +280,21 @@ class Session:
         timeout_s: float,
         events: ServerEvents | None = None,
         raw: RawAnswer | None = None,
-    ) -> ToolResult:
-        in_flight = partial(self._in_flight, tool, events, raw)
-        return await self._sending.send(OutgoingCall(tool, arguments, timeout_s, in_flight))
+    ) -> Coroutine[Any, Any, ToolResult]:
+        return self._sending.send(OutgoingCall(tool, arguments, timeout_s, partial(self._in_flight, tool, events, raw)))
 
     def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None, raw: RawAnswer | None) -> InFlightCall:
-        # The tool that answers for the user cannot ask the user itself.
-        withheld = RequestKind.ELICITATION if tool.role is Role.ELICIT else None
+        nested, answerers = tool.role is Role.ELICIT, self._answerers
+        if nested:  # the tool that answers for the user cannot ask the user itself
+            answerers = {kind: each for kind, each in answerers.items() if kind is not RequestKind.ELICITATION}
         return InFlightCall(
             server=tool.server,
             tool=tool.name,
             trajectory=self.trajectory,
-            answerers={kind: answerer for kind, answerer in self._answerers.items() if kind is not withheld},
+            answerers=answerers,
             most_requests=self._config.max_requests_per_call,
             events=self._events if events is None else events,
             log_level=self._config.servers[tool.server].log_level,
-            nested=withheld is not None,
+            nested=nested,
             raw=raw,
         )

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, program_of, show_value, subject_of
 from gateway.schemas.cost import DEEPEST, MOST_BITS, MOST_DIGITS, MOST_NESTED, measure
-from gateway.types import ToolDefinition
+from gateway.types import ToolDefinition, empty
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,17})?([eE][+-]?\d{1,3})?")
@@ -31,9 +31,9 @@ WHOLE = "$"
 class Prepared:
     """The arguments of one call, ready to be sent, or the reasons why it is not sent."""
 
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    arguments: dict[str, Any] = field(default_factory=empty)
     """What is sent, fixed arguments included; empty where there are faults."""
-    changes: dict[str, Any] = field(default_factory=dict[str, Any])
+    changes: dict[str, Any] = field(default_factory=empty)
     """The value sent in place of each coerced string, by dotted path; by `WHOLE` for all arguments."""
     faults: list[str] = field(default_factory=list[str])
     """One short message per fault, for the policy to read."""
@@ -57,7 +57,8 @@ def prepare(
             and digits forbid is a fault.
     """
     fixed = fixed or {}
-    given, changes = arguments, dict[str, Any]()
+    given: object = arguments
+    changes: dict[str, Any] = {}
     if isinstance(arguments, str):
         given = changes[WHOLE] = _read_json(arguments, dict)
     if not isinstance(given, Mapping):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
 
 from gateway.transport.delivery import Broke
 
 _MOST_HEAD_BYTES = 64 << 10
 _MOST_LINE_BYTES = 4 << 10
 """Of the line before a chunk, or of a trailer."""
+_REPEATED_BYTES = 1024
+"""Longest head that is remembered: a server repeats its own for as long as its `date` is the same."""
 _STATUS = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: (.*))?")
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
@@ -59,7 +63,7 @@ class HttpAnswer:
         self._limit = limit
         self.status = 0
         self.reason = ""
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
         """Names in lower case."""
         self.body: bytearray = bytearray()
         """What has arrived and was not taken."""
@@ -140,23 +144,11 @@ class HttpAnswer:
         return data[end + gap :]
 
     def _parse_head(self, head: bytes) -> None:
-        first, *lines = [line.rstrip(b"\r") for line in head.split(b"\n")]
-        match = _STATUS.fullmatch(first)
-        if match is None:
-            raise _malformed("no HTTP/1.1 status line")
-        status = int(match[2])
-        if status < 200:
-            if status == 101:
-                raise _malformed("a change of protocols that was not asked for")
+        read = _read_repeated(head) if len(head) <= _REPEATED_BYTES else _read(head)
+        if read is None:
             return  # informational: another head follows
-        for line in lines:
-            name, colon, value = line.partition(b":")
-            if not colon or not _NAME.fullmatch(name):
-                raise _malformed("a header that is none")
-            self.headers.append((name.lower(), value.strip(b" \t")))
-        self.status, self.reason = status, (match[3] or b"")[:80].decode("latin-1").strip()
-        closing = b"close" in self.header(b"connection").lower() or match[1] == b"0"
-        self.reusable = not closing
+        self.status, self.reason, self.headers, is_old = read
+        self.reusable = not is_old and b"close" not in self.header(b"connection").lower()
         self._frame()
 
     def _frame(self) -> None:
@@ -237,6 +229,37 @@ class HttpAnswer:
 
     def _too_long(self) -> HttpFault:
         return HttpFault(Broke.CONTENT, f"the answer has more than max_message_bytes ({self._limit})")
+
+
+class _Head(NamedTuple):
+    status: int
+    reason: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    is_old: bool
+    """Whether it is of HTTP/1.0."""
+
+
+def _read(head: bytes) -> _Head | None:
+    """A head; None for an informational one. Raises `HttpFault`."""
+    first, *lines = [line.rstrip(b"\r") for line in head.split(b"\n")]
+    match = _STATUS.fullmatch(first)
+    if match is None:
+        raise _malformed("no HTTP/1.1 status line")
+    status = int(match[2])
+    if status < 200:
+        if status == 101:
+            raise _malformed("a change of protocols that was not asked for")
+        return None
+    headers: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or not _NAME.fullmatch(name):
+            raise _malformed("a header that is none")
+        headers.append((name.lower(), value.strip(b" \t")))
+    return _Head(status, (match[3] or b"")[:80].decode("latin-1").strip(), tuple(headers), match[1] == b"0")
+
+
+_read_repeated = lru_cache(maxsize=64)(_read)
 
 
 def _malformed(what: str) -> HttpFault:

@@ -78,10 +78,10 @@ class StdioTransport(asyncio.SubprocessProtocol):
         link.out_of_memory = self._out_of_memory
 
     async def __aenter__(self) -> tuple[Inbox, Outbox]:
-        argv, env = self._argv()
+        self._check_directory()
         process = await self._forks.start(self._config, self) if self._forks is not None else None
         try:
-            process = process or await self._spawn(argv, env)
+            process = process or await self._spawn()
         except (OSError, ValueError) as error:
             raise ServerUnavailable(f"cannot start {self._config.label!r}: {error}", server=self._name) from error
         self._process, self._link.pid = process, process.get_pid()
@@ -90,7 +90,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._link.channel = self._calls
         return self._inbox, self._outbox
 
-    async def _spawn(self, argv: list[str], env: dict[str, str]) -> asyncio.SubprocessTransport:
+    async def _spawn(self) -> asyncio.SubprocessTransport:
+        argv, env = self._argv()
         process, _ = await asyncio.get_running_loop().subprocess_exec(
             # A process group of its own: it is signalled as a whole at the end, and Ctrl-C in this program's terminal
             # does not reach it.
@@ -109,11 +110,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
         with anyio.CancelScope(shield=True):
             await self._shut_down()
 
+    def _check_directory(self) -> None:
+        label, cwd = self._config.label, self._config.cwd
+        if cwd is not None and not Path(cwd).is_dir():
+            raise ServerUnavailable(f"cannot start {label!r}: no such directory {cwd!r}", server=self._name)
+
     def _argv(self) -> tuple[list[str], dict[str, str]]:
         command, label, cwd = self._config.command or "", self._config.label, self._config.cwd
         env = child_env(self._config.env)
-        if cwd is not None and not Path(cwd).is_dir():
-            raise ServerUnavailable(f"cannot start {label!r}: no such directory {cwd!r}", server=self._name)
         lookup = str(Path(cwd or ".") / command) if os.sep in command else command
         if shutil.which(lookup, path=env.get("PATH", os.defpath)) is None:
             raise ProgramNotFound(f"cannot start {label!r}: no such program", server=self._name)

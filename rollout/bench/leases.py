@@ -23,7 +23,9 @@ async def measure_leases(config: GatewayConfig, count: int) -> dict[str, float]:
     The peer is a client of the SDK for each server over stdio or HTTP, which calls the server's reset and release.
 
     Returns:
-        `cold_s` from the start of the gateway to the first lease, `gateway_start_s` as its part; of the later leases
+        `cold_s`: the gateway's start, `gateway_start_s`, and the first lease with a reset, without the lease between
+        them that finds a task (under scope `process` it takes the process of the start, so that the first lease with a
+        reset starts another one). Of the later leases
         median, 99th percentile and maximum in milliseconds, and `cpu_ms`, CPU time of this process. `sdk_cold_s`,
         `sdk_warm_ms_p50` and `sdk_cpu_ms` are the peer's: connecting and a reset, and resets with releases by clients
         that stay connected.

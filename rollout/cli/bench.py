@@ -11,14 +11,13 @@ from typing import Annotated, Any, cast
 
 import anyio
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from rollout.bench.calls import CALLERS, TYPICAL, CallCost, measure_calls
 from rollout.bench.leases import measure_leases
 from rollout.cli.bench_cells import medians, run_cell
 from rollout.cli.bench_sessions import bench_sessions
-from rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, print_json
+from rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, output_console, print_json
 
 Repeats = Annotated[int, typer.Option(min=1, help="Runs; medians are reported.")]
 
@@ -62,7 +61,7 @@ def bench_call(
                 _of(each, "calls_per_s", 0),
                 _of(cost, "connecting_calls_per_s", 1) if is_typical else "",
             )
-    Console().print(table)
+    output_console().print(table)
     return 0
 
 
@@ -74,7 +73,11 @@ def bench_lease(
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
-    """Measure a lease of these servers, reset included, beside resets by the SDK's own clients."""
+    """Measure a lease of these servers, reset included, beside resets by the SDK's own clients.
+
+    `cold_s` is the gateway's start and the first lease with a reset. It leaves out one lease between them, which finds
+    a task to reset to.
+    """
     config = load_target(file, environments_dir).config
     return _report(medians([anyio.run(measure_leases, config, leases) for _ in range(repeats)]), as_json)
 
@@ -172,8 +175,9 @@ def _report(figures: dict[str, Any], as_json: bool) -> int:
     if as_json:
         print_json(figures)
     else:
+        console = output_console()
         for name, value in _lines(figures):
-            Console().print(f"{name:>48}  {value}", highlight=False, markup=False)
+            console.print(f"{name:>48}  {value}", highlight=False, markup=False)
     return 0
 
 

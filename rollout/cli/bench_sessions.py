@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from rollout.bench.sessions import TRANSPORTS
 from rollout.cli.bench_cells import run_cell
-from rollout.cli.options import AsJson, print_json
+from rollout.cli.options import AsJson, output_console, print_json
 
 OPENENV = "openenv"
 ROWS = (*TRANSPORTS, OPENENV)
@@ -59,7 +58,7 @@ def bench_sessions(
     if as_json:
         print_json({"steps": steps, "repeats": repeats, "cells": cells})
     else:
-        Console().print(_table(cells))
+        output_console().print(_table(cells))
     return 0
 
 

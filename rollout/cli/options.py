@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from gateway.config.mapping_file import JSON_SUFFIXES
@@ -41,6 +43,15 @@ ToolConfig = Annotated[
 ]
 INTERRUPTED = 130
 """Exit status after SIGINT, as in shells."""
+_UNWRAPPED = 1000
+"""Columns; no table is that wide."""
+
+
+def output_console() -> Console:
+    """A console for tables: as wide as the terminal, and without wrapping in a file or a pipe."""
+    console = Console()
+    # Elsewhere rich takes 80 columns, and cuts what does not fit.
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_UNWRAPPED)
 
 
 def none_found(directory: Path, where: str | None) -> str:

@@ -1,22 +1,18 @@
-"""What looking through many traces takes: each filter of the index, and the commands' time and memory.
+"""What looking through many traces takes: each filter of the index, on made-up trajectories.
 
-    python tests/bench/trace_index.py [--entries 100000]              each filter, on made-up trajectories
-    python tests/bench/trace_index.py --commands DIR [--traces 10000] the commands, on copies of DIR's journals
+    python tests/bench/trace_index.py [--entries 100000]
 
 Filters are timed with sorting and the first 1,000 entries read, in processor time; with them go the growth of memory
-while all entries stream, and the time to bring the index up to date. A command is a process of its own: wall and
-processor seconds and its peak memory, first while it makes the index, then with it. Prints one JSON object a line.
+while all entries stream, and the time to bring the index up to date. `mcp-rollout bench trace` measures the
+commands. Prints one JSON object a line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import resource
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -50,15 +46,6 @@ FILTERS = {
     "failure": "error LIKE '%timed out%'",
     "first 200 characters": "text LIKE '%word 4321 %'",
     "all of them": "environment = 'retail' AND step > 10 AND reward < 0.5 AND calls LIKE '%\"cancel_order\"%'",
-}
-COMMANDS = {
-    "ls, making the index": ["ls"],
-    "ls": ["ls"],
-    "ls --where --sort": ["ls", "--where", "reward >= 0.5 and turns > 5", "--sort=-turns,task"],
-    "stats": ["stats"],
-    "stats --by": ["stats", "--by", "environment,task,tool"],
-    "show --worst": ["show", "--worst"],
-    "grep": ["grep", "-l", "no such words anywhere"],
 }
 
 
@@ -122,34 +109,8 @@ def _memory_mib() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
-def commands(directory: Path, traces: int) -> Iterator[dict[str, Any]]:
-    journals = [path for path in directory.rglob("*.jsonl") if path.is_file()]
-    with Traces(directory) as reader:
-        copies = -(-traces // reader.count())
-    with tempfile.TemporaryDirectory(dir=directory.parent) as home:
-        for copy in range(copies):
-            for journal in journals:
-                shutil.copy(journal, Path(home) / f"{copy:06d}-{journal.name}")
-        size = sum(path.stat().st_size for path in Path(home).iterdir())
-        yield {"journals": len(os.listdir(home)), "megabytes": size / 1e6}
-        for name, (command, *options) in COMMANDS.items():
-            argv = [sys.executable, "-m", "rollout.cli", "trace", command, home, *options]
-            began = time.perf_counter()
-            with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
-                _, status, used = os.wait4(process.pid, 0)
-                process.returncode = os.waitstatus_to_exitcode(status)
-            wall = time.perf_counter() - began
-            spent = used.ru_utime + used.ru_stime
-            peak = used.ru_maxrss / 1024
-            yield {"command": name, "wall_s": wall, "processor_s": spent, "peak_mib": peak, "rc": process.returncode}
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=100_000)
-    parser.add_argument("--commands", type=Path, metavar="DIR")
-    parser.add_argument("--traces", type=int, default=10_000)
-    given = parser.parse_args()
-    lines = filters(given.entries) if given.commands is None else commands(given.commands, given.traces)
-    for line in lines:
+    for line in filters(parser.parse_args().entries):
         print(json.dumps(line), flush=True)  # noqa: T201

@@ -156,6 +156,22 @@ async def test_a_server_without_an_event_loop_is_forked_before_it_runs(mini: Any
         assert len({(await session.call("pid", {})).text for session in sessions}) == 2
 
 
+@pytest.mark.parametrize("varying", [False, True])
+async def test_a_fork_of_a_server_of_the_sdk_has_its_code_specialised_and_the_programs_own_logging(
+    varying: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    env = {"PLACE": "${lease.dir}"} if varying else {}
+    async with Gateway(config(args=[str(tmp_path / "shop.py")], env=env)) as gateway:
+        async with gateway.lease(trajectory="spawned", task=None, seed=0) as session:
+            spawned = await ask(session, "facts")
+        async with leases(gateway, 1) as (session,):
+            assert not gateway.spawned
+            forked = await ask(session, "facts")
+    assert forked.pop("specialised") and not spawned.pop("specialised")
+    assert forked == spawned
+
+
 @pytest.mark.parametrize("first", ["nothing", "fork server"])
 async def test_no_fork_outlives_a_worker_that_is_killed_with_its_sweeper(first: str) -> None:
     """The forks leave neither a sweeper that finds them nor, in the second case, a parent: the kernel ends them."""
@@ -279,6 +295,33 @@ from forking_server import serve
 
 if __name__ == "__main__":
     asyncio.run(serve())
+"""
+SHOP = """
+import logging
+import os
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.tools import ToolManager
+
+def create_server():
+    logging.basicConfig(level=logging.WARNING, format="shop %(message)s")
+    server = MCPServer("shop", log_level="ERROR")
+    code = ToolManager.list_tools.__code__
+
+    @server.tool()
+    async def facts() -> dict[str, object]:
+        root = logging.getLogger()
+        return {
+            "specialised": code._co_code_adaptive != code.co_code,
+            "level": root.level,
+            "formats": [each.formatter._fmt for each in root.handlers],
+            "disabled": root.manager.disable,
+            "tools": [tool.name for tool in await server.list_tools()],
+        }
+
+    return server
+
+if __name__ == "__main__":
+    create_server().run()
 """
 WORKER = f"""
 import json, sys

@@ -19,7 +19,9 @@ import sys
 
 _HERE = sys.path[0]  # this directory, which is in the way of the program's own modules
 from fork_loop import ForkLoop, Mark, end  # noqa: E402
+from fork_memory import share_memory  # noqa: E402
 from fork_program import Program, before_first_loop, compile_models  # noqa: E402
+from fork_rehearsal import rehearse  # noqa: E402
 from fork_watch import Arguments, Watch  # noqa: E402
 
 sys.path.remove(_HERE)
@@ -43,13 +45,15 @@ def main() -> None:
     def fork_here() -> list[str]:
         """Report, then serve requests; returns in each fork, with the arguments of its request."""
         nonlocal is_forked
+        gc.unfreeze()  # what a program froze is hidden from `compile_models`
         compile_models()
         refused = watch.end()
+        if not refused:
+            rehearse()
         control.sendmsg([json.dumps({"refused": refused} if refused else {"ready": True}).encode()])
         if refused:
             os._exit(0)
-        gc.collect()
-        gc.freeze()  # a collection in a fork would write to every object, and so copy every page
+        share_memory()
         arguments = ForkLoop(control, lifeline, mark).serve()
         is_forked = True
         return arguments

@@ -8,7 +8,6 @@ import ctypes
 import fcntl
 import json
 import os
-import random
 import resource
 import select
 import signal
@@ -130,8 +129,7 @@ class ForkLoop:
         self._mark.set(request["env"])
         if request["cwd"] is not None:
             os.chdir(request["cwd"])
-        # Without this all forks would draw the same numbers.
-        random.seed()
+        # Without this all forks would draw the same numbers from it. `random` seeds itself in a fork.
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         return request["arguments"]

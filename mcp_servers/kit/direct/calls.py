@@ -2,7 +2,8 @@
 
 The SDK spends most of a call's CPU time before and after the tool: streams, a span, two middlewares, three validations.
 An ordinary call needs none of them. This module admits a call only if the SDK would hand its params to the tool's
-handler unchanged, runs that same handler, and shapes an ordinary result as the SDK would; the SDK shapes all others.
+handler unchanged, runs the tool as that handler does (`DirectTools`), and shapes an ordinary result as the SDK would;
+the SDK shapes all others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mcp.server.request_state import RequestStateBoundary
 from mcp.server.runner import ServerRunner
 from mcp.server.session import ServerSession
 from mcp.shared.dispatcher import DispatchContext
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -35,6 +37,8 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import trace
 from pydantic import ValidationError
+
+from mcp_servers.kit.direct.tools import DirectTools, OrdinaryResult, is_plain, word_failure
 
 KNOWN_SDK = "2.3."
 """The SDK releases whose internals this module knows; with another one, the SDK serves every call."""
@@ -53,16 +57,17 @@ _SEEN = 8
 class DirectContext(ServerRequestContext[Any, Any]):
     """The SDK's request context, whose session is made when a tool asks for it: most tools never do."""
 
-    open_session: Callable[[], ServerSession]
-    find_request: Callable[[], Any]
+    channel: DispatchContext[Any]
+    open_connection: Callable[[], Connection]
+    find_request: Callable[[], Any] | None
 
     @cached_property
     def session(self) -> ServerSession:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.open_session()
+        return ServerSession(self.channel, self.open_connection(), request_meta=self.meta)
 
     @cached_property
     def request(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.find_request()
+        return None if self.find_request is None else self.find_request()
 
 
 class DirectCalls:
@@ -74,7 +79,7 @@ class DirectCalls:
     """
 
     def __init__(self, server: MCPServer) -> None:
-        self._server = server
+        self._tools = DirectTools(server)
         self._lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
         self._lowlevel.middleware.insert(0, self._observe)
         # A list, since capabilities are objects, which have no hash; a few clients share a server.
@@ -127,13 +132,24 @@ class DirectCalls:
         """
         entry = self._lowlevel.get_request_handler("tools/call")
         assert entry is not None
-        typed = CallToolRequestParams.model_validate(params, by_name=False)
-        context = self._context(params, version, typed.meta, connection, channel, find_request)
-        result = await entry.handler(context, typed)
-        shaped = _ordinary(result, version)
+        context = self._context(params, version, connection, channel, find_request)
+        modern = version in MODERN_PROTOCOL_VERSIONS
+        has_known_form = modern or version in _SHAPED_ALIKE
+        tool = self._tools.get(params["name"], entry.handler) if has_known_form else None
+        if tool is None:
+            result = await entry.handler(context, _typed(params))
+        else:
+            try:
+                arguments: dict[str, Any] = params.get("arguments") or {}
+                result = await tool.run(arguments, self._tools.context(context), convert_result=True)
+            except MCPError:
+                raise
+            except Exception as failure:  # the boundary of a tool: what it raises is its answer
+                result = await word_failure(failure, context, _typed(params))
+        shaped = _ordinary(result, modern=modern) if has_known_form else None
         if shaped is None:
             return await self._shaped_by_sdk(context, version, connection(), result)
-        if version in MODERN_PROTOCOL_VERSIONS:
+        if modern:
             shaped["_meta"] = {SERVER_INFO_META_KEY: self._server_info}
         return shaped
 
@@ -179,7 +195,6 @@ class DirectCalls:
         self,
         params: dict[str, Any],
         version: str,
-        meta: RequestParamsMeta | None,
         connection: Callable[[], Connection],
         channel: DispatchContext[Any],
         find_request: Callable[[], Any] | None,
@@ -187,11 +202,10 @@ class DirectCalls:
         context = DirectContext.__new__(DirectContext)  # its `__init__` would want a session
         context.lifespan_context = self._lifespan_state
         context.protocol_version = version
-        context.method, context.params, context.meta = "tools/call", params, meta
+        context.method, context.params, context.meta = "tools/call", params, _request_meta(params)
         context.request_id = channel.request_id
         context.close_sse_stream = context.close_standalone_sse_stream = None
-        context.open_session = lambda: ServerSession(channel, connection(), request_meta=meta)
-        context.find_request = find_request or (lambda: None)
+        context.channel, context.open_connection, context.find_request = channel, connection, find_request
         return context
 
     async def _shaped_by_sdk(
@@ -216,34 +230,39 @@ def as_call(message: Any) -> dict[str, Any] | None:
     return request if type(request["id"]) in (int, str) else None
 
 
-def _ordinary(result: HandlerResult, version: str) -> dict[str, Any] | None:
+def _typed(params: dict[str, Any]) -> CallToolRequestParams:
+    return CallToolRequestParams.model_validate(params, by_name=False)
+
+
+def _request_meta(params: dict[str, Any]) -> RequestParamsMeta | None:
+    """`_meta` as the SDK has it, of admitted params."""
+    meta: Any = params.get("_meta")
+    if meta is None or "progress_token" in meta:
+        return _typed(params).meta
+    meta = {**meta}
+    if "progressToken" in meta:
+        meta["progress_token"] = meta.pop("progressToken")
+    return meta
+
+
+def _ordinary(result: HandlerResult | OrdinaryResult, *, modern: bool) -> dict[str, Any] | None:
     """The wire form of a result of plain texts and plain structured content; None for any other."""
-    if type(result) is not CallToolResult or result.meta is not None or result.result_type != "complete":
-        return None
-    content: list[dict[str, Any]] = []
-    for block in result.content:
-        if type(block) is not TextContent or block.annotations is not None or block.meta is not None:
+    if type(result) is OrdinaryResult:
+        content, structured, is_error = result.content, result.structured, False
+    elif type(result) is CallToolResult and result.meta is None and result.result_type == "complete":
+        content, structured, is_error = list[dict[str, Any]](), result.structured_content, result.is_error
+        for block in result.content:
+            if type(block) is not TextContent or block.annotations is not None or block.meta is not None:
+                return None
+            content.append({"text": block.text, "type": "text"})
+        if structured is not None and (type(structured) is not dict or not is_plain(structured)):
             return None
-        content.append({"text": block.text, "type": "text"})
+    else:
+        return None
     # The order of the keys is the SDK's, so that the answers are equal byte for byte.
-    shaped: dict[str, Any] = {"content": content, "isError": result.is_error}
-    if version in MODERN_PROTOCOL_VERSIONS:
+    shaped: dict[str, Any] = {"content": content, "isError": is_error}
+    if modern:
         shaped["resultType"] = "complete"
-    elif version not in _SHAPED_ALIKE:
-        return None
-    structured = result.structured_content
     if structured is not None:
-        if type(structured) is not dict or not _is_plain(structured):
-            return None
         shaped["structuredContent"] = structured
     return shaped
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether `value` is made of JSON's own types, so that no serializer has to convert a part of it."""
-    kind = cast(Any, type(value))
-    if kind is dict:
-        return all(type(key) is str and _is_plain(item) for key, item in cast("dict[Any, Any]", value).items())
-    if kind is list:
-        return all(_is_plain(item) for item in cast("list[Any]", value))
-    return kind in (str, int, float, bool, type(None))

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import anyio
 from mcp.server.connection import Connection
 from mcp.server.runner import modern_error_data
 from mcp.shared.dispatcher import CallOptions
@@ -31,7 +30,7 @@ from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
 
 from mcp_servers.kit.direct.calls import DirectCalls
-from mcp_servers.kit.direct.channel import Channel
+from mcp_servers.kit.direct.channel import Channel, scope_type
 from mcp_servers.kit.direct.http_head import Head
 
 PING_S = 15.0
@@ -61,7 +60,7 @@ class Exchange(Channel):
     ) -> None:
         super().__init__(message["id"], progress_token_from_params(message["params"]))
         self._transport, self._headers, self._head, self._params = transport, headers, head, message["params"]
-        self._scope = anyio.CancelScope()
+        self._scope = scope_type()()
         self._streams = False
         self.room = asyncio.Event()
         """Set while the transport takes further bytes."""

@@ -8,11 +8,11 @@ among them, since what a tool sends may travel on other streams of the client's 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from typing import Any
 
+import pydantic_core
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.streamable_http import check_accept_headers
@@ -56,8 +56,8 @@ class HttpServer:
         if not await self._accepts(head):
             return None
         try:
-            message = as_call(json.loads(body))
-        except (ValueError, RecursionError):
+            message = as_call(pydantic_core.from_json(body))
+        except ValueError:  # or JSON that only Python's parser reads, such as a lone surrogate
             return None
         if message is None:
             return None

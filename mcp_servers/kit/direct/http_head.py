@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (/[!-~]*) HTTP/1\.1")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -12,11 +13,13 @@ _LENGTH = re.compile(rb"[0-9]{1,10}")
 _UNUSUAL = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
 HEAD_BYTES = 1 << 15
 """Longest head that is read here."""
+_REPEATED_BYTES = 2048
+"""Longest head that is remembered: a client repeats its own with each call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request whose bounds are known: it ends `length` bytes after its head."""
+    """A request whose bounds are known: it ends `length` bytes after its head. Shared by requests with equal heads."""
 
     method: bytes
     target: bytes
@@ -33,6 +36,10 @@ def read_head(data: bytes) -> Head | None:
 
     Unusual is what makes the end of the request depend on more than `Content-Length`, or what ends the connection.
     """
+    return _read_repeated(data) if len(data) <= _REPEATED_BYTES else _read(data)
+
+
+def _read(data: bytes) -> Head | None:
     first, *lines = data.split(b"\r\n")
     request = _REQUEST_LINE.fullmatch(first)
     if request is None:
@@ -52,6 +59,9 @@ def read_head(data: bytes) -> Head | None:
     if _LENGTH.fullmatch(length) is None or (repeated and _repeats_framing(lines)):
         return None
     return Head(request[1], request[2], headers, repeated, int(length))
+
+
+_read_repeated = lru_cache(maxsize=256)(_read)
 
 
 def _repeats_framing(lines: list[bytes]) -> bool:

@@ -39,7 +39,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
-from mcp_servers.kit.direct.channel import Channel
+from mcp_servers.kit.direct.channel import Channel, scope_type
 from mcp_servers.kit.direct.pipes import PipeInput, PipeOutput
 from mcp_servers.kit.direct.streams import Output
 
@@ -103,9 +103,8 @@ class LineServer:
         call = _Call(number, params, version, connection, self._output)
         # A further request with the id of one in progress takes its place in the table, as it does in the SDK's.
         self._running[coerce_request_id(number)] = call
-        task = asyncio.get_running_loop().create_task(self._run(calls, call))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        call.task = asyncio.get_running_loop().create_task(self._run(calls, call))
+        self._tasks.add(call.task)
         return True
 
     async def _run(self, calls: DirectCalls, call: _Call) -> None:
@@ -122,6 +121,8 @@ class LineServer:
             key = coerce_request_id(channel.request_id)
             if self._running.get(key) is call:
                 del self._running[key]
+            # Here, not in a callback of the task, which is one more turn of the event loop for each call.
+            self._tasks.discard(call.task)
         # Without an outcome the call was cancelled, and a cancelled request is never answered.
         if channel.cancelled or call.answered:
             return
@@ -152,7 +153,10 @@ class LineServer:
 class _Call:
     """A direct call in progress."""
 
-    __slots__ = ("_connection", "_is_over", "_scope", "answered", "channel", "params", "version")
+    __slots__ = ("_connection", "_is_over", "_scope", "answered", "channel", "params", "task", "version")
+
+    task: asyncio.Task[None]
+    """Runs it."""
 
     def __init__(
         self, number: RequestId, params: dict[str, Any], version: str, connection: Connection, output: Output
@@ -165,7 +169,7 @@ class _Call:
     def begin(self) -> anyio.CancelScope:
         """The scope to run it in."""
         # Made within the call's task: a callback that reads a line need not run in a task, as a scope has to.
-        self._scope = anyio.CancelScope()
+        self._scope = scope_type()()
         if self._is_over:
             self._scope.cancel()
         return self._scope

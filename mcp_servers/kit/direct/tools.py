@@ -1,0 +1,193 @@
+"""`DirectTools`: running a tool as the SDK's handler does, with less around it.
+
+The SDK's `Tool.run` stays: it validates, calls the function and words its failures. What it uses is replaced where the
+outcome is the same: the tool's context, the conversion of arguments, and the conversion of an ordinary result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, cast, get_args
+
+import pydantic_core
+from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver import Audio, Context, Image, MCPServer
+from mcp.server.mcpserver.tools.base import Tool
+from mcp.server.mcpserver.tools.tool_manager import ToolManager
+from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
+from mcp_types import CallToolRequestParams, CallToolResult, ContentBlock, InputRequiredResult
+from pydantic import BaseModel, TypeAdapter
+
+_SHAPED = (*get_args(ContentBlock), Image, Audio, CallToolResult, InputRequiredResult, str, list, tuple)
+"""Types, with their subclasses, that the SDK does not write as JSON text."""
+
+
+class OrdinaryResult(NamedTuple):
+    """The result of a tool that returned data, in the protocol's form."""
+
+    content: list[dict[str, Any]]
+    structured: dict[str, Any] | None
+
+
+class DirectTools:
+    """The tools of one server; they may change at any time."""
+
+    def __init__(self, server: MCPServer) -> None:
+        self._server = server
+        self._direct: dict[str, tuple[Tool, FuncMetadata, Tool]] = {}
+
+    def get(self, name: str, handler: Any) -> Tool | None:
+        """The tool to run for a call; None where the SDK's handler has to.
+
+        Args:
+            handler: Registered for `tools/call`; with extensions, or in a subclass, it does more than run the tool.
+        """
+        server, manager = self._server, self._server._tool_manager  # pyright: ignore[reportPrivateUsage]
+        if (
+            type(server) is not MCPServer
+            or type(manager) is not ToolManager
+            or handler != server._handle_call_tool  # pyright: ignore[reportPrivateUsage]
+            or "call_tool" in vars(server)
+            or "call_tool" in vars(manager)
+        ):
+            return None
+        tool = manager.get_tool(name)
+        if type(tool) is not Tool:
+            return None
+        known = self._direct.get(name)
+        if known is not None and known[0] is tool and known[1] is tool.fn_metadata and known[2].fn is tool.fn:
+            return known[2]
+        direct = tool.model_copy()
+        direct.fn_metadata = cast(FuncMetadata, DirectMetadata(tool.fn_metadata))
+        self._direct[name] = tool, tool.fn_metadata, direct
+        return direct
+
+    def context(self, request_context: ServerRequestContext[Any, Any]) -> Context:
+        """The context for a tool that takes one."""
+        return CallContext.of(request_context, self._server)
+
+
+class CallContext(Context):
+    """The SDK's context, made and read without pydantic, which takes microseconds for each private attribute."""
+
+    @classmethod
+    def of(cls, request_context: ServerRequestContext[Any, Any], server: MCPServer) -> CallContext:
+        context = cls.__new__(cls)
+        private = {
+            "_request_context": request_context,
+            "_mcp_server": server,
+            "_input_params": None,  # a continued round is the SDK's
+            "_subscriptions": server._subscriptions,  # pyright: ignore[reportPrivateUsage]
+        }
+        object.__setattr__(context, "__pydantic_private__", private)
+        object.__setattr__(context, "__pydantic_fields_set__", set[str]())
+        object.__setattr__(context, "__pydantic_extra__", None)
+        return context
+
+    @property
+    def request_context(self) -> ServerRequestContext[Any, Any]:
+        return cast("dict[str, Any]", self.__pydantic_private__)["_request_context"]
+
+
+class DirectMetadata:
+    """In place of a tool's `FuncMetadata`, of which `Tool.run` uses these methods."""
+
+    def __init__(self, sdk: FuncMetadata) -> None:
+        self._sdk = sdk
+        self._arguments: tuple[Any, dict[str, str], frozenset[str]] = None, {}, frozenset()
+        self._output: tuple[Any, TypeAdapter[Any] | None] = None, None
+
+    def validate_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        model = self._sdk.arg_model
+        known, names, parsed = self._arguments
+        if known is not model:
+            fields = model.model_fields
+            names = {name: field.alias or name for name, field in fields.items()}
+            by_key = {key: field for name, field in fields.items() for key in (name, names[name])}
+            parsed = frozenset(key for key, field in by_key.items() if field.annotation is not str)
+            self._arguments = model, names, parsed
+        # A text in another field's place may be JSON, which the SDK reads.
+        if any(type(value) is str and name in parsed for name, value in arguments.items()):
+            return self._sdk.validate_arguments(arguments)
+        validated = model.model_validate(arguments)
+        return {alias: getattr(validated, name) for name, alias in names.items()}
+
+    def call_fn(
+        self, fn: Callable[..., Any], fn_is_async: bool, arguments: dict[str, Any], passed: dict[str, Any]
+    ) -> Awaitable[Any]:
+        return fn(**{**arguments, **passed}) if fn_is_async else self._sdk.call_fn(fn, fn_is_async, arguments, passed)
+
+    def convert_result(self, value: Any) -> OrdinaryResult | CallToolResult | InputRequiredResult:
+        sdk = self._sdk
+        content: list[dict[str, Any]] = []
+        if not _add_texts(value, content):
+            return sdk.convert_result(value)
+        output_model = sdk.output_model if sdk.output_schema is not None else None
+        if output_model is None:
+            return OrdinaryResult(content, None)
+        known, adapter = self._output
+        if known is not output_model or adapter is None:
+            adapter = sdk._output_adapter(output_model)  # pyright: ignore[reportPrivateUsage]
+            self._output = output_model, adapter
+        returned = {"result": value} if sdk.wrap_output else value
+        validated = adapter.validator.validate_python(returned, by_alias=True, by_name=True)
+        if isinstance(validated, BaseModel):
+            structured = validated.model_dump(mode="json", by_alias=True)
+        else:
+            structured = adapter.dump_python(validated, mode="json", by_alias=True)
+        if type(structured) is not dict or not is_plain(structured):
+            return sdk.convert_result(value)
+        return OrdinaryResult(content, cast("dict[str, Any]", structured))
+
+
+def _add_texts(value: Any, content: list[dict[str, Any]]) -> bool:
+    """Add the text blocks that the SDK makes of a returned value; False where it makes others."""
+    kind = cast(Any, type(value))
+    if kind is list or kind is tuple:
+        return all(_add_texts(item, content) for item in value)
+    if value is None:
+        return True
+    if kind is str:
+        text: str = value
+    elif _is_shaped(kind):
+        return False
+    else:
+        text = pydantic_core.to_json(value, fallback=str, indent=2).decode()
+    content.append({"text": text, "type": "text"})
+    return True
+
+
+@lru_cache(maxsize=256)
+def _is_shaped(kind: type) -> bool:
+    return issubclass(kind, _SHAPED)
+
+
+async def word_failure(
+    failure: Exception, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
+) -> CallToolResult | InputRequiredResult:
+    """The SDK's answer to a call whose tool raised `failure`, and its line in the log."""
+    server = cast(MCPServer, _Raising(failure))
+    return await MCPServer._handle_call_tool(server, context, params)  # pyright: ignore[reportPrivateUsage]
+
+
+class _Raising:
+    """In place of a server, for its handler."""
+
+    _subscriptions = None
+
+    def __init__(self, failure: Exception) -> None:
+        self._failure = failure
+
+    async def call_tool(self, *_: Any) -> Any:
+        raise self._failure
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `value` is made of JSON's own types, so that no serializer has to convert a part of it."""
+    kind = cast(Any, type(value))
+    if kind is dict:
+        return all(type(key) is str and is_plain(item) for key, item in cast("dict[Any, Any]", value).items())
+    if kind is list:
+        return all(is_plain(item) for item in cast("list[Any]", value))
+    return kind in (str, int, float, bool, type(None))
