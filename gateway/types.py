@@ -237,6 +237,12 @@ class ToolResult:
         return digest if isinstance(digest, str) else None
 
     @property
+    def volatile(self) -> list[str]:
+        """The dotted paths of `VOLATILE_META`."""
+        named = self.meta.get(VOLATILE_META)
+        return [path for path in cast("list[Any]", named) if isinstance(path, str)] if isinstance(named, list) else []
+
+    @property
     def text(self) -> str:
         """The text that a policy reads: text blocks, a line for every other block, and the text of resources."""
         return self.text_without(())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.errors import CodedError, GatewayError
+from gateway.types import ToolResult
 
 
 class RolloutError(CodedError):
@@ -34,7 +35,15 @@ class AgentTimeout(AgentError):
 
 
 class Diverged(GatewayError):
-    """A world that was to repeat a recorded one did not. The leaf of a tree is rolled out again, as a chain."""
+    """A world that was to repeat a recorded one did not. The leaf of a tree is rolled out again, as a chain.
+
+    Args:
+        result: What the call that differed answered now; None where no call did.
+    """
+
+    def __init__(self, message: str, *, result: ToolResult | None = None) -> None:
+        self.result = result
+        super().__init__(message)
 
 
 class WorkerDied(RolloutError):

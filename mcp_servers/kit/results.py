@@ -25,7 +25,12 @@ def tool_result(
             trajectories were taken in the same state; None gives none.
         volatile: Dotted paths of fields, where `text` is JSON, that differ each time although nothing else does.
         is_error: Whether the tool refused.
+
+    Raises:
+        TypeError: `volatile` is one text, of which each letter would be a path.
     """
+    if isinstance(volatile, str):
+        raise TypeError(f"volatile is a text; give a list of paths, as in volatile=[{volatile!r}]")
     meta: dict[str, Any] = {} if reward is None else {REWARD_META: reward}
     meta |= {} if state is None else {STATE_META: digest(state)}
     meta |= {VOLATILE_META: list(volatile)} if volatile else {}

@@ -35,6 +35,7 @@ from rollout.evaluation.environments import load_environments
 from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
 from rollout.evaluation.resume import Settings, compare_settings, engine_settings, evaluation_record, keep_settings
 from rollout.evaluation.summary import Outcome
+from rollout.evaluation.trees import note_on_roots, notes_on_trees
 from rollout.process import export_spans, tune_collector
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, TokenIds
@@ -109,6 +110,8 @@ def run(
                 "its key max_sessions raises that",
                 err=True,
             )
+        if note := note_on_roots(environment, samples):
+            typer.echo(f"note: {note}", err=True)
     options = EngineOptions(
         engine=engine,
         tokenizer=tokenizer,
@@ -258,7 +261,7 @@ async def _play(
                 finished=finished,
             )
         store.close()
-        notes = [*engine.notes, *_notes_on_trees(outcomes)]
+        notes = [*engine.notes, *notes_on_trees(outcomes, environments)]
         return Played(
             engine=engine.name,
             notes=notes,
@@ -269,13 +272,6 @@ async def _play(
         )
 
 
-def _notes_on_trees(outcomes: Sequence[Outcome]) -> list[str]:
-    names = sorted({outcome.key.environment for outcome in outcomes if outcome.is_branch})
-    return [
-        f"{name}: leaves of a tree share beginnings, so pass@k is not that of independent samples" for name in names
-    ]
-
-
 def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Outcome]) -> None:
     if isinstance(engine, WithoutModel):
         for environment in environments:
@@ -283,8 +279,14 @@ def _check(engine: Engine, environments: Sequence[Environment], out: Path, recor
     if others := {outcome.key.engine for outcome in recorded} - {engine.name}:
         problem = f"holds traces of engine {', '.join(sorted(others))}"
         raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
-    agents = {environment.name: environment.agent for environment in environments}
+    named = {environment.name: environment for environment in environments}
     for outcome in recorded:
-        if outcome.agent != agents.get(outcome.key.environment, outcome.agent):
-            problem = f"holds traces of {outcome.key.environment} by another agent, or by this one with other arguments"
+        environment, used = named.get(outcome.key.environment), outcome.strategy.use
+        if environment is None:
+            continue
+        if outcome.agent != environment.agent:
+            problem = f"holds traces of {environment.name} by another agent, or by this one with other arguments"
             raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
+        if used != environment.strategy.use:
+            problem = f"holds traces of {environment.name} by strategy {used}, not {environment.strategy.use}"
+            raise ConfigError(problem, file=out, key="--out", remedy=f"set strategy.use to {used}, or name another")

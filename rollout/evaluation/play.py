@@ -18,7 +18,7 @@ from rollout.environment.config import Environment
 from rollout.environment.strategy_config import Strategy
 from rollout.environment.task import Origin, Task
 from rollout.evaluation.resume import RunKey
-from rollout.loop.group import Group
+from rollout.loop.group import PLAYED_EARLIER, Group
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
@@ -113,7 +113,7 @@ def _groups(jobs: Sequence[Job]) -> dict[tuple[str, int], Group]:
         samples = {job.origin.sample for job in own}
         groups[row] = group = Group(max(samples) + 1, "/".join(map(str, row)))
         for sample in set(range(group.size)) - samples:
-            group.leave(sample)
+            group.leave(sample, reason=PLAYED_EARLIER)
     return groups
 
 

@@ -11,7 +11,7 @@ from rollout.environment.config import AgentConfig
 from rollout.environment.strategy_config import Strategy
 from rollout.evaluation.estimates import Estimate, estimate, ks, pass_at_k, pass_hat_k
 from rollout.evaluation.resume import RunKey, is_done
-from rollout.trace.outcome import Reward, StopReason
+from rollout.trace.outcome import Reward, StopReason, StrategyRecord
 from rollout.trace.record import Trace, worlds_lost
 
 
@@ -34,10 +34,10 @@ class Outcome:
     tool_errors: int
     sampled_tokens: int
     """Not counting tokens that a branch took over."""
-    shared_tokens: int
-    """Number of tokens that a branch took over."""
-    strategy: Strategy
+    strategy: StrategyRecord
     is_branch: bool
+    has_surprisal: bool
+    """Of a leaf of a tree: whether its sampled tokens have log-probabilities, not all of them 0."""
     worlds_lost: int
     """Attempts that ended because the world was lost, the last one included."""
 
@@ -56,11 +56,18 @@ class Outcome:
             tool_calls=trace.tool_calls,
             tool_errors=trace.tool_errors,
             sampled_tokens=trace.sampled_anew,
-            shared_tokens=trace.strategy.shared_tokens,
-            strategy=trace.strategy.use,
+            strategy=trace.strategy,
             worlds_lost=worlds_lost(trace),
             is_branch=trace.origin.parent is not None,
+            has_surprisal=trace.strategy.use is Strategy.TREE
+            and trace.has_logprobs
+            and any(any(segment.logprobs) for segment in trace.segments),
         )
+
+    @property
+    def chain_because(self) -> str:
+        """Why a leaf that was to branch is a chain; empty for all others."""
+        return "diverged" if self.strategy.diverged else self.strategy.note
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +100,14 @@ class Summary:
     strategies: dict[str, int]
     branches: int
     """Leaves that share their beginning with another; samples of their rows are not independent."""
+    chains: dict[str, int]
+    """Leaves of a tree that were to branch and are chains, by reason."""
+    diverged: int
+    """Those of them whose world did not repeat its parent's."""
+    replayed_calls: int
+    """Calls and user turns that were sent again for branches."""
+    restored: int
+    """Branches whose world was restored from a snapshot."""
     shared_tokens: int
     """Tokens that branches took over instead of sampling them."""
     stop_reasons: dict[str, int]
@@ -110,6 +125,7 @@ def summarise(
     scores = [reward.score for reward in rewards]
     calls = sum(outcome.tool_calls for outcome in played)
     rows = _successes(played, success_at)
+    chains = Counter(outcome.chain_because for outcome in outcomes if outcome.chain_because)
     return Summary(
         trajectories=len(outcomes),
         resumed=resumed,
@@ -126,9 +142,13 @@ def summarise(
         tool_calls=calls,
         tool_error_rate=sum(outcome.tool_errors for outcome in played) / calls if calls else 0.0,
         sampled_tokens=sum(outcome.sampled_tokens for outcome in played),
-        strategies=dict(Counter(outcome.strategy.value for outcome in played)),
+        strategies=dict(Counter(outcome.strategy.use.value for outcome in played)),
         branches=sum(outcome.is_branch for outcome in played),
-        shared_tokens=sum(outcome.shared_tokens for outcome in played),
+        chains=dict(chains),
+        diverged=sum(bool(outcome.strategy.diverged) for outcome in outcomes),
+        replayed_calls=sum(outcome.strategy.replayed_calls for outcome in played),
+        restored=sum(outcome.strategy.restored for outcome in played),
+        shared_tokens=sum(outcome.strategy.shared_tokens for outcome in played),
         stop_reasons=dict(Counter(str(outcome.stop_reason) for outcome in outcomes)),
         worlds_lost=sum(outcome.worlds_lost for outcome in outcomes),
         failures=dict(Counter(each.failure or str(each.stop_reason) for each in outcomes if not each.is_done)),

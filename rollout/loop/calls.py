@@ -9,6 +9,7 @@ import anyio
 
 from gateway.errors import GatewayError
 from gateway.types import CallFault, ToolResult
+from rollout.errors import Diverged
 from rollout.loop.context import Context
 from rollout.loop.filters import refused
 from rollout.loop.results import show
@@ -25,7 +26,8 @@ async def call_tools(
     """Send the calls concurrently, record them in order, and append their tool messages to `into`.
 
     An unreadable call and calls beyond `limits.parallel_calls` are not sent; each gets an error result. If the
-    trajectory ends while calls are in flight, those are recorded with an error result: they may have taken effect.
+    trajectory ends while calls are in flight, those are recorded with an error result: they may have taken effect. A
+    call that a replay found to differ is recorded with its result.
 
     Raises:
         GatewayError: the world broke under one of the calls; the others were cancelled.
@@ -66,7 +68,12 @@ async def _send(
         call, began_at, began = calls[index], time.time(), time.perf_counter()
         clocks[index] = (began_at, 0.0)
         with spans.call(call, index, results):
-            results[index] = await session.call(call.name, call.arguments if call.as_text is None else call.as_text)
+            try:
+                results[index] = await session.call(call.name, call.arguments if call.as_text is None else call.as_text)
+            except Diverged as error:
+                # Answered, but not as recorded: the trace keeps the answer that ended the attempt.
+                results[index] = error.result or results[index]
+                raise
         clocks[index] = (began_at, time.perf_counter() - began)
 
     async def send_until_broken(index: int) -> None:

@@ -20,6 +20,8 @@ from rollout.loop.tape import Tape
 from rollout.trace.record import Trace
 
 log = structlog.get_logger(__name__)
+PLAYED_EARLIER = "played by an earlier run"
+"""Why a trajectory of a resumed run is not played: it cannot be branched at, since its tape is gone."""
 
 
 class Group:
@@ -37,8 +39,8 @@ class Group:
         """Samples that have ended, or never began."""
         self._usable: set[int] = set()
         """Those of them that ended without a failure."""
-        self._without_leaf: Counter[str] = Counter()
-        """Number of trajectories that are no leaf of the tree, by reason."""
+        self._lost: dict[int, str] = {}
+        """Why the others of them cannot be branched at, or are no leaf of the tree."""
         self._change = anyio.Event()
         self._is_tree = False
 
@@ -54,11 +56,12 @@ class Group:
         self._change.set()
         self._change = anyio.Event()
 
-    def leave(self, sample: int, trace: Trace | None = None) -> None:
+    def leave(self, sample: int, trace: Trace | None = None, *, reason: str = "not played") -> None:
         """A trajectory has ended; further calls for it change nothing.
 
         Args:
             trace: Its trace; None where it never began.
+            reason: Why there is no trace.
         """
         if sample in self._left:
             return
@@ -66,12 +69,12 @@ class Group:
         if trace is not None and not trace.is_withdrawn:
             self._usable.add(sample)
         else:
-            self._without_leaf[trace.failure.kind if trace and trace.failure else "not played"] += 1
+            self._lost[sample] = trace.failure.kind if trace and trace.failure else reason
         # Nothing can branch any more: a tape holds every completion and result of its root.
         if len(self._left) == self.size:
             self._tapes.clear()
-            if self._is_tree and self._without_leaf:
-                reasons = dict(self._without_leaf)
+            reasons = dict(Counter(reason for reason in self._lost.values() if reason != PLAYED_EARLIER))
+            if self._is_tree and reasons:
                 log.warning("group has fewer leaves", group=self._name, leaves=len(self._usable), reasons=reasons)
         self.changed()
 
@@ -91,8 +94,13 @@ class Group:
                 found = await self._branch_off(root, rank, random, tree)
                 if found is not None:
                     return found
-            return "no root has a turn to branch at"
+            return self._without_root(tree.roots)
         return f"no root had a turn to branch at within {tree.wait_timeout_s:g} s"
+
+    def _without_root(self, roots: int) -> str:
+        """Why none of the roots, which have all ended, can be branched at."""
+        reasons = Counter(self._lost.get(root, "ended after one turn") for root in range(roots))
+        return f"no root to branch at: {', '.join(f'{count} {reason}' for reason, count in reasons.items())}"
 
     async def _branch_off(self, root: int, rank: int, random: Random, tree: TreeConfig) -> Branch | None:
         """Wait for a turn of this root; None where it ended without one."""

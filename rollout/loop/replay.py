@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from typing import Any, cast
+from typing import Any
 
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.server_events import ServerEvents
-from gateway.types import VOLATILE_META, Content, Role, ToolDefinition, ToolResult, canonical_json
+from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
 from rollout.errors import Diverged
+from rollout.loop.difference import described, differences, excerpts
 from rollout.loop.tape import BranchingPoint, Tape, digest, made
 from rollout.trace.record import Trace
 from rollout.types import Completion, Policy
 
 _SHOWN = 160
-"""Characters of a call and its results that a divergence quotes."""
+"""Characters of a call's arguments that a divergence quotes."""
+_NOT_SENT = ToolResult.error("Not sent: the trajectory that this one replays did not make this call here.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class Replay:
         recorded = self._branch.tape.generations[self._generations]
         # The ids themselves are compared: advantages treat the shared tokens of siblings as the same tokens.
         if (recorded.turn, recorded.context) != (turn, digest(ids)):
-            raise Diverged(f"turn {turn} was generated from another context than its parent's turn {recorded.turn}")
+            raise Diverged(
+                f"turn {turn + 1} was generated from another context than its parent's turn {recorded.turn + 1}"
+            )
         self._generations += 1
         return recorded.completion
 
@@ -71,7 +73,7 @@ class Replay:
         point = self._branch.point
         # All three: equal ids alone do not prove that the world has done the same.
         if (self._generations, self._calls, digest(ids)) != (point.generations, point.calls, point.context):
-            raise Diverged(f"the context of turn {self._branch.turn} is not its parent's")
+            raise Diverged(f"the context of turn {self._branch.turn + 1} is not its parent's")
         if self._restores:
             assert point.snapshot is not None
             try:
@@ -106,7 +108,8 @@ class Replay:
         if self._restores:
             # Not sent: the snapshot that is restored at the branching point already contains this call's effect.
             return recorded
-        return self._compared(made(name, arguments), recorded, await self._session.call(name, arguments))
+        self._sent += 1
+        return self._compared(name, arguments, recorded, await self._session.call(name, arguments))
 
     async def invoke(self, role: Role, arguments: Mapping[str, Any], *, server: str) -> ToolResult:
         if self._arrived:
@@ -118,8 +121,10 @@ class Replay:
         if self._restores:
             self._skipped_replies += role is Role.REPLY
             return recorded
+        # Every trajectory starts its user, so this is no call of a turn.
+        self._sent += role is not Role.START
         result = await self._session.invoke(role, arguments, server=server)
-        return self._compared(made(name, arguments), recorded, result)
+        return self._compared(name, arguments, recorded, result)
 
     def reveal(self, names: Iterable[str]) -> None:
         self._session.reveal(names)
@@ -131,67 +136,27 @@ class Replay:
         """The recorded result of the call that comes next."""
         number, self._calls = self._calls, self._calls + 1
         recorded = self._branch.tape.calls[number] if number < self._branch.point.calls else None
-        if recorded is None or recorded.result is None or recorded.made != made(name, arguments):
-            raise Diverged(f"call {number} is {_short(made(name, arguments))}, which the parent did not make there")
+        now = made(name, arguments)
+        if recorded is None or recorded.result is None:
+            raise Diverged(f"{self._place}: {_short(now)} has no recorded result", result=_NOT_SENT)
+        if recorded.made != now:
+            _, before, now = excerpts(recorded.made, now)
+            raise Diverged(f"{self._place}: the call {before} of the parent became {now}", result=_NOT_SENT)
         return recorded.result
 
-    def _compared(self, call: str, recorded: ToolResult, result: ToolResult) -> ToolResult:
+    def _compared(self, name: str, arguments: Any, recorded: ToolResult, result: ToolResult) -> ToolResult:
         """The recorded result, which the parent's policy has read, if the world has given the same one again."""
-        self._sent += 1
-        volatile = _volatile(recorded) | _volatile(result)
-        before, now = canonical(recorded, volatile), canonical(result, volatile)
-        if before != now:
-            raise Diverged(f"{_short(call)} gave {_short(before)}, and when it was replayed {_short(now)}")
+        if found := differences(recorded, result):
+            call = f"{name} {_short(canonical_json(arguments))}"
+            raise Diverged(f"{self._place}, {call}: {described(found)}", result=result)
         # The parent's result even where volatile fields differ: the ids of the branch have to be the parent's.
         return replace(recorded, elapsed_s=result.elapsed_s, resends=result.resends)
 
-
-def canonical(result: ToolResult, volatile: Iterable[str] = ()) -> str:
-    """A result in canonical form: equal for results that differ in time, order of keys or volatile fields alone."""
-    paths = [path.split(".") for path in volatile]
-    return canonical_json(
-        {
-            "content": [_block(block, paths) for block in result.content],
-            "structured": _without(result.structured, paths),
-            "is_error": result.is_error,
-            "reward": result.reward,
-            "state": result.state,
-        }
-    )
-
-
-def _block(block: Content, paths: list[list[str]]) -> list[Any]:
-    text: Any = block.text
-    try:
-        parsed: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        parsed = None
-    # Servers repeat structured content as JSON text: compared as JSON, so that volatile fields are left out there, too.
-    if isinstance(parsed, dict | list):
-        text = _without(parsed, paths)
-    data = sha256(block.data).hexdigest() if block.data else ""
-    return [block.kind, text, data, block.mime_type, block.uri]
-
-
-def _without(value: Any, paths: list[list[str]]) -> Any:
-    """The value without the fields at these paths, which pass through lists."""
-    if isinstance(value, Mapping):
-        fields = cast("Mapping[str, Any]", value)
-        left: dict[str, Any] = {}
-        for name, inner in fields.items():
-            below = [path[1:] for path in paths if path[0] == name]
-            if [] not in below:
-                left[name] = _without(inner, below)
-        return left
-    if isinstance(value, list):
-        return [_without(inner, paths) for inner in cast("list[Any]", value)]
-    return value
-
-
-def _volatile(result: ToolResult) -> set[str]:
-    """The paths that the server declares as volatile."""
-    named: Any = result.meta.get(VOLATILE_META)
-    return {path for path in cast("list[Any]", named) if isinstance(path, str)} if isinstance(named, list) else set()
+    @property
+    def _place(self) -> str:
+        """The current turn, counted from 1 as by `trace show`."""
+        turns = len(self._trace.turns)
+        return f"turn {turns}" if turns else "before the first turn"
 
 
 def _short(text: str) -> str:

@@ -125,6 +125,7 @@ _CONTENT: dict[str, pa.DataType] = {
         coerced=_JSON,
         structured=_JSON,
         state=_TEXT,
+        volatile=pa.list_(_TEXT),  # dotted paths of fields that differ each time, as the server says
         blocks=_structs(kind=_TEXT, mime_type=_TEXT, uri=_TEXT, size=_INT, sha256=_TEXT),
     ),
     "user_replies": _structs(

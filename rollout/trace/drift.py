@@ -1,8 +1,8 @@
 """Environment drift: sibling trajectories whose identical calls got different results.
 
 Siblings begin in the same world, so the same call after the same calls should return the same result. Where it does
-not, the rewards of a group compare different worlds. Results of tools that read the clock differ legitimately, so drift
-is reported and changes nothing.
+not, the rewards of a group compare different worlds. Fields that the server declares volatile are
+left out; other results of tools that read the clock differ legitimately, so drift is reported and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.types import canonical_json
+from rollout.trace.events import ToolEvent
 from rollout.trace.record import StopReason, Trace
+from rollout.trace.volatile import stable_text
 
 _SHOWN = 120
 """Characters of arguments and results that are quoted in a report."""
@@ -26,7 +28,7 @@ class CallSeen:
     key: str
     """Digest of all calls up to and including this turn, and the position of this call in the turn."""
     result: str
-    """Digest of the whole result text."""
+    """Digest of the whole result text, without the fields that the server declares volatile."""
     server: str
     tool: str
     arguments: str
@@ -62,7 +64,7 @@ def calls_seen(trace: Trace) -> tuple[CallSeen, ...]:
             seen.append(
                 CallSeen(
                     key=f"{history.hexdigest()}/{index}",
-                    result=hashlib.sha256(event.text.encode(errors="replace")).hexdigest(),
+                    result=_digest(event),
                     server=event.server,
                     tool=event.name,
                     arguments=_short(canonical_json(event.arguments)),
@@ -70,6 +72,11 @@ def calls_seen(trace: Trace) -> tuple[CallSeen, ...]:
                 )
             )
     return tuple(seen)
+
+
+def _digest(event: ToolEvent) -> str:
+    stable = canonical_json(stable_text(event.text, event.volatile)) if event.volatile else event.text
+    return hashlib.sha256(stable.encode(errors="replace")).hexdigest()
 
 
 def siblings(trace: Trace) -> Hashable:

@@ -11,6 +11,7 @@ from typing import Any
 from rollout.trace.archive import batches_of, is_first_version, opened, read_archive
 from rollout.trace.archive_rows import selectable
 from rollout.trace.columns import SELECTABLE
+from rollout.trace.outcome import StrategyRecord
 from rollout.trace.record import Trace
 from rollout.trace.segment import SpanKind
 
@@ -19,6 +20,10 @@ Entry = dict[str, Any]
 
 COLUMNS = {
     **dict.fromkeys(SELECTABLE, ""),
+    "strategy": "how the trajectory was rolled out",
+    "shared_turns": "turns that a branch took over from its parent",
+    "restored": "whether a branch's world was restored from a snapshot",
+    "note": "why a leaf that was to branch is a chain",
     "user_turns": "messages of the user simulator",
     "generate_s": "seconds of all generations",
     "completions": "sampled tokens of each turn that a branch did not take over, a list",
@@ -35,6 +40,7 @@ JSON_COLUMNS = ("completions", "reward_parts", "marks", "calls", "errors", "call
 """Columns with JSON texts, which `rollout.trace.reader` parses."""
 TEXT_LENGTH = 200
 _ERROR_LENGTH = 200
+"""Characters of an error and of a note."""
 _ARCHIVED = [
     *SELECTABLE,
     "strategy",
@@ -53,6 +59,7 @@ def entry_of(trace: Trace) -> Entry:
     events = [event for turn in trace.turns for event in turn.tools]
     return _entry(
         selectable(trace),
+        strategy=trace.strategy,
         completions=[turn.sampled for turn in trace.turns[trace.strategy.shared_turns :]],
         thoughts=(
             span.end - span.start
@@ -86,9 +93,12 @@ def archived_entries(path: Path) -> Iterator[Entry]:
 
 
 def _entry_of_row(row: dict[str, Any]) -> Entry:
+    # Null for a chain; archives of earlier versions have no such column.
+    strategy = StrategyRecord(**json.loads(row.get("strategy") or "{}"))
     return _entry(
         {name: row[name] for name in SELECTABLE},
-        completions=[generation["sampled"] for generation in row["generations"][_shared_turns(row) :]],
+        strategy=strategy,
+        completions=[generation["sampled"] for generation in row["generations"][strategy.shared_turns :]],
         thoughts=(
             span["end"] - span["start"]
             for segment in row["segments"]
@@ -104,14 +114,10 @@ def _entry_of_row(row: dict[str, Any]) -> Entry:
     )
 
 
-def _shared_turns(row: dict[str, Any]) -> int:
-    # Null for a chain; archives of earlier versions have no such column.
-    return json.loads(row.get("strategy") or "{}").get("shared_turns", 0)
-
-
 def _entry(
     selected: dict[str, Any],
     *,
+    strategy: StrategyRecord,
     completions: list[int],
     thoughts: Iterable[int],
     generate_s: float,
@@ -130,6 +136,10 @@ def _entry(
         "seed": selected["seed"] if abs(selected["seed"]) < 2**63 else str(selected["seed"]),
         "stop_reason": str(selected["stop_reason"]),
         "error": error and error[:_ERROR_LENGTH],
+        "strategy": str(strategy.use),
+        "shared_turns": strategy.shared_turns,
+        "restored": strategy.restored,
+        "note": (strategy.note or strategy.diverged)[:_ERROR_LENGTH],
         "user_turns": user_turns,
         "generate_s": generate_s,
         "completions": json.dumps(completions),

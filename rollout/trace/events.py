@@ -69,6 +69,8 @@ class ToolEvent:
     blocks: list[Block] = field(default_factory=list[Block])
     state: str | None = None
     """The server's digest of its state after the call, where it gives one."""
+    volatile: list[str] = field(default_factory=list[str])
+    """Dotted paths of the fields that the server declares to differ each time."""
 
     @classmethod
     def of(cls, call: Call, result: ToolResult, shown: Shown, server: str | None) -> ToolEvent:
@@ -95,6 +97,7 @@ class ToolEvent:
             structured=None if _repeats(text, structured) else structured,
             blocks=[Block.of(block) for block in result.content if block.data],
             state=result.state,
+            volatile=result.volatile,
         )
 
 

@@ -46,12 +46,20 @@ def _head(trace: Trace) -> RenderableType:
     tokens = f"{prompt} prompt and {sampled} response tokens, {in_loss} in the loss"
     if len(segments) > 1:
         tokens += f", {len(segments)} training samples"
-    strategy = trace.strategy
-    if strategy.use is not Strategy.CHAIN:
-        tokens += f"\n{strategy.use}"
-    if origin.parent is not None:
-        tokens += f": {strategy.shared_turns} turns are those of {origin.parent}"
+    if trace.strategy.use is not Strategy.CHAIN:
+        tokens += f"\n{_strategy(trace)}"
     return Text.assemble((f"{task.environment} / {task.task}", "bold"), f"  {where}\n{trace.id}\n{tokens}")
+
+
+def _strategy(trace: Trace) -> str:
+    """The strategy; of a leaf of a tree what it shares, or why it shares nothing though it was to branch."""
+    strategy = trace.strategy
+    if trace.origin.parent is not None:
+        world = "world restored" if strategy.restored else f"calls replayed: {strategy.replayed_calls}"
+        return f"{strategy.use}: {strategy.shared_turns} turns are those of {trace.origin.parent} ({world})"
+    if strategy.diverged:
+        return f"{strategy.use}: a chain, since its replay diverged: {strategy.diverged}"
+    return f"{strategy.use}: a chain, since {strategy.note}" if strategy.note else str(strategy.use)
 
 
 def _turn(number: int, turn: Turn, full: bool, boxed: bool) -> RenderableType:

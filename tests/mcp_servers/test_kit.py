@@ -13,7 +13,19 @@ from mcp import Client
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult
 
-from mcp_servers.kit import Call, Elicited, ExpertTurn, Harness, Message, Reply, Score, Split, TaskItem, ToolError
+from mcp_servers.kit import (
+    Call,
+    Elicited,
+    ExpertTurn,
+    Harness,
+    Message,
+    Reply,
+    Score,
+    Split,
+    TaskItem,
+    ToolError,
+    tool_result,
+)
 
 pytestmark = pytest.mark.anyio
 ErrorOf = Callable[[CallToolResult], str]
@@ -224,3 +236,10 @@ async def test_an_exception_in_a_function_is_told_with_its_type_and_place(error_
         await answer(client, "reset", task="x", seed=0)
         told = error_of(await ask(client, "score", messages=[]))
         assert "ZeroDivisionError: " in told and "(test_kit.py, line " in told
+
+
+def test_one_volatile_path_is_given_in_a_list() -> None:
+    """Each letter of a text would be a path."""
+    with pytest.raises(TypeError, match=r"give a list of paths, as in volatile=\['stat.mtime'\]"):
+        tool_result("{}", volatile="stat.mtime")
+    assert tool_result("{}", volatile=["stat.mtime"]).meta == {"mcp-rollout/volatile": ["stat.mtime"]}

@@ -35,6 +35,8 @@ class Engine:
 
     say: Say
     surprisal: Callable[[int], float] = lambda turn: 1.0
+    step: float = 1e-3
+    """How much the log-probability falls from one token to the next."""
     before: Callable[[int, int], Awaitable[None]] | None = None
     """Awaited with sample and turn before each generation; what it raises, the engine raises."""
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -52,7 +54,7 @@ class _Seat:
         if self.engine.before is not None:
             await self.engine.before(self.sample, turn)
         said = TOKENS.encode(self.engine.say(self.sample, turn) + IM_END)
-        logprobs = [-self.engine.surprisal(turn) - 1e-3 * place for place in range(len(said))]
+        logprobs = [-self.engine.surprisal(turn) - self.engine.step * place for place in range(len(said))]
         self.engine.log.append(
             {"sample": self.sample, "prompt_ids": list(ids), "token_ids": said, "log_probs": logprobs}
         )

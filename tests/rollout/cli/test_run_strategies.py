@@ -20,6 +20,12 @@ COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
 
 def run(tmp_path: Path, strategy: Any, *arguments: str) -> Any:
+    """The report of a run."""
+    return ran(tmp_path, strategy, *arguments)[0]
+
+
+def ran(tmp_path: Path, strategy: Any, *arguments: str, status: int = 0) -> tuple[Any, str]:
+    """The report of a run, None where it failed, and what it said on standard error."""
     raw = yaml.safe_load((ROOT / "configs" / "environments" / "depot.yaml").read_text())
     file = tmp_path / "depot.yaml"
     file.write_text(yaml.safe_dump(raw | {"strategy": strategy}))
@@ -31,8 +37,8 @@ def run(tmp_path: Path, strategy: Any, *arguments: str) -> Any:
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    assert done.returncode == status, done.stdout + done.stderr
+    return None if status else json.loads(done.stdout), done.stderr
 
 
 def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: Path) -> None:
@@ -59,11 +65,21 @@ def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: P
 
 def test_a_resumed_run_rolls_out_branches_without_their_root_as_chains(tmp_path: Path) -> None:
     tree = {"use": "tree", "tree": {"roots": 1}}
-    run(tmp_path, tree, "-n", "1", "--samples", "1")
+    _, said = ran(tmp_path, tree, "-n", "1")
+    key = f"note: {tmp_path / 'depot.yaml'}: strategy.tree.roots: is 1, and a row has 1 trajectory (--samples)"
+    assert said.count("note: ") == 1 and key in said
     report = run(tmp_path, tree, "-n", "1", "--samples", "3", "--resume")
     assert report["branches"] == 0 and report["resumed"] == 1 and report["reward_mean"] == 1.0
     notes = [trace.strategy.note for trace in read_traces(tmp_path / "out")]
-    assert notes == ["", *["no root has a turn to branch at"] * 2]
+    assert notes == ["", *["no root to branch at: 1 played by an earlier run"] * 2]
+    assert report["notes"] == [f"depot: 2 of 2 leaves that were to branch are chains: 2 x {notes[1]}"]
+    assert report["chains"] == {notes[1]: 2}
+
+
+def test_a_run_is_not_resumed_with_another_strategy(tmp_path: Path) -> None:
+    run(tmp_path, "chain", "-n", "1")
+    _, said = ran(tmp_path, {"use": "tree", "tree": {"roots": 1}}, "-n", "1", "--samples", "2", "--resume", status=2)
+    assert "--out: holds traces of depot by strategy chain, not tree (set strategy.use to chain, or name" in said
 
 
 def test_single_turns_are_evaluated_in_their_own_context(tmp_path: Path) -> None:

@@ -13,10 +13,14 @@ from typer.testing import CliRunner
 
 from gateway.errors import ConfigError
 from rollout.cli.trace import app
+from rollout.environment.strategy_config import Strategy
 from rollout.environment.task import Origin
+from rollout.trace.archive import archive
+from rollout.trace.entries import archived_entries, entry_of
+from rollout.trace.outcome import StrategyRecord
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward
-from rollout.trace.store import TraceStore
+from rollout.trace.store import TraceStore, read_traces
 from rollout.trace.trained import TrainedSegment, write_trained
 
 
@@ -181,3 +185,39 @@ def test_export_to_columns(directory: Path, tmp_path: Path) -> None:
 
     trace("export", directory, "--parquet", "-o", tmp_path / "new" / "all.parquet", "--where", "row < 2")
     assert pq.read_table(tmp_path / "new" / "all.parquet").num_rows == 4
+
+
+def test_leaves_of_a_tree_show_what_they_share_or_why_they_do_not(tmp_path: Path) -> None:
+    made = {
+        "root": StrategyRecord(use=Strategy.TREE),
+        "branch": StrategyRecord(use=Strategy.TREE, shared_turns=1, replayed_calls=2),
+        "restored": StrategyRecord(use=Strategy.TREE, shared_turns=1, restored=True),
+        "alone": StrategyRecord(use=Strategy.TREE, note="no root to branch at: 1 not played"),
+        "diverged": StrategyRecord(use=Strategy.TREE, diverged="turn 1, x {}: text.a: 1 became 2"),
+    }
+    for name, strategy in made.items():
+        leaf = recorded_trace(name)
+        leaf.strategy = strategy
+        parent = "root" if strategy.shared_turns else None
+        leaf.origin = leaf.origin.model_copy(update={"parent": parent})
+        TraceStore(tmp_path / name).append(leaf)
+    heads = {name: trace("show", tmp_path, name).splitlines()[3] for name in made}
+    assert heads == {
+        "root": "tree",
+        "branch": "tree: 1 turns are those of root (calls replayed: 2)",
+        "restored": "tree: 1 turns are those of root (world restored)",
+        "alone": "tree: a chain, since no root to branch at: 1 not played",
+        "diverged": "tree: a chain, since its replay diverged: turn 1, x {}: text.a: 1 became 2",
+    }
+    columns = ["ls", tmp_path, "--sort", "id", "--columns", "id,strategy,shared_turns,restored,note", "--json"]
+    rows = [tuple(json.loads(line).values()) for line in trace(*columns).splitlines()]
+    assert rows == [
+        ("alone", "tree", 0, 0, made["alone"].note),
+        ("branch", "tree", 1, 0, ""),
+        ("diverged", "tree", 0, 0, made["diverged"].diverged),
+        ("restored", "tree", 1, 1, ""),
+        ("root", "tree", 0, 0, ""),
+    ]
+    # The index reads the same from an archive.
+    for file in tmp_path.glob("*/*.jsonl"):
+        assert list(archived_entries(archive(file))) == [entry_of(each) for each in read_traces(file.parent)]

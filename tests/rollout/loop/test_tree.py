@@ -199,4 +199,6 @@ async def test_the_user_goes_on_where_the_branch_begins(tmp_path: Path, snapshot
     for trace in traces.values():
         assert trace.stop_reason is StopReason.USER_DONE, trace.failure
         assert trace.reward is not None and trace.reward.score == 4.0
+        # The user is started in every trajectory, which replays nothing.
+        assert trace.strategy.replayed_calls == (0 if snapshots else trace.strategy.shared_turns)
         assert [turn.user.message for turn in trace.turns if turn.user] == [f"I heard {n}." for n in range(1, 5)]

@@ -36,7 +36,7 @@ async def test_roots_that_fail_release_those_who_wait(tmp_path: Path, fails_at: 
     for trace in list(traces.values())[2:]:
         assert trace.stop_reason is StopReason.ANSWERED
         has_branched = trace.origin.parent is not None
-        assert has_branched or trace.strategy.note == "no root has a turn to branch at"
+        assert has_branched or trace.strategy.note == "no root to branch at: 2 engine_error"
         # A root that is still running may be branched at before it fails; one that has failed is not.
         assert has_branched is (branch_at == "first_turns" and fails_at > 0)
 
@@ -91,7 +91,7 @@ async def test_a_root_that_is_cancelled_releases_those_who_wait(tmp_path: Path, 
         )
     assert traces[0].failure is not None and traces[0].failure.kind == "cancelled"
     for trace in list(traces.values())[1:]:
-        assert trace.stop_reason is StopReason.ANSWERED and trace.strategy.note == "no root has a turn to branch at"
+        assert trace.stop_reason is StopReason.ANSWERED and trace.strategy.note == "no root to branch at: 1 cancelled"
 
 
 async def test_a_root_that_runs_out_of_time_is_branched_at_where_it_came_to(tmp_path: Path) -> None:
@@ -127,7 +127,10 @@ async def test_a_root_that_is_cut_is_branched_at_all_the_same(tmp_path: Path) ->
 async def test_roots_of_one_turn_leave_chains(tmp_path: Path) -> None:
     engine = Engine(lambda sample, turn: "Done.")
     traces = await grow({"world": World().server}, engine, tmp_path, leaves=3, tree={"roots": 1}, **SCORED)
-    assert [trace.strategy.note for trace in traces.values()] == ["", *["no root has a turn to branch at"] * 2]
+    assert [trace.strategy.note for trace in traces.values()] == [
+        "",
+        *["no root to branch at: 1 ended after one turn"] * 2,
+    ]
 
 
 async def test_a_branch_waits_no_longer_than_it_may(tmp_path: Path) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
+from rollout.trace.archive import SUFFIX, read_archive, write_archive
 from rollout.trace.drift import calls_seen, drifts, siblings
+from rollout.trace.journal import from_json, to_json
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, Edit, Parsed
 
 Turns = list[list[tuple[str, str]]]
 
 
-def played(turns: Turns, *, uid: str = "u", row: int = 0, server: str | None = "shop") -> Trace:
+def played(
+    turns: Turns, *, uid: str = "u", row: int = 0, server: str | None = "shop", volatile: tuple[str, ...] = ()
+) -> Trace:
     """Turns of calls, each with its argument and its result."""
     task = Task(environment="e", task="t", seed=1, prompt=({"role": "user", "content": "Hello"},))
     trace = Trace.begin("t", task, Origin(uid=uid, row=row))
@@ -20,7 +27,8 @@ def played(turns: Turns, *, uid: str = "u", row: int = 0, server: str | None = "
         trace.add_completion(
             Completion(ids=[1]), Parsed(content="", calls=made), Edit(appended=[1]), mask_thinking=False
         )
-        results = [ToolResult(content=(Content(kind=ContentKind.TEXT, text=text),)) for _, text in calls]
+        meta = {"mcp-rollout/volatile": list(volatile)}
+        results = [ToolResult(content=(Content(kind=ContentKind.TEXT, text=text),), meta=meta) for _, text in calls]
         trace.add_calls(made, results, servers=[server] * len(made))
     trace.stop_reason = StopReason.ANSWERED
     return trace
@@ -55,3 +63,15 @@ def test_a_call_that_the_deadline_cut_off_is_not_compared() -> None:
 
 def test_what_the_gateway_answered_itself_is_not_compared() -> None:
     assert found(played([[("a", "1")]], server=None), played([[("a", "2")]], server=None)) == []
+
+
+def test_fields_that_the_server_declares_volatile_are_not_compared(tmp_path: Path) -> None:
+    def at(clock: int, size: int = 1) -> Trace:
+        said = json.dumps({"stat": [{"clock": clock, "size": size}]})
+        return played([[("a", said)]], volatile=("stat.clock",))
+
+    assert found(at(1), at(2)) == []
+    assert len(found(at(1), at(2, size=2))) == 1
+    # A record keeps what was declared, in a journal and in an archive.
+    write_archive(tmp_path / f"a{SUFFIX}", [at(1), at(2)])
+    assert found(*read_archive(tmp_path / f"a{SUFFIX}"), from_json(to_json(at(3)))) == []

@@ -1,0 +1,96 @@
+"""The report of a run whose trees are not trees, over trajectories that real servers played."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trees import SCORED, Engine, World, grow, own
+from worlds import environment
+
+from rollout.cli.run_report import Played, print_report
+from rollout.evaluation.summary import Outcome
+from rollout.evaluation.trees import note_on_roots, notes_on_trees
+
+pytestmark = pytest.mark.anyio
+
+
+async def reported(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    world: World,
+    engine: Engine,
+    tree: Mapping[str, Any],
+) -> tuple[list[str], dict[str, str]]:
+    """The notes on a group of four leaves, and the rows of the report's table."""
+    traces = await grow({"world": world.server}, engine, tmp_path, leaves=4, tree=tree, **SCORED)
+    made = environment({"world": world.server}, strategy={"use": "tree", "tree": tree})
+    outcomes = [Outcome.of(trace) for trace in traces.values()]
+    notes = notes_on_trees(outcomes, [made])
+    played = Played(engine="test", notes=notes, outcomes=outcomes, resumed=frozenset(), seconds=1.0, counts_bytes=False)
+    capsys.readouterr()
+    print_report(played, [made], out=tmp_path, split="test", samples=4, success_at=1.0, as_json=False)
+    lines = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    return notes, {cells[1].strip(): cells[2].strip() for cells in lines}
+
+
+ROWS = ("branches", "diverged", "calls replayed", "worlds restored")
+
+
+async def test_branches_that_all_diverge_are_reported_with_the_first_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = itertools.count()
+    world = World(answer=lambda total: (f"{total}, call {next(count)}", {}))
+    notes, table = await reported(tmp_path, capsys, world, Engine(own), {"roots": 1})
+    (note,) = notes
+    assert note.startswith(
+        "test: 3 of 3 leaves that were to branch are chains: 3 x diverged; the first that diverged: turn 1, add {"
+    )
+    assert [table[row] for row in ROWS] == ["0", "3", "0", "0"]
+
+
+async def test_roots_without_a_second_turn_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = Engine(lambda sample, turn: "Done.")
+    notes, table = await reported(tmp_path, capsys, World(), engine, {"roots": 2})
+    assert notes == [
+        "test: 2 of 2 leaves that were to branch are chains: 2 x no root to branch at: 2 ended after one turn"
+    ]
+    assert [table[row] for row in ROWS] == ["0", "0", "0", "0"]
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+async def test_a_tree_that_is_one_has_its_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], snapshots: bool
+) -> None:
+    world, tree = World(snapshots=snapshots), {"roots": 1, "branch_at": "first_turns", "first_turns": 1}
+    notes, table = await reported(tmp_path, capsys, world, Engine(own), tree)
+    assert notes == ["test: leaves of a tree share beginnings, so pass@k is not that of independent samples"]
+    assert [table[row] for row in ROWS] == ["3", "0", *(("0", "3") if snapshots else ("3", "0"))]
+
+
+@pytest.mark.parametrize(("surprisal", "is_noted"), [(1.0, False), (0.0, True)])
+async def test_entropy_without_log_probabilities_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], surprisal: float, is_noted: bool
+) -> None:
+    """Roots that are certain of every token, as an expert's are, do not tell one turn from another either."""
+    engine = Engine(own, surprisal=lambda turn: surprisal, step=1e-3 if surprisal else 0.0)
+    tree = {"roots": 1, "branch_at": "entropy"}
+    notes, _ = await reported(tmp_path, capsys, World(), engine, tree)
+    assert [note.startswith("test: strategy.tree.branch_at: entropy needs") for note in notes] == (
+        [True, False] if is_noted else [False]
+    )
+
+
+@pytest.mark.parametrize(("roots", "samples", "is_noted"), [(2, 1, True), (2, 2, True), (2, 3, False)])
+def test_as_many_roots_as_samples_are_noted_before_the_run(roots: int, samples: int, is_noted: bool) -> None:
+    servers = {"world": World().server}
+    note = note_on_roots(environment(servers, strategy={"use": "tree", "tree": {"roots": roots}}), samples)
+    assert (note is not None) is is_noted
+    if note:
+        assert note.startswith(f"test: strategy.tree.roots: is 2, and a row has {samples} traject")
+        assert note.endswith("none branches (give more --samples, make it smaller, or use chains)")
+    assert note_on_roots(environment(servers), samples) is None

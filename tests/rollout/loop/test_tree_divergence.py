@@ -1,0 +1,142 @@
+"""What is read about a branch whose world did not repeat its parent's: the difference, where it is, and the remedy."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from mcp.types import CallToolResult, TextContent
+from trees import Engine, grow
+
+from gateway.types import Content, ContentKind, ToolResult
+from rollout.formats import hermes
+from rollout.loop.difference import described, differences
+from rollout.trace.record import Trace
+from rollout.trace.store import read_traces
+from rollout.types import Call
+
+pytestmark = pytest.mark.anyio
+DECLARE = 'in the result\'s _meta["mcp-rollout/volatile"], or use chains (strategy: chain)'
+
+
+def stating(answer: Callable[[int], CallToolResult]) -> MCPServer:
+    """`stat` answers with the number of all calls so far."""
+    server, count = MCPServer("files", log_level="ERROR"), itertools.count(1790)
+
+    @server.tool(structured_output=False)
+    async def stat(path: str) -> CallToolResult:
+        """A file's times."""
+        return answer(next(count))
+
+    return server
+
+
+async def diverged_of(
+    tmp_path: Path, answer: Callable[[int], CallToolResult], calls: Sequence[str] = ("a.txt",)
+) -> tuple[Trace, Trace]:
+    """The diverged attempt of a branch, and the chain after it."""
+    said = hermes.write(calls=[Call(name="stat", arguments={"path": path}) for path in calls])
+    engine = Engine(lambda _, turn: said if turn == 0 else "Done.")
+    traces = await grow({"files": stating(answer)}, engine, tmp_path, leaves=2, tree={"roots": 1})
+    (attempt,) = [trace for trace in read_traces(tmp_path) if trace.failure is not None]
+    return attempt, traces[1]
+
+
+def structured(value: dict[str, Any]) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=json.dumps(value))], structured_content=value)
+
+
+def text(said: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=said)])
+
+
+@pytest.mark.parametrize(
+    ("answer", "difference"),
+    [
+        (
+            lambda now: structured({"name": "x" * 500, "stat": {"mtime": now, "size": 3}}),
+            f'structured.stat.mtime: 1790 became 1791; declare "stat.mtime" {DECLARE}',
+        ),
+        (
+            lambda now: text(json.dumps({"entries": [{"name": "a" * 500}, {"atime": now}]})),
+            f'text.entries[1].atime: 1790 became 1791; declare "entries.atime" {DECLARE}',
+        ),
+        (
+            lambda now: text("-" * 300 + f" changed at {now} " + "-" * 300),
+            'text at character 315: "...----- changed at 1790 ',
+        ),
+    ],
+)
+async def test_a_divergence_shows_the_first_difference_and_the_remedy(
+    tmp_path: Path, answer: Callable[[int], CallToolResult], difference: str
+) -> None:
+    attempt, chain = await diverged_of(tmp_path, answer)
+    assert attempt.failure is not None and attempt.failure.kind == "diverged"
+    message = attempt.failure.message
+    assert message.startswith('turn 1, stat {"path":"a.txt"}: ') and len(message) < 400
+    assert difference in message and chain.strategy.diverged == message
+
+
+async def test_the_call_that_differed_keeps_what_it_answered(tmp_path: Path) -> None:
+    attempt, chain = await diverged_of(tmp_path, lambda now: text(f"changed at {now}"))
+    (event,) = attempt.turns[0].tools
+    assert (event.text, event.is_error, event.server) == ("changed at 1791", False, "files")
+    assert chain.turns[0].tools[0].text == "changed at 1792" and chain.origin.attempt == 1
+
+
+def result(text: str, **fields: Any) -> ToolResult:
+    return ToolResult(content=(Content(kind=ContentKind.TEXT, text=text),), **fields)
+
+
+def stated(text: str, state: str) -> ToolResult:
+    return result(text, meta={"mcp-rollout/state": state})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "line"),
+    [
+        (
+            result("5"),
+            result("no such file", is_error=True),
+            'is_error: false became true, text: "5" became "no such file"; use chains (strategy: chain)',
+        ),
+        (
+            result('{"a": [1, 2]}'),
+            result('{"a": [1, 2, 3]}'),
+            f'text.a[2]: absent became 3; declare "a" {DECLARE}',
+        ),
+        (
+            result(json.dumps(dict.fromkeys("abcdefg", 1))),
+            result("{}"),
+            f'text.a: 1 became absent; declare "a", "b", "c", "d", "e" and 2 more {DECLARE}',
+        ),
+        # A dotted path cannot name it.
+        (result('{"a.b": 1}'), result('{"a.b": 2}'), "text.a.b: 1 became 2; use chains (strategy: chain)"),
+        (result("[1]"), result("[2]"), "text[0]: 1 became 2; use chains (strategy: chain)"),
+        (stated("1", "a"), stated("1", "b"), 'state: "a" became "b"; use chains (strategy: chain)'),
+        (
+            result("a"),
+            ToolResult(),
+            "number of content blocks: 1 became 0; use chains (strategy: chain)",
+        ),
+        # 1 and true are equal in Python, and not in JSON.
+        (result('{"a": 1}'), result('{"a": true}'), f'text.a: 1 became true; declare "a" {DECLARE}'),
+    ],
+)
+def test_each_kind_of_difference_has_its_remedy(before: ToolResult, now: ToolResult, line: str) -> None:
+    assert described(differences(before, now)) == line
+
+
+def test_a_remedy_that_is_followed_is_one() -> None:
+    """The fields that a difference names are those whose declaration lets the results be equal."""
+    rows = [{"stat": [{"mtime": now, "size": 3}, {"ctime": now}], "at": now} for now in (1, 2)]
+    before, now = (result(json.dumps(row)) for row in rows)
+    fields = list(dict.fromkeys(each.field for each in differences(before, now)))
+    assert fields == ["stat.mtime", "stat.ctime", "at"]
+    assert not differences(before, result(now.text, meta={"mcp-rollout/volatile": fields}))
+    assert differences(before, result(now.text, meta={"mcp-rollout/volatile": fields[1:]}))
