@@ -19,7 +19,7 @@ _LINES_AT_ONCE = 100
 class InProcess:
     """A server for a gateway in the same process, as a `factory` returns it: its tool calls take the direct path.
 
-    Without it the SDK serves an in-process server, at one and a half times the CPU time of a call.
+    Without it the SDK serves an in-process server, at twice the CPU time of a call.
 
     Args:
         server: Serves one client; the factory makes another one for the next.

@@ -264,13 +264,14 @@ def test_a_filter_that_is_wrong_can_be_mended_in_its_form(browser: Any, start: s
 
 
 def test_the_server_and_an_export_list_in_the_same_order(browser: Any, served: str, exported: str) -> None:
-    page, shown = browser.new_page(), list[list[str]]()
+    shown: list[list[str]] = []
     for start in (served, exported):
         for sort in ("", "?sort=-reward"):
+            page = browser.new_page()  # where no rows of another order are shown before
             page.goto(f"{start}#/list{sort}")
             page.wait_for_selector("tbody tr")
             shown.append(page.locator("tbody tr").evaluate_all("rows => rows.map((row) => row.dataset.id)"))
-    page.close()
+            page.close()
     assert shown[:2] == shown[2:] and len(shown[0]) == 39
 
 
