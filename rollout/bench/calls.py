@@ -23,6 +23,7 @@ from gateway.types import SEED_META, TRAJECTORY_META
 from mcp_servers.kit import InProcess
 from rollout.bench.echo_server import STDIO_ARGUMENTS, create_server, http_server
 from rollout.bench.floor import Ask, over_http, over_stdio
+from rollout.process import tune_collector
 
 Call = Callable[[], Awaitable[Any]]
 Floor = AbstractAsyncContextManager[Ask]
@@ -87,6 +88,8 @@ async def measure_calls(calls: int, connects: int, callers: Sequence[int] = CALL
         callers: Numbers of calls in flight; `TYPICAL` is added.
     """
     own, lines = create_server(), InProcess(create_server())
+    # As in a worker of a training: a full collection would fall into some of the turns, and into others not.
+    tune_collector()
     stdio = StdioServerParameters(command=sys.executable, args=STDIO_ARGUMENTS)
     entry = {"command": sys.executable, "args": STDIO_ARGUMENTS}
     costs: dict[str, CallCost] = {}
