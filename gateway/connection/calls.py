@@ -83,8 +83,7 @@ class Calls:
             meta = {**meta, "progressToken": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | PlainResult | None = None
-        in_flight.deadline = deadline = self.deadline(call.timeout_s)
-        with deadline:
+        with self.deadline(call.timeout_s) as in_flight.deadline:
             try:
                 if tool.resource_kind is None:
                     answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)

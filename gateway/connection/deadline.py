@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from types import TracebackType
+from typing import Self
 
 
 class Deadlines:
@@ -17,6 +18,11 @@ class Deadlines:
         self._timeout_s = timeout_s
         self._running: dict[Deadline, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def running(self) -> int:
+        """How many calls are in flight."""
+        return len(self._running)
 
     def begin(self, deadline: Deadline) -> float:
         """Add a call that begins now; returns when its time is over."""
@@ -33,7 +39,7 @@ class Deadlines:
         self._timer, loop = None, asyncio.get_running_loop()
         while self._running:
             first = next(iter(self._running))
-            # As long as all earlier calls were answered in time, the timer is behind the times: it is set again.
+            # The call that the timer was set for was answered: now it is set for the earliest that was not.
             if (at := self._running[first]) > loop.time():
                 self._timer = loop.call_at(at, self._expire)
                 return
@@ -55,11 +61,12 @@ class Deadline:
         self._timer: asyncio.TimerHandle | None = None
         self._expired = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None  # a call runs in a task
         self._task, self._cancelling = task, task.cancelling()
         self._at = self._deadlines.begin(self)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

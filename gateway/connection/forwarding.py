@@ -56,8 +56,7 @@ class Forwarding:
         if not self._calls.notes_delivery:
             call.left()
         token = self._in_flight.open(call)
-        call.deadline = deadline = self._calls.deadline(request.timeout_s)
-        with deadline:
+        with self._calls.deadline(request.timeout_s) as call.deadline:
             try:
                 return await self._answer(session, request, meta, call, token)
             except self._calls.failures as error:
