@@ -79,9 +79,10 @@ async def storm_over_http(
         async with Gateway(config(world={**server.entry, **entry}), connect=connect) as gateway:
             await storm.rage(gateway, lambda: server.broken.total() >= breaks)
             if kind is BreakingHttp and not foreign:
+                # Breaks meet the calls beside them as well, and a lease's own requests: of this call alone it is sure
+                # that no attempt runs.
+                server.unread = 0.0
                 async with gateway.lease(trajectory="last", task=None, seed=1) as session:
-                    # Breaks meet the calls beside them as well: of this one alone it is sure that no attempt runs.
-                    server.unread = 0.0
                     await storm.call(session, "put", "refused", ["session ended none"] * 2)
                     assert isinstance(storm.outcomes["refused"][1], ServerUnavailable), storm.outcomes["refused"]
         return storm.check(server.ran)
