@@ -168,7 +168,7 @@ async def test_a_fork_of_a_server_of_the_sdk_has_its_code_specialised_and_the_pr
         async with leases(gateway, 1) as (session,):
             assert not gateway.spawned
             forked = await ask(session, "facts")
-    assert forked.pop("specialised") and not spawned.pop("specialised")
+    assert forked.pop("specialised") > spawned.pop("specialised")  # 0 in Python 3.11
     assert forked == spawned
 
 
@@ -311,7 +311,7 @@ def create_server():
     async def facts() -> dict[str, object]:
         root = logging.getLogger()
         return {
-            "specialised": code._co_code_adaptive != code.co_code,
+            "specialised": sum(a != b for a, b in zip(code._co_code_adaptive[::2], code.co_code[::2])),
             "level": root.level,
             "formats": [each.formatter._fmt for each in root.handlers],
             "disabled": root.manager.disable,
