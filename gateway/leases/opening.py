@@ -68,7 +68,7 @@ class Openings:
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
-        posts = _posts_at_once(_raise_descriptor_limit())
+        posts = http_posts_at_once()
         if any(entry.url is not None for entry in self._config.servers.values()) and self._config.max_sessions > posts:
             _warn_of_few_descriptors(posts, self._config.max_sessions)
         self.http = HttpConnections(posts)
@@ -202,6 +202,13 @@ class Openings:
                 self._janitor.ended(mark)
 
 
+def http_posts_at_once() -> int:
+    """How many HTTP posts of a gateway in this process are under way at a time, so that further ones queue instead of
+    failing. Raises the soft limit of open files as far as allowed."""
+    # As many connections may be idle.
+    return max(4, (_raise_descriptor_limit() - _OTHER_DESCRIPTORS) // 2)
+
+
 def _raise_descriptor_limit() -> int:
     """Raise this process's soft limit of open files as far as allowed; return the limit.
 
@@ -213,12 +220,6 @@ def _raise_descriptor_limit() -> int:
         return _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
-
-
-def _posts_at_once(descriptors: int) -> int:
-    """HTTP posts under way at a time, so that more of them queue instead of failing."""
-    # As many connections may be idle.
-    return max(4, (descriptors - _OTHER_DESCRIPTORS) // 2)
 
 
 def _warn_of_few_descriptors(posts: int, sessions: int) -> None:

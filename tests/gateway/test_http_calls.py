@@ -83,7 +83,7 @@ async def test_calls_at_a_time_use_one_connection_each_and_the_next_ones_use_the
 async def test_calls_that_wait_for_a_descriptor_are_sent_in_the_order_in_which_they_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(opening, "_posts_at_once", lambda _: 4)
+    monkeypatch.setattr(opening, "http_posts_at_once", lambda: 4)
     server, ran, four_arrived = MCPServer("world", log_level="ERROR"), list[int](), anyio.Event()
 
     @server.tool()
