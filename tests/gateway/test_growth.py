@@ -21,6 +21,7 @@ from serving import serving
 import gateway
 from gateway import Gateway, GatewayConfig, Session
 from gateway.leases import sweeper
+from mcp_servers.kit import Harness, InProcess
 
 pytestmark = pytest.mark.anyio
 OURS = str(Path(gateway.__file__).parent)
@@ -52,7 +53,7 @@ def server_with(tools: int) -> MCPServer:
     return server
 
 
-def gateway_of(server: MCPServer, *, max_sessions: int) -> Gateway:
+def gateway_of(server: MCPServer | InProcess, *, max_sessions: int) -> Gateway:
     entry = {"factory": "unused:unused", "required": True}
     config = GatewayConfig.model_validate({"servers": {"many": entry}, "max_sessions": max_sessions})
     return Gateway(config, connect=lambda _, __: server)
@@ -192,7 +193,14 @@ async def held_bytes(opened: Gateway, sessions: int, **request: Any) -> float:
 async def test_an_idle_session_keeps_no_definitions_of_its_own(is_named: bool) -> None:
     request: dict[str, Any] = {"tools": [f"tool_{number}" for number in range(1000)]} if is_named else {}
     found = await held_bytes(gateway_of(server_with(1000), max_sessions=65), 64, **request)
-    assert 1000 < found < 10_000  # 20 KB is the most that both sides together may take
+    assert 1000 < found < 10_000
+
+
+async def test_an_idle_session_takes_less_than_20_kb_with_its_world() -> None:
+    server = MCPServer("world", log_level="ERROR")
+    Harness(server, lambda task, seed: [task, seed], max_trajectories=200)
+    found = await held_bytes(gateway_of(InProcess(server), max_sessions=129), 128, task="t")
+    assert 2000 < found < 20_000
 
 
 async def test_connections_with_equal_listings_share_the_definitions(mini: Callable[..., dict[str, Any]]) -> None:
