@@ -169,7 +169,7 @@ async def held_bytes(opened: Gateway, sessions: int, **request: Any) -> float:
     """Bytes that a session holds while it is idle, on average."""
 
     async def leased(number: int) -> Any:
-        lease = opened.lease(trajectory=f"t{number}", task=None, seed=number, **request)
+        lease = opened.lease(trajectory=f"t{number}", seed=number, **{"task": None, **request})
         await lease.__aenter__()
         return lease
 
