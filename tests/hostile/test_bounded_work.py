@@ -114,4 +114,4 @@ def test_patterns_are_compiled_in_a_bounded_number_of_tries_however_many_are_rej
 def test_a_chunk_of_short_lines_is_split_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
     with counted(monkeypatch, LineSplitter, "_add") as looks:
         assert len(LineSplitter(1 << 20).feed(b"x\n" * LONG)) == LONG
-        assert looks() == 2
+        assert looks() <= 2
