@@ -13,6 +13,7 @@ from functools import partial
 
 import anyio
 import httpx2
+from mcp.shared.inbound import MCP_METHOD_HEADER
 from mcp_types import JSONRPCError, jsonrpc_message_adapter
 
 from gateway.transport.delivery import DELIVERY, Broke, Delivery, Pace
@@ -103,7 +104,9 @@ class CallGuard(httpx2.AsyncBaseTransport):
         response: httpx2.Response | None = None
         with delivery.awaited():
             # A call that another call waits for takes no slot: with all slots held by outer calls, neither would end.
-            slot = None if delivery.nested else await self._slot()
+            # Nor does a subscription, which lasts as long as its connection, as the handshake era's GET does.
+            waits = not delivery.nested and request.headers.get(MCP_METHOD_HEADER) != "subscriptions/listen"
+            slot = await self._slot() if waits else None
             try:
                 response = await self._post_now(request, delivery)
             finally:

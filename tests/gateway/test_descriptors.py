@@ -117,3 +117,43 @@ def test_the_sweeper_looks_at_all_processes_once_for_many_connections_that_ended
     marks = "".join(f"token.{number}\n" for number in range(500))
     done = subprocess.run(argv, input=marks, capture_output=True, text=True, check=True, timeout=30)
     assert int(done.stdout) <= 4, done.stdout  # once for what came together, and once at the end
+
+
+SESSIONS = """
+import anyio
+from gateway import Gateway, GatewayConfig
+from gateway.leases import opening
+from rollout.bench.echo_server import http_server
+
+opening.http_posts_at_once = lambda: 4
+
+
+async def main():
+    async with http_server() as url:
+        entry = {"url": url, "required": True, "scope": "session"}
+        async with Gateway(GatewayConfig.model_validate({"servers": {"world": entry}})) as gateway:
+            texts, release = [], anyio.Event()
+
+            async def play(number):
+                async with gateway.lease(trajectory=f"t{number}", task=None, seed=1) as session:
+                    texts.append((await session.call("echo", {"text": str(number)})).text)
+                    if len(texts) == 12:
+                        release.set()
+                    await release.wait()  # so that all connections are open at a time
+
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as tasks:
+                    for number in range(12):
+                        tasks.start_soon(play, number)
+    print(*sorted(texts, key=int))
+
+
+anyio.run(main)
+"""
+
+
+def test_more_connections_than_posts_at_a_time_do_not_wait_for_each_others_subscriptions() -> None:
+    """A connection of 2026-07-28 has a subscription for as long as it lives; it must not take a post's slot."""
+    done = subprocess.run([sys.executable, "-c", SESSIONS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1].split() == [str(number) for number in range(12)]
