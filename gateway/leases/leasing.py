@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import anyio
 import structlog
@@ -14,7 +15,7 @@ import structlog
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
 from gateway.connection.connection import Connection
-from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.errors import ConfigError, GatewayError, HarnessError, LeaseTimeout
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
 from gateway.leases.remote_pool import RemotePool
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _SESSIONS = ""
 """The key of the gateway's own slots; the others are names of pools."""
+_REHEARSAL = "rehearsal"
+"""Begins the trajectory id of a rehearsal."""
 
 
 class Leases:
@@ -106,10 +109,38 @@ class Leases:
             discard=self._openings.discard,
             first=first,
             tasks=self._openings.tasks,
+            rehearse=self._rehearse if any(self._rehearsals(servers)) else None,
             min_ready=max(entry.min_ready for entry in entries),
             most=min((entry.max_processes for entry in entries if entry.max_processes is not None), default=None),
             leases_each=min(entry.leases_per_process for entry in entries),
         )
+
+    def _rehearsals(self, servers: Collection[str]) -> Iterator[ToolDefinition]:
+        """The reset tools of those servers that declare a rehearsal."""
+        for tool in (tool for server in servers for tool in self._catalogue[server]):
+            if tool.role is Role.RESET and tool.rehearsal is not None:
+                yield tool
+
+    async def _rehearse(self, bundle: Bundle) -> None:
+        """Reset and release what waits for its first lease, which then finds its code run and its memory its own.
+
+        Raises:
+            GatewayError: a server broke.
+        """
+        request = LeaseRequest(trajectory=f"{_REHEARSAL}-{uuid4().hex}", task=None, seed=0, tools={})
+        sender = self._sender(Sending, request, bundle.connections, {})
+        session = self._session(request, sender, {}, anyio.current_time())
+        for reset in self._rehearsals(bundle.connections):
+            server, given = reset.server, reset.rehearsal or {}
+            try:
+                await session.invoke(Role.RESET, given, server=server)
+                if session.has(Role.RELEASE, server):
+                    await session.invoke(Role.RELEASE, {}, server=server)
+            except HarnessError as error:
+                if not error.refused:
+                    raise
+                # It has made no world, so that it is as fit for a lease as before.
+                self._log.warning("pool.rehearsal_refused", server=server, problem=str(error))
 
     @asynccontextmanager
     async def lease(

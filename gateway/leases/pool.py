@@ -124,6 +124,7 @@ class BundlePool:
             `Connection.started` raises.
         discard: Closes one and returns when nothing of it is left.
         first: The one that is open already.
+        rehearse: Prepares an open bundle, while no session has it, for its first lease; raises where it broke.
         min_ready: Bundles kept warm.
         most: Bundles at a time, opening and closing ones included; None means any number.
         leases_each: How often a bundle is given out before it is closed.
@@ -137,12 +138,14 @@ class BundlePool:
         discard: Callable[[Bundle], Awaitable[None]],
         first: Bundle,
         tasks: TaskGroup,
+        rehearse: Callable[[Bundle], Awaitable[None]] | None = None,
         min_ready: int = 0,
         most: int | None = None,
         leases_each: int = 1,
     ) -> None:
         self.servers, self.most = servers, most
         self._open, self._discard, self._tasks = open_bundle, discard, tasks
+        self._rehearse = rehearse
         self._min_ready, self._leases_each = min_ready, leases_each
         self._ready = deque([first])
         self._used: deque[Bundle] = deque()
@@ -208,11 +211,14 @@ class BundlePool:
                 self._retire(bundle)
         return None
 
-    async def _opened(self) -> Bundle:
-        """Open a bundle. `_live` counts it already, and until all of it is gone."""
+    async def _opened(self, *, idle: bool = False) -> Bundle:
+        """Open a bundle, and rehearse it if it is `idle`. `_live` counts it already, and until all of it is gone."""
         bundle = Bundle()
         try:
             await self._open(bundle)
+            # Here, before a session can take it: the rehearsal's release must not come after the session's reset.
+            if idle and self._rehearse is not None:
+                await self._rehearse(bundle)
         except BaseException as error:  # cleanup, also when cancelled: a part of the bundle may be open
             if isinstance(error, GatewayError):
                 self._backoff.failed()
@@ -267,7 +273,7 @@ class BundlePool:
 
     async def _warm(self) -> None:
         try:
-            self._ready.append(await self._opened())
+            self._ready.append(await self._opened(idle=True))
         except GatewayError as error:
             # The session that finds the stock empty tries for itself and gets the error.
             if not self._closing:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.kit import Expert, Harness, Message, Score, Split, TaskItem, ToolError, parser, serve
+from mcp_servers.kit import Expert, Harness, Message, Score, Split, Splits, TaskItem, ToolError, parser, serve
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.database import RETURN_DAYS, TODAY
 from mcp_servers.retail.generate import make_database
@@ -65,6 +65,7 @@ def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCP
         _begin,
         without_reset=lambda seed: Shop(database=make_database(Random(seed))),
         max_trajectories=max_trajectories,
+        rehearsal=_first_task(slice_),
     )
     _add_harness_tools(harness, slice_)
     # In the order in which the policy reads them.
@@ -78,7 +79,7 @@ def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCP
 def _add_harness_tools(harness: Harness[Shop], slice_: Slice) -> None:
     @harness.tasks
     def tasks(split: Split) -> Iterator[TaskItem]:
-        splits = TASKS if slice_ == "all" else SHORT_TASKS[slice_]
+        splits = _splits(slice_)
         for task in splits.names(split):
             case = make_case(task, splits.seed(task))
             yield TaskItem(task=task, seed=case.seed, prompt=case.opening, difficulty=case.difficulty)
@@ -92,6 +93,16 @@ def _add_harness_tools(harness: Harness[Shop], slice_: Slice) -> None:
         return _case(shop).expert()
 
     del tasks, score, expert  # registered
+
+
+def _splits(slice_: Slice) -> Splits:
+    return TASKS if slice_ == "all" else SHORT_TASKS[slice_]
+
+
+def _first_task(slice_: Slice) -> tuple[str, int]:
+    splits = _splits(slice_)
+    task = splits.names("test")[0]
+    return task, splits.seed(task)
 
 
 def _begin(task: str, seed: int) -> Shop:
