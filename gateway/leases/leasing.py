@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import anyio
 import structlog
@@ -15,7 +14,8 @@ import structlog
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
 from gateway.connection.connection import Connection
-from gateway.errors import ConfigError, GatewayError, HarnessError, LeaseTimeout
+from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.leases import rehearsal
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
 from gateway.leases.remote_pool import RemotePool
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _SESSIONS = ""
 """The key of the gateway's own slots; the others are names of pools."""
-_REHEARSAL = "rehearsal"
-"""Begins the trajectory id of a rehearsal."""
 
 
 class Leases:
@@ -109,38 +107,21 @@ class Leases:
             discard=self._openings.discard,
             first=first,
             tasks=self._openings.tasks,
-            rehearse=self._rehearse if any(self._rehearsals(servers)) else None,
+            rehearse=self._rehearse,
             min_ready=max(entry.min_ready for entry in entries),
             most=min((entry.max_processes for entry in entries if entry.max_processes is not None), default=None),
             leases_each=min(entry.leases_per_process for entry in entries),
         )
 
-    def _rehearsals(self, servers: Collection[str]) -> Iterator[ToolDefinition]:
-        """The reset tools of those servers that declare a rehearsal."""
-        for tool in (tool for server in servers for tool in self._catalogue[server]):
-            if tool.role is Role.RESET and tool.rehearsal is not None:
-                yield tool
-
     async def _rehearse(self, bundle: Bundle) -> None:
-        """Reset and release what waits for its first lease, which then finds its code run and its memory its own.
-
-        Raises:
-            GatewayError: a server broke.
-        """
-        request = LeaseRequest(trajectory=f"{_REHEARSAL}-{uuid4().hex}", task=None, seed=0, tools={})
+        """As `rehearsal.rehearse`, in a session of its own over this bundle."""
+        request, tools = (
+            rehearsal.request(),
+            [each for server in bundle.connections for each in self._catalogue[server]],
+        )
         sender = self._sender(Sending, request, bundle.connections, {})
         session = self._session(request, sender, {}, anyio.current_time())
-        for reset in self._rehearsals(bundle.connections):
-            server, given = reset.server, reset.rehearsal or {}
-            try:
-                await session.invoke(Role.RESET, given, server=server)
-                if session.has(Role.RELEASE, server):
-                    await session.invoke(Role.RELEASE, {}, server=server)
-            except HarnessError as error:
-                if not error.refused:
-                    raise
-                # It has made no world, so that it is as fit for a lease as before.
-                self._log.warning("pool.rehearsal_refused", server=server, problem=str(error))
+        await rehearsal.rehearse(session, rehearsal.rehearsed(tools))
 
     @asynccontextmanager
     async def lease(
@@ -153,11 +134,12 @@ class Leases:
         pools = {self._pools[server].name: self._pools[server] for server in needed if server in self._pools}
         slots = frozenset({_SESSIONS, *pools})
         self._name_limits(slots)
-        with anyio.CancelScope(deadline=deadline) as waiting:
-            # A wait that is cut here has taken no slot, so there is nothing to give back.
-            await self._slots.acquire(slots)
-        if waiting.cancelled_caught:
-            raise LeaseTimeout(self._in_use(slots))
+        if not self._slots.acquire_now(slots):
+            with anyio.CancelScope(deadline=deadline) as waiting:
+                # A wait that is cut here has taken no slot, so there is nothing to give back.
+                await self._slots.acquire(slots)
+            if waiting.cancelled_caught:
+                raise LeaseTimeout(self._in_use(slots))
         # From here on slots are held: all that can raise is inside the `try`.
         bundles: dict[str, Bundle] = {}
         session: Session | None = None

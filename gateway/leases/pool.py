@@ -170,20 +170,27 @@ class BundlePool:
             GatewayError: a server of it could not be started.
         """
         while True:
-            bundle = self._pick(reset)
-            if bundle is None and (self.most is None or self._live < self.most):
+            if (bundle := self.take_ready(reset=reset)) is not None:
+                return bundle
+            if self.most is None or self._live < self.most:
                 # Counted before the `await`: a session that looks meanwhile must not open one more than `most`.
                 self._live += 1
-                bundle = await self._opened()
-            if bundle is not None:
-                bundle.leases += 1
-                self.refill()
-                return bundle
+                return self._given(await self._opened())
             # Only where this session does not reset: it cannot take a used bundle, so one of them makes room.
             if self._used:
                 self._retire(self._used.popleft())
-            # No `await` lies between `_pick` and this line, so no change is missed in between.
+            # No `await` lies between `take_ready` and this line, so no change is missed in between.
             await self._change.wait()
+
+    def take_ready(self, *, reset: bool) -> Bundle | None:
+        """A bundle that is open, at once, for one session; None where there is none. Arguments as of `take`."""
+        bundle = self._pick(reset)
+        return None if bundle is None else self._given(bundle)
+
+    def _given(self, bundle: Bundle) -> Bundle:
+        bundle.leases += 1
+        self.refill()
+        return bundle
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
         """Take a bundle back when its session is over; return at once.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Literal
 
 from mcp_servers import kit
-from mcp_servers.kit import Splits
+from mcp_servers.kit import Split, Splits
 
 Condition = Literal["damp", "torn", "loose"]
 Treatment = Literal["dry", "tape", "strap"]
@@ -69,9 +70,14 @@ def problem(task: str, seed: int) -> Problem:
     slice_: Slice = "any" if task.startswith(f"{TASKS['any'].prefix}-") else "fitting"
     split, _ = TASKS[slice_].parse(task)
     rng = Random(f"{task}/{seed}")
-    # No code of a test task occurs in training; its letter and its digits do.
-    numbers = range(10, 70) if split == "train" else range(70, 100)
-    codes = rng.sample([f"{letter}{number}" for letter in _LETTERS for number in numbers], PARCELS)
+    codes = rng.sample(_codes(split), PARCELS)
     parcels = tuple(Parcel(code, rng.choice(_TOWNS), rng.choice(CONDITIONS)) for code in codes)
     prompt = f"Good morning. The first parcel is {codes[0]}."
     return Problem(task=task, seed=seed, prompt=prompt, difficulty="medium", slice=slice_, parcels=parcels)
+
+
+@cache
+def _codes(split: Split) -> list[str]:
+    # No code of a test task occurs in training; its letter and its digits do.
+    numbers = range(10, 70) if split == "train" else range(70, 100)
+    return [f"{letter}{number}" for letter in _LETTERS for number in numbers]

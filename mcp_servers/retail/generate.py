@@ -167,9 +167,7 @@ def _user(rng: Random, first: str, last: str) -> User:
         digits = f"{rng.randint(1000, 9999)}"
         balance = _dollars(100 * rng.randint(40, 200))
         label = f"gift card {digits}"
-        methods.append(
-            {"payment_method_id": f"gift_{digits}", "kind": "gift_card", "label": label, "balance": balance}
-        )
+        methods.append({"payment_method_id": f"gift_{digits}", "kind": "gift_card", "label": label, "balance": balance})
     return User(
         user_id=f"{first.lower()}_{last.lower()}_{number}",
         first_name=first,
