@@ -41,15 +41,14 @@ def rehearse() -> None:
     module: Any = sys.modules.get("mcp.server.mcpserver")
     if module is None or "opentelemetry.sdk.trace" in sys.modules:
         return
-    objects: list[Any] = gc.get_objects()
-    own = [each.rehearse_before_fork for each in objects if hasattr(type(each), "rehearse_before_fork")]
+    own: list[Any] = [each for each in gc.get_objects() if hasattr(_class_of(each), "rehearse_before_fork")]
     root, disabled = logging.getLogger(), logging.root.manager.disable
     handlers, level = list(root.handlers), root.level
     logging.disable(logging.CRITICAL)
     try:
         _run(_serve_rounds(module.MCPServer("rehearsal")))
         for each in own:
-            _run(each())
+            _run(each.rehearse_before_fork())
     except Exception:  # boundary: another release of the SDK, or the program's code; the forks do without
         pass
     finally:
@@ -57,6 +56,10 @@ def rehearse() -> None:
         root.handlers[:] = handlers
         root.setLevel(level)
         logging.disable(disabled)
+
+
+def _class_of(value: object) -> Any:
+    return type(value)
 
 
 def _run(rounds: Awaitable[None]) -> None:
