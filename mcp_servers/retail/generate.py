@@ -225,3 +225,7 @@ def _fresh(rng: Random, taken: set[str] | dict[str, Order] | dict[str, Product],
     while (made := f"{letter}{rng.randrange(10 ** (digits - 1), 10**digits)}") in taken:
         pass
     return made
+
+
+for *_, each in PRODUCTS:
+    _options(each)  # when the module is imported, so that forked processes share them
