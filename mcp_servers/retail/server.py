@@ -66,7 +66,7 @@ def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCP
         without_reset=lambda seed: Shop(database=make_database(Random(seed))),
         max_trajectories=max_trajectories,
         check=lambda task, _: splits_of(task).parse(task),
-        rehearsal=_first_task(slice_),
+        rehearsal=_splits(slice_).first("test"),
     )
     _add_harness_tools(harness, slice_)
     # In the order in which the policy reads them.
@@ -98,12 +98,6 @@ def _add_harness_tools(harness: Harness[Shop], slice_: Slice) -> None:
 
 def _splits(slice_: Slice) -> Splits:
     return TASKS if slice_ == "all" else SHORT_TASKS[slice_]
-
-
-def _first_task(slice_: Slice) -> tuple[str, int]:
-    splits = _splits(slice_)
-    task = splits.names("test")[0]
-    return task, splits.seed(task)
 
 
 def _begin(task: str, seed: int) -> Shop:
