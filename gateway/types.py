@@ -165,7 +165,7 @@ class ContentKind(StrEnum):
     RESOURCE = "resource"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made for each call, at three times the cost
 class Content:
     """One block of a result. Text has `text`; image and audio have `data`; a resource has either and a `uri`."""
 
@@ -210,7 +210,7 @@ class CallFault(StrEnum):
         return self in (CallFault.UNREADABLE, CallFault.UNKNOWN_TOOL, CallFault.INVALID_ARGUMENTS)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made for each call, at three times the cost
 class ToolResult:
     """The result of a tool call. `is_error` means that the tool said no, which the policy reads; it is no failure."""
 

@@ -19,23 +19,54 @@ _CANCEL_S = 5.0
 """How long handing over a cancellation may take."""
 
 
-def send_call(
-    session: ClientSession, channel: Channel | None, params: Json, delivery: Delivery, on_progress: ProgressFnT | None
-) -> Coroutine[Any, Any, Json]:
-    """Send one `tools/call`; returns the raw result. Cancelling it tells the server.
+class CallRequests:
+    """Makes the `tools/call` requests of one connection, and sends them.
 
-    Args:
-        channel: None where the transport has none.
-        on_progress: Takes progress where the transport does not pass notifications to the link.
-
-    Raises:
-        MCPError, ValueError, anyio.BrokenResourceError: as `Channel.send`.
+    mcp's session adds the same to each call of a tool: the protocol version and the client to `_meta`, and headers. It
+    is asked once for each tool, except where it mirrors arguments into headers.
     """
-    options: CallOptions = {}
-    request: Json = {"method": "tools/call", "params": {**params, "_meta": dict(params["_meta"])}}
-    # The session's own stamp: protocol version and client in `_meta`, headers, and arguments mirrored into headers.
-    session._stamp(request, options)  # pyright: ignore[reportPrivateUsage]
-    return send_stamped(session, channel, request, options, delivery, on_progress)
+
+    def __init__(self) -> None:
+        self._session: ClientSession | None = None
+        self._stamp: object = None
+        self._added: dict[str, tuple[Json, CallOptions]] = {}
+        """To `_meta`, and the options with the headers, by tool."""
+
+    def send(
+        self,
+        session: ClientSession,
+        channel: Channel | None,
+        params: Json,
+        delivery: Delivery,
+        on_progress: ProgressFnT | None,
+    ) -> Coroutine[Any, Any, Json]:
+        """Send one `tools/call`; returns the raw result. Cancelling it tells the server.
+
+        Args:
+            channel: None where the transport has none.
+            params: With `_meta`; it is kept as it is.
+            on_progress: Takes progress where the transport does not pass notifications to the link.
+
+        Raises:
+            MCPError, ValueError, anyio.BrokenResourceError: as `Channel.send`.
+        """
+        added, options = self._of_tool(session, params)
+        request: Json = {"method": "tools/call", "params": {**params, "_meta": {**params["_meta"], **added}}}
+        return send_stamped(session, channel, request, {**options}, delivery, on_progress)
+
+    def _of_tool(self, session: ClientSession, params: Json) -> tuple[Json, CallOptions]:
+        stamp, name = session._stamp, params["name"]  # pyright: ignore[reportPrivateUsage]
+        if session is not self._session or stamp is not self._stamp:  # a new handshake
+            self._session, self._stamp, self._added = session, stamp, {}
+        mirrored = session._x_mcp_header_maps.get(name)  # pyright: ignore[reportPrivateUsage]
+        if not mirrored and (added := self._added.get(name)) is not None:
+            return added
+        meta: Json = {}
+        options: CallOptions = {}
+        stamp({"method": "tools/call", "params": {**params, "_meta": meta}}, options)
+        if not mirrored:
+            self._added[name] = meta, options
+        return meta, options
 
 
 async def send_stamped(

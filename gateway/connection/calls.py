@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 import anyio
@@ -17,7 +15,8 @@ from pydantic import ValidationError
 
 from gateway.config.models import ServerConfig
 from gateway.connection.any_connection import OutgoingCall
-from gateway.connection.call_request import send_call
+from gateway.connection.call_request import CallRequests
+from gateway.connection.deadline import Deadline, Deadlines
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor
 from gateway.connection.resource_calls import fetch
@@ -39,12 +38,6 @@ _MAX_ROUNDS = 10
 _ROUND_S = 0.05
 
 
-@cache
-def _scope_type() -> type[anyio.CancelScope]:
-    """The class of cancel scopes of this event loop; `anyio.CancelScope` looks for it each time, at half its cost."""
-    return type(anyio.CancelScope())
-
-
 class Calls:
     """The requests of one connection. Its owner sets `session` while it is open."""
 
@@ -53,6 +46,9 @@ class Calls:
     ) -> None:
         self._server, self._config = server, config
         self._link, self._in_flight, self._redactor = link, in_flight, redactor
+        self._requests = CallRequests()
+        self._deadlines: dict[float, Deadlines] = {}
+        """By the seconds that a call may take, of which a configuration has few."""
         self.session: ClientSession | None = None
         self.instructions = ""
         """The server's instructions, which one of the resource tools returns."""
@@ -87,8 +83,7 @@ class Calls:
             meta = {**meta, "progressToken": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | PlainResult | None = None
-        deadline = asyncio.get_running_loop().time() + call.timeout_s
-        with _scope_type()(deadline=deadline) as in_flight.scope:
+        with self.deadline(call.timeout_s) as in_flight.deadline:
             try:
                 if tool.resource_kind is None:
                     answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
@@ -147,7 +142,7 @@ class Calls:
                 params["requestState"] = state
             if answers is not None:
                 params["inputResponses"] = answers
-            raw = await send_call(session, self._link.channel, params, call, on_progress)
+            raw = await self._requests.send(session, self._link.channel, params, call, on_progress)
             if call.raw is not None:
                 call.raw.result = call.redact(raw)
             answer = read_answer(raw, session.protocol_version or LATEST_HANDSHAKE_VERSION)
@@ -178,6 +173,12 @@ class Calls:
                 refusal = self.failed(error, delivery, repeatable=True, **where)
                 raise ProtocolError(refusal.text, **where) from error
         raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
+
+    def deadline(self, timeout_s: float) -> Deadline:
+        """Of a call that begins now."""
+        if (deadlines := self._deadlines.get(timeout_s)) is None:
+            deadlines = self._deadlines[timeout_s] = Deadlines(timeout_s)
+        return Deadline(deadlines)
 
     def open_session(self, server: str, tool: str) -> ClientSession:
         """mcp's session. Raises `ServerUnavailable` where it is not open."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio
 from mcp import MCPError
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import CallOptions
@@ -57,7 +56,7 @@ class Forwarding:
         if not self._calls.notes_delivery:
             call.left()
         token = self._in_flight.open(call)
-        with anyio.move_on_after(request.timeout_s) as call.scope:
+        with self._calls.deadline(request.timeout_s) as call.deadline:
             try:
                 return await self._answer(session, request, meta, call, token)
             except self._calls.failures as error:

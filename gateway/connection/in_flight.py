@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any, NoReturn
 import anyio
 import structlog
 
+from gateway.connection.deadline import Deadline
 from gateway.connection.relay import Relay
 from gateway.errors import GatewayError, RequestRefused
 from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
@@ -92,8 +92,8 @@ class InFlightCall(Delivery):
         self.server, self.tool, self.trajectory = server, tool, trajectory
         self.broken: GatewayError | None = None
         """Why an answerer failed; the policy did not cause the outcome of the call."""
-        self.scope: anyio.CancelScope | None = None
-        """Bounds the call; its deadline is suspended while the server waits for an answer of ours."""
+        self.deadline: Deadline | None = None
+        """Of the call; suspended while the server waits for an answer of ours."""
         self.redact: Callable[[Any], Any] = _unchanged
         """Replaces the server's secrets in what is recorded."""
         self._answerers = answerers or {}
@@ -166,17 +166,17 @@ class InFlightCall(Delivery):
     def clock_stopped(self) -> Generator[None]:
         """Suspend the call's deadline within the block. Blocks may overlap."""
         # The server waits for the gateway here, which the answerer's own timeout bounds.
-        scope = self.scope
+        deadline = self.deadline
         # Only the outermost block keeps and restores the deadline: within it several requests may be answered at once.
-        if scope is not None and self._answering == 0:
-            self._left_s, scope.deadline = scope.deadline - anyio.current_time(), math.inf
+        if deadline is not None and self._answering == 0:
+            self._left_s = deadline.suspend()
         self._answering += 1
         try:
             yield
         finally:
             self._answering -= 1
-            if scope is not None and self._answering == 0:
-                scope.deadline = anyio.current_time() + self._left_s
+            if deadline is not None and self._answering == 0:
+                deadline.resume(self._left_s)
 
     def progress(self, progress: object, total: object, message: object) -> None:
         """Record a progress notification; beyond a bound they are only counted."""

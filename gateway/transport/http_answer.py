@@ -45,26 +45,12 @@ class HttpAnswer:
         limit: Bytes of the body. An answer that announces more is refused before any of them is read.
     """
 
-    __slots__ = (
-        "_left",
-        "_limit",
-        "_rest",
-        "_size",
-        "_stage",
-        "body",
-        "complete",
-        "headers",
-        "reason",
-        "reusable",
-        "status",
-    )
+    __slots__ = ("_head", "_left", "_limit", "_rest", "_size", "_stage", "body", "complete", "reusable", "status")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.status = 0
-        self.reason = ""
-        self.headers: tuple[tuple[bytes, bytes], ...] = ()
-        """Names in lower case."""
+        self._head = _NO_HEAD
         self.body: bytearray = bytearray()
         """What has arrived and was not taken."""
         self.complete = False
@@ -76,30 +62,31 @@ class HttpAnswer:
         """Bytes of the body so far, taken ones included."""
         self._left = 0
 
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Names in lower case."""
+        return self._head.headers
+
     def header(self, name: bytes) -> bytes:
         """The first header of this name, which is given in lower case; empty where there is none."""
-        for found, value in self.headers:
-            if found == name:
-                return value
-        return b""
+        return _header(self._head.headers, name)
 
     @property
     def is_document(self) -> bool:
-        return self.header(b"content-type").lower().startswith(b"application/json")
+        return self._head.content_type.startswith(b"application/json")
 
     @property
     def is_event_stream(self) -> bool:
-        return self.header(b"content-type").lower().startswith(b"text/event-stream")
+        return self._head.content_type.startswith(b"text/event-stream")
 
     @property
     def encoding(self) -> str:
         """How the body is encoded, although `identity` was requested; empty where it travels as it is."""
-        found = self.header(b"content-encoding")
-        return "" if found in (b"", b"identity") else found[:40].decode("latin-1")
+        return self._head.encoding
 
     @property
     def status_line(self) -> str:
-        return f"HTTP {self.status} {self.reason}".rstrip()
+        return f"HTTP {self.status} {self._head.reason}".rstrip()
 
     def take(self) -> bytes:
         """The bytes of the body that have arrived since the last call."""
@@ -143,38 +130,16 @@ class HttpAnswer:
         self._parse_head(data[:end])
         return data[end + gap :]
 
-    def _parse_head(self, head: bytes) -> None:
-        read = _read_repeated(head) if len(head) <= _REPEATED_BYTES else _read(head)
-        if read is None:
+    def _parse_head(self, data: bytes) -> None:
+        head = _read_repeated(data) if len(data) <= _REPEATED_BYTES else _read(data)
+        if head is None:
             return  # informational: another head follows
-        self.status, self.reason, self.headers, is_old = read
-        self.reusable = not is_old and b"close" not in self.header(b"connection").lower()
-        self._frame()
-
-    def _frame(self) -> None:
-        """Find out where the body ends (RFC 9112, section 6.3)."""
-        lengths = {
-            part.strip() for name, value in self.headers if name == b"content-length" for part in value.split(b",")
-        }
-        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
-        if self.status in (204, 304):
-            self.complete = True
-        elif codings:
-            if codings != [b"chunked"]:
-                raise _malformed("a transfer encoding that was not asked for")
-            # A length beside it may be an attempt to make two parties disagree about where the answer ends.
-            self.reusable = self.reusable and not lengths
-            self._stage, self._left = _Stage.CHUNKS, _SIZE_NEXT
-        elif lengths:
-            length = lengths.pop()
-            if lengths or not length.isdigit() or len(length) > 18:
-                raise _malformed("a content length that is none")
-            self._stage, self._left = _Stage.LENGTH, int(length)
-            if self._left > self._limit:
+        self._head, self.status, self.reusable = head, head.status, head.reusable
+        self._stage, self._left = head.stage, head.left
+        if head.stage is _Stage.LENGTH:
+            if head.left > self._limit:
                 raise self._too_long()
-            self.complete = self._left == 0
-        else:
-            self._stage, self.reusable = _Stage.UNTIL_CLOSE, False
+            self.complete = head.left == 0
 
     def _read_length(self, data: bytes) -> bytes:
         self.body += data[: self._left]
@@ -232,11 +197,22 @@ class HttpAnswer:
 
 
 class _Head(NamedTuple):
+    """What a head says, all that is asked of it for each answer included."""
+
     status: int
     reason: str
     headers: tuple[tuple[bytes, bytes], ...]
-    is_old: bool
-    """Whether it is of HTTP/1.0."""
+    content_type: bytes
+    """In lower case."""
+    encoding: str
+    reusable: bool
+    stage: _Stage
+    """How the body is framed."""
+    left: int
+    """`HttpAnswer._left` where the body begins."""
+
+
+_NO_HEAD = _Head(0, "", (), b"", "", False, _Stage.HEAD, 0)
 
 
 def _read(head: bytes) -> _Head | None:
@@ -250,13 +226,52 @@ def _read(head: bytes) -> _Head | None:
         if status == 101:
             raise _malformed("a change of protocols that was not asked for")
         return None
-    headers: list[tuple[bytes, bytes]] = []
+    found: list[tuple[bytes, bytes]] = []
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not _NAME.fullmatch(name):
             raise _malformed("a header that is none")
-        headers.append((name.lower(), value.strip(b" \t")))
-    return _Head(status, (match[3] or b"")[:80].decode("latin-1").strip(), tuple(headers), match[1] == b"0")
+        found.append((name.lower(), value.strip(b" \t")))
+    headers = tuple(found)
+    stage, left, framed = _framing(status, headers)
+    kept = match[1] == b"1" and b"close" not in _header(headers, b"connection").lower()
+    encoding = _header(headers, b"content-encoding")
+    return _Head(
+        status=status,
+        reason=(match[3] or b"")[:80].decode("latin-1").strip(),
+        headers=headers,
+        content_type=_header(headers, b"content-type").lower(),
+        encoding="" if encoding in (b"", b"identity") else encoding[:40].decode("latin-1"),
+        reusable=kept and framed,
+        stage=stage,
+        left=left,
+    )
+
+
+def _framing(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> tuple[_Stage, int, bool]:
+    """How a body is framed, what is left of it, and whether its end is certain (RFC 9112, section 6.3)."""
+    lengths = {part.strip() for name, value in headers if name == b"content-length" for part in value.split(b",")}
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if status in (204, 304):
+        return _Stage.LENGTH, 0, True
+    if codings:
+        if codings != [b"chunked"]:
+            raise _malformed("a transfer encoding that was not asked for")
+        # A length beside it may be an attempt to make two parties disagree about where the answer ends.
+        return _Stage.CHUNKS, _SIZE_NEXT, not lengths
+    if lengths:
+        length = lengths.pop()
+        if lengths or not length.isdigit() or len(length) > 18:
+            raise _malformed("a content length that is none")
+        return _Stage.LENGTH, int(length), True
+    return _Stage.UNTIL_CLOSE, 0, False
+
+
+def _header(headers: tuple[tuple[bytes, bytes], ...], name: bytes) -> bytes:
+    for found, value in headers:
+        if found == name:
+            return value
+    return b""
 
 
 _read_repeated = lru_cache(maxsize=64)(_read)

@@ -40,6 +40,7 @@ class HttpConnection(asyncio.Protocol):
         """Of the exchange under way."""
         self._pool = pool
         self._transport: asyncio.Transport | None = None
+        self._poll = select.poll()
         self._waiter: asyncio.Future[None] | None = None
         self._fault: HttpFault | None = None
         self._in_exchange = self._draining = False
@@ -47,6 +48,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     @property
     def usable(self) -> bool:
@@ -55,9 +57,7 @@ class HttpConnection(asyncio.Protocol):
             return False
         # Asked of the kernel: the end of a connection that the server has closed may not have reached the event loop
         # yet, and a request written now would be lost with its delivery unknown.
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)
+        return not self._poll.poll(0)
 
     def send(self, request: bytes, limit: int) -> None:
         """Write a request whole; up to `limit` bytes of its answer are read."""

@@ -99,8 +99,10 @@ class Requests:
 
     def redirected(self, method: str, url: str, answer: HttpAnswer) -> str | None:
         """Where an answer sends the request, if that is followed: on the same origin, or from http to https there."""
+        if answer.status not in (_SAME_METHOD if method == "POST" else _ANY_REDIRECT):
+            return None
         location = answer.header(b"location")
-        if not location or answer.status not in (_SAME_METHOD if method == "POST" else _ANY_REDIRECT):
+        if not location:
             return None
         given = httpx2.URL(url)
         try:

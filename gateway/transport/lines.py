@@ -59,6 +59,8 @@ class LineSplitter:
         self._dropped = 0
 
     def feed(self, chunk: bytes) -> list[bytes | Oversize]:
+        if not self._line and not self._dropped and chunk.endswith(b"\n") and len(chunk) <= self._limit:
+            return list[bytes | Oversize](chunk[:-1].split(b"\n"))  # whole lines, as nearly always
         first, *rest = chunk.split(b"\n")
         self._add(first)
         if not rest:

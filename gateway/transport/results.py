@@ -111,7 +111,7 @@ def read_result(result: mcp.CallToolResult | PlainResult, *, trusted: bool, elap
         ValueError: binary content that is not base64.
     """
     structured: Any = result.structured_content
-    if structured is not None and not isinstance(structured, Mapping):
+    if structured is not None and _type_of(structured) is not dict and not isinstance(structured, Mapping):
         structured = {"result": structured}
     if isinstance(result, PlainResult):
         content = result.content

@@ -101,6 +101,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
             cwd=self._config.cwd,
             start_new_session=True,
         )
+        # asyncio passes what it read to `pipe_data_received` by way of another turn of the event loop, for each answer.
+        output = cast("asyncio.ReadTransport", process.get_pipe_transport(1))
+        output.set_protocol(_Output(self, output.get_protocol()))
         return process
 
     async def __aexit__(
@@ -265,3 +268,16 @@ class StdioTransport(asyncio.SubprocessProtocol):
             os.killpg(self._process.get_pid(), number)
         except (ProcessLookupError, PermissionError):
             pass  # the group is empty, or (macOS) holds only zombies
+
+
+class _Output(asyncio.Protocol):
+    """Reads a spawned process's output without asyncio's detour; all else is left to asyncio's own protocol."""
+
+    def __init__(self, process: StdioTransport, own: asyncio.BaseProtocol) -> None:
+        self._process, self._own = process, own
+
+    def data_received(self, data: bytes) -> None:
+        self._process.pipe_data_received(1, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._own.connection_lost(exc)

@@ -108,7 +108,9 @@ def bench_turn(
     runs: list[dict[str, Any]] = []
     for _ in range(repeats):
         sizes = concurrency or [16, 64, 256, 512]
-        loop = {str(size): run_cell("rollout.bench.loop", str(size), str(max(64, size))) for size in sizes}
+        # As many for each size: while the first ones begin, and the last ones end, fewer are under way.
+        played = str(max(64, *sizes))
+        loop = {str(size): run_cell("rollout.bench.loop", str(size), played) for size in sizes}
         has_verl = find_spec("verl") is not None
         stock = run_cell("rollout.bench.stock_turn", str(trajectories), "15") if has_verl else "without verl"
         runs.append({"whole_trajectories": loop, "beside_stock": stock})
