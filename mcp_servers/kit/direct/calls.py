@@ -50,6 +50,8 @@ _TRACED = frozenset({"traceparent", "tracestate", "baggage"})
 _SHAPED_ALIKE = frozenset({"2025-06-18", "2025-11-25"})
 """Handshake versions whose results have the same fields."""
 _RESERVED = "io.modelcontextprotocol/"
+_WITHOUT_SPANS = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+"""Providers that record nothing."""
 _SEEN = 8
 """Number of client envelopes that are remembered as valid."""
 
@@ -178,7 +180,7 @@ class DirectCalls:
             len(middleware) == 3
             and type(middleware[1]) is OpenTelemetryMiddleware
             and type(middleware[2]) is RequestStateBoundary
-            and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+            and type(trace.get_tracer_provider()) in _WITHOUT_SPANS
         )
 
     def _has_known_meta(self, meta: dict[str, Any], params: dict[str, Any], version: str) -> bool:
