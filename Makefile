@@ -22,6 +22,9 @@ FASTMCP_VENV ?= .venv-fastmcp
 # So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
 DOCTOR_SERVERS ?= .venv-doctor
 
+# Runs of each benchmark of `make bench`, which prints medians.
+REPEATS ?= 3
+
 # Test processes side by side, a file in one of them. `make test WORKERS=0` runs all in one process.
 WORKERS ?= 2
 
@@ -141,17 +144,22 @@ test-full: lint third-party doctor-servers bfcl sglang areal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
+# The last line needs 16,700 open files; with fewer than 33,000 some of its calls over HTTP wait for others (ulimit -Hn).
 bench: install bench-peers
-	$(BIN)/mcp-rollout bench call
-	$(BIN)/mcp-rollout bench lease retail
-	$(BIN)/mcp-rollout bench start
-	$(BIN)/mcp-rollout bench turn
-	$(BIN)/mcp-rollout bench overlap
+	$(BIN)/mcp-rollout bench call --repeats $(REPEATS)
+	$(BIN)/mcp-rollout bench lease retail --repeats $(REPEATS)
+	$(BIN)/mcp-rollout bench start --repeats $(REPEATS)
+	$(BIN)/mcp-rollout bench turn --repeats $(REPEATS)
+	$(BIN)/mcp-rollout bench overlap --repeats $(REPEATS)
 	$(BIN)/mcp-rollout bench memory
-	$(BIN)/mcp-rollout bench trace
-	$(BIN)/mcp-rollout bench sessions --openenv $(OPENENV_VENV)/bin/python
+	$(BIN)/mcp-rollout bench trace --repeats $(REPEATS)
+	$(BIN)/python tests/bench/server_cost.py stdio
+	$(BIN)/python tests/bench/server_cost.py http
+	$(BIN)/python tests/bench/growth.py
 	$(BIN)/python tests/bench/event_loop.py
 	$(BIN)/python tests/bench/serve_cost.py --fastmcp $(FASTMCP_VENV)/bin/python
+	$(BIN)/mcp-rollout bench sessions --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
+	$(BIN)/mcp-rollout bench sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) outputs

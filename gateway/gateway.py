@@ -276,7 +276,7 @@ class Gateway:
             trajectory=trajectory,
             task=task,
             seed=seed,
-            tools=self._select(tools) | self._select(later_tools),
+            tools={**self._select(tools), **self._select(later_tools)} if later_tools else self._select(tools),
             later_tools=later_tools,
             identity=identity,
             resets=resets,
@@ -288,13 +288,13 @@ class Gateway:
         assert leases is not None, "the gateway was not entered"
         return leases.lease(request)
 
-    def _select(self, names: Collection[str] | None) -> dict[str, ToolDefinition]:
-        if names is None:
-            return self._policy_tools
-        for name in names:
+    def _select(self, names: Collection[str] | None) -> Mapping[str, ToolDefinition]:
+        for name in names or ():
             if name not in self._policy_tools:
                 remedy = f"available: {', '.join(self._policy_tools) or 'none'}"
                 if self.failures:
                     remedy += f"; servers that did not start: {', '.join(self.failures)}"
                 raise ConfigError(f"unknown tool {name!r}", key="tools", remedy=remedy)
-        return {name: tool for name, tool in self._policy_tools.items() if name in names}
+        if names is None or len(chosen := frozenset(names)) == len(self._policy_tools):
+            return self._policy_tools  # one for all sessions: a copy with a thousand tools takes 50 KB
+        return {name: tool for name, tool in self._policy_tools.items() if name in chosen}

@@ -284,9 +284,12 @@ class LeaseRequest:
     @property
     def shown_tools(self) -> Mapping[str, ToolDefinition]:
         """The tools that may be used from the beginning."""
-        return MappingProxyType({name: tool for name, tool in self.tools.items() if name not in self.later_tools})
+        later = frozenset(self.later_tools)
+        shown = {name: tool for name, tool in self.tools.items() if name not in later} if later else self.tools
+        return MappingProxyType(shown)
 
     @property
     def hidden_tools(self) -> Mapping[str, ToolDefinition]:
         """The tools that may be used once `Session.reveal` names them."""
-        return MappingProxyType({name: tool for name, tool in self.tools.items() if name in self.later_tools})
+        later = frozenset(self.later_tools)
+        return MappingProxyType({name: tool for name, tool in self.tools.items() if name in later} if later else {})

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 import anyio
+import structlog
 
 from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
 from gateway.connection.answerers import requests_answered
@@ -24,6 +25,8 @@ from gateway.leases.watch import ToolWatch
 from gateway.transport.forks import Forks
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.target import Connect, NegotiatedProtocol, open_target
+
+log = structlog.get_logger(__name__)
 
 _MOST_DESCRIPTORS = 1 << 16
 _OTHER_DESCRIPTORS = 128
@@ -65,7 +68,10 @@ class Openings:
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
-        self.http = HttpConnections(_posts_at_once(_raise_descriptor_limit()))
+        posts = http_posts_at_once()
+        if any(entry.url is not None for entry in self._config.servers.values()) and self._config.max_sessions > posts:
+            _warn_of_few_descriptors(posts, self._config.max_sessions)
+        self.http = HttpConnections(posts)
         self._exits.callback(self.http.close)
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
             directories = self._config.lease_dir if self.bundled else None
@@ -196,6 +202,13 @@ class Openings:
                 self._janitor.ended(mark)
 
 
+def http_posts_at_once() -> int:
+    """How many HTTP posts of a gateway in this process are under way at a time, so that further ones queue instead of
+    failing. Raises the soft limit of open files as far as allowed."""
+    # As many connections may be idle.
+    return max(4, (_raise_descriptor_limit() - _OTHER_DESCRIPTORS) // 2)
+
+
 def _raise_descriptor_limit() -> int:
     """Raise this process's soft limit of open files as far as allowed; return the limit.
 
@@ -209,6 +222,7 @@ def _raise_descriptor_limit() -> int:
     return wanted
 
 
-def _posts_at_once(descriptors: int) -> int:
-    """HTTP posts under way at a time, so that more of them queue instead of failing."""
-    return max(4, (descriptors - _OTHER_DESCRIPTORS) // 2)
+def _warn_of_few_descriptors(posts: int, sessions: int) -> None:
+    needed = 2 * sessions + _OTHER_DESCRIPTORS
+    remedy = f"raise the limit of open files to {needed} (ulimit -Hn, LimitNOFILE of a service), or lower max_sessions"
+    log.warning("http.few_descriptors", calls_at_once=posts, max_sessions=sessions, remedy=remedy)

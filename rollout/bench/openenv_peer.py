@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from collections import Counter
+from importlib.util import find_spec
 from typing import Any
 
 from rollout.bench.costs import cpu_s, listening, memory_kb, missing_descriptors, quantile
@@ -135,6 +136,8 @@ async def measure(server: int, port: int, sessions: int, steps: int) -> dict[str
 
 
 def main(sessions: int, steps: int) -> None:
+    if find_spec("openenv") is None:
+        raise SystemExit(f"error: {sys.executable} has no openenv-core; `make bench-peers` sets up one that has")
     if message := missing_descriptors(sessions):
         raise SystemExit(f"error: {message}")
     with listening([sys.executable, "-m", "rollout.bench.openenv_peer", "serve"]) as (process, port):

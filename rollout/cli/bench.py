@@ -5,7 +5,10 @@ Other load of the machine affects both sides alike, so that the ratios are what 
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import asdict
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Annotated, Any, cast
 
@@ -67,7 +70,7 @@ def bench_call(
 
 @app.command("lease")
 def bench_lease(
-    file: File,
+    file: File = "retail",
     leases: Annotated[int, typer.Option("-n", min=2, help="How many leases.")] = 50,
     repeats: Repeats = 1,
     as_json: AsJson = False,
@@ -91,6 +94,10 @@ def bench_start(
     as_json: AsJson = False,
 ) -> int:
     """Compare starting a process of a Python server by fork with spawning it, and lease forks that are ready."""
+    # The program runs with the current directory on its path.
+    top = module.partition(".")[0]
+    if PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
+        raise typer.BadParameter(f"there is no module {top}", param_hint="-m")
     given = [str(forks), str(spawns), "-m", module]
     return _report(medians([run_cell("rollout.bench.starts", *given) for _ in range(repeats)]), as_json)
 

@@ -25,12 +25,16 @@ def run_cell(module: str, *arguments: str, python: str = sys.executable, bound_s
         python: an interpreter of another environment, which has nothing of ours and reads the program from here.
 
     Raises:
-        typer.Exit: It ended with an error, which is on standard error.
+        typer.Exit: It ended with an error or not within `bound_s`, which is on standard error.
     """
     path = os.pathsep.join(part for part in (str(_ROOT), os.environ.get("PYTHONPATH")) if part)
     environment = {**os.environ, "PYTHONPATH": path}
     argv = [python, "-m", module, *arguments]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=bound_s, env=environment, check=False)
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=bound_s, env=environment, check=False)
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(f"error: {' '.join(argv[1:])} did not end within {bound_s:g} s\n")
+        raise typer.Exit(1) from None
     if done.returncode:
         sys.stderr.write(f"error: {' '.join(argv[1:])} ended with status {done.returncode}\n")
         raise typer.Exit(done.returncode)

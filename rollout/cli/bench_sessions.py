@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from gateway.leases.opening import http_posts_at_once
+from rollout.bench.costs import missing_descriptors
 from rollout.bench.sessions import TRANSPORTS
 from rollout.cli.bench_cells import run_cell
 from rollout.cli.options import AsJson, output_console, print_json
@@ -48,18 +50,40 @@ def bench_sessions(
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(ROWS)}", param_hint="--over")
     wanted = [row for row in rows if row != OPENENV or openenv.is_file()]
     if len(wanted) < len(rows):
-        sys.stderr.write(f"without OpenEnv: {openenv} is missing; `make bench-peers` sets it up\n")
+        missing = f"{openenv} is missing; `make bench-peers` sets it up"
+        if not wanted:
+            raise typer.BadParameter(missing, param_hint="--openenv")
+        sys.stderr.write(f"without OpenEnv: {missing}\n")
+    _check_descriptors(wanted, max(sessions or SIZES))  # before anything is measured
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    failed = 0
     for _ in range(repeats):
         for number in sessions or SIZES:
             for row in wanted:
-                found.setdefault((row, number), []).append(_cell(row, number, steps, openenv))
+                try:
+                    cell = _cell(row, number, steps, openenv)
+                except typer.Exit as ended:  # said already; hours may have gone into the others
+                    failed = failed or ended.exit_code
+                    continue
+                found.setdefault((row, number), []).append(cell)
     cells = [{"over": row, **_median(runs)} for (row, _), runs in found.items()]
     if as_json:
         print_json({"steps": steps, "repeats": repeats, "cells": cells})
     else:
         output_console().print(_table(cells))
-    return 0
+    return failed
+
+
+def _check_descriptors(rows: Sequence[str], sessions: int) -> None:
+    """Raises typer.BadParameter where a cell could not hold its sessions; notes where calls would wait for others."""
+    over_http = not {"http", "http_sdk"}.isdisjoint(rows)
+    if (over_http or OPENENV in rows) and (message := missing_descriptors(sessions)):
+        raise typer.BadParameter(f"{message}, or leave out HTTP and OpenEnv by --over", param_hint="-n")
+    if over_http and (posts := http_posts_at_once()) < sessions:
+        sys.stderr.write(
+            f"note: with this process's limit of open files (ulimit -Hn) at most {posts} of {sessions} calls over HTTP "
+            "are under way at a time; p50 and p99 include the wait\n"
+        )
 
 
 def _cell(row: str, sessions: int, steps: int, openenv: Path) -> dict[str, Any]:

@@ -110,7 +110,13 @@ class Task(BaseModel):
 
     def shown(self, schemas: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those of the OpenAI-style tool schemas that are in the prompt."""
-        return [schema for schema in schemas if self.shows(schema["function"]["name"])]
+        # Sets, since a row may name a thousand tools.
+        later, tools = frozenset(self.later_tools), None if self.tools is None else frozenset(self.tools)
+        return [
+            schema
+            for schema in schemas
+            if (name := schema["function"]["name"]) not in later and (tools is None or name in tools)
+        ]
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], *, where: str | None = None) -> Task:

@@ -10,6 +10,7 @@ client through `serve`, through FastMCP's proxy (`make bench-peers`), and direct
 import argparse
 import json
 import logging
+import shutil
 import statistics
 import sys
 import tempfile
@@ -150,6 +151,8 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--fastmcp", help="FastMCP's interpreter; without it, calls per second are not compared")
     given = parser.parse_args()
+    if given.fastmcp is not None and shutil.which(given.fastmcp) is None:
+        parser.error(f"{given.fastmcp} is missing; `make bench-peers` sets it up")
     logging.disable(logging.WARNING)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(json.dumps(anyio.run(measure, given.calls, given.rounds, given.fastmcp)))  # noqa: T201 - a program

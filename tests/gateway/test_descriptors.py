@@ -80,6 +80,29 @@ def test_more_calls_at_a_time_than_there_are_descriptors_wait_for_their_turn() -
     assert texts == "held|hostile|401" and peak < 256
 
 
+FEW = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+import anyio
+from gateway import Gateway, GatewayConfig
+
+async def main(sessions, **entry):
+    async with Gateway(GatewayConfig.model_validate({"servers": {"world": entry}, "max_sessions": sessions})):
+        print("there")
+
+anyio.run(lambda: main(86, url="http://127.0.0.1:9/mcp"))
+anyio.run(lambda: main(87, url="http://127.0.0.1:9/mcp"))
+anyio.run(lambda: main(87, command="no-such-program"))
+"""
+
+
+def test_sessions_that_would_wait_for_descriptors_are_named_at_the_start() -> None:
+    done = subprocess.run([sys.executable, "-c", FEW], capture_output=True, text=True, check=True, timeout=60)
+    lines = [line for line in done.stdout.splitlines() if "few_descriptors" in line or line == "there"]
+    assert ["few_descriptors" in line for line in lines] == [False, True, False, False], done.stdout
+    assert "calls_at_once=86" in lines[1] and "to 302" in lines[1]
+
+
 def test_the_sweeper_looks_at_all_processes_once_for_many_connections_that_ended() -> None:
     program = f"""
     import os, runpy

@@ -150,6 +150,15 @@ async def test_what_a_main_module_does_before_it_serves_is_done_by_each_fork(tmp
         assert len({await ask(session, "made") for session in sessions}) == 2
 
 
+async def test_numpy_is_seeded_again_in_each_fork(tmp_path: Path) -> None:
+    shutil.copy(SERVER, tmp_path)
+    (tmp_path / "begin.py").write_text(DRAWS)
+    entry: dict[str, Any] = {"args": [str(tmp_path / "begin.py")], "env": {"OPENBLAS_NUM_THREADS": "1"}}
+    async with Gateway(config(**entry)) as gateway, leases(gateway, 2) as sessions:
+        assert not gateway.spawned
+        assert len({await ask(session, "draw") for session in sessions}) == 2
+
+
 async def test_a_server_without_an_event_loop_is_forked_before_it_runs(mini: Any) -> None:
     async with Gateway(config(**mini("pid"))) as gateway, leases(gateway, 2) as sessions:
         assert not gateway.spawned
@@ -168,7 +177,7 @@ async def test_a_fork_of_a_server_of_the_sdk_has_its_code_specialised_and_the_pr
         async with leases(gateway, 1) as (session,):
             assert not gateway.spawned
             forked = await ask(session, "facts")
-    assert forked.pop("specialised") and not spawned.pop("specialised")
+    assert forked.pop("specialised") > spawned.pop("specialised")  # 0 in Python 3.11
     assert forked == spawned
 
 
@@ -296,6 +305,18 @@ from forking_server import serve
 if __name__ == "__main__":
     asyncio.run(serve())
 """
+DRAWS = """
+import asyncio
+import forking_server
+import numpy.random
+
+def call(name, arguments):
+    return float(numpy.random.random())
+
+forking_server.call = call
+if __name__ == "__main__":
+    asyncio.run(forking_server.serve())
+"""
 SHOP = """
 import logging
 import os
@@ -311,7 +332,7 @@ def create_server():
     async def facts() -> dict[str, object]:
         root = logging.getLogger()
         return {
-            "specialised": code._co_code_adaptive != code.co_code,
+            "specialised": sum(a != b for a, b in zip(code._co_code_adaptive[::2], code.co_code[::2])),
             "level": root.level,
             "formats": [each.formatter._fmt for each in root.handlers],
             "disabled": root.manager.disable,

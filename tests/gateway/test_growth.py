@@ -1,24 +1,31 @@
-"""What grows with the number of tools, sessions and processes is counted: lines that run, and looks at processes."""
+"""What grows with the number of tools, sessions and processes is counted: lines that run, bytes, looks at processes."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from mcp.server.mcpserver import MCPServer
+from serving import serving
 
 import gateway
-from gateway import Gateway, GatewayConfig
+from gateway import Gateway, GatewayConfig, Session
 from gateway.leases import sweeper
+from mcp_servers.kit import Harness, InProcess
 
 pytestmark = pytest.mark.anyio
 OURS = str(Path(gateway.__file__).parent)
+FORKED = Path(__file__).with_name("forking_server.py")
 
 
 @contextmanager
@@ -46,14 +53,16 @@ def server_with(tools: int) -> MCPServer:
     return server
 
 
+def gateway_of(server: MCPServer | InProcess, *, max_sessions: int) -> Gateway:
+    entry = {"factory": "unused:unused", "required": True}
+    config = GatewayConfig.model_validate({"servers": {"many": entry}, "max_sessions": max_sessions})
+    return Gateway(config, connect=lambda _, __: server)
+
+
 async def work(tools: int, sessions: int = 1) -> tuple[float, float, float]:
     """Lines for a start, and on average for a lease and for a call of a tool."""
-    config = GatewayConfig.model_validate(
-        {"servers": {"many": {"factory": "unused:unused", "required": True}}, "max_sessions": sessions + 1}
-    )
-    server = server_with(tools)
     with counted() as start:
-        opened = Gateway(config, connect=lambda _, __: server)
+        opened = gateway_of(server_with(tools), max_sessions=sessions + 1)
         await opened.__aenter__()
     held = [opened.lease(trajectory=f"t{number}", task=None, seed=number) for number in range(sessions)]
     async with opened.lease(trajectory="first", task=None, seed=0) as first:
@@ -77,10 +86,162 @@ async def test_with_a_thousand_tools_a_start_and_a_lease_grow_with_their_number_
     assert many[2] <= few[2] + 5
 
 
-async def test_a_lease_and_a_call_cost_the_same_however_many_sessions_there_are() -> None:
-    few, many = await work(2, 16), await work(2, 1024)
+@pytest.mark.parametrize("sessions", [1024, pytest.param(16_384, marks=pytest.mark.full)])
+async def test_a_lease_and_a_call_cost_the_same_however_many_sessions_there_are(sessions: int) -> None:
+    few, many = await work(2, 16), await work(2, sessions)
     assert many[1] <= 1.2 * few[1] + 5
     assert many[2] <= 1.2 * few[2] + 5
+
+
+async def waiting(leases: int) -> float:
+    """Lines for a lease, on average, where all but two of them wait."""
+
+    async def play(opened: Gateway, number: int) -> None:
+        async with opened.lease(trajectory=f"t{number}", task=None, seed=number):
+            await anyio.lowlevel.checkpoint()
+
+    async with gateway_of(server_with(2), max_sessions=2) as opened:
+        with counted() as lines:
+            async with anyio.create_task_group() as tasks:
+                for number in range(leases):
+                    tasks.start_soon(play, opened, number)
+    return lines[0] / leases
+
+
+@pytest.mark.parametrize("leases", [2048, pytest.param(16_384, marks=pytest.mark.full)])
+async def test_a_lease_costs_the_same_however_many_wait_for_one(leases: int) -> None:
+    few = await waiting(64)
+    assert 50 < await waiting(leases) <= 1.2 * few
+
+
+async def in_flight(calls: int) -> float:
+    """Lines for a call over HTTP, on average, where all are in flight together."""
+    server, arrived, all_arrived = MCPServer("many", log_level="ERROR"), 0, anyio.Event()
+
+    @server.tool()
+    async def meet() -> str:
+        """Answer once all calls have arrived."""
+        nonlocal arrived
+        arrived += 1
+        if arrived == calls:
+            all_arrived.set()
+        await all_arrived.wait()
+        return "met"
+
+    async def call(session: Session) -> None:
+        assert (await session.call("meet", {})).text == "met"
+
+    async with serving(server, "http") as entry:
+        config = GatewayConfig.model_validate({"servers": {"many": entry}})
+        async with Gateway(config) as opened, opened.lease(trajectory="t", task=None, seed=0) as session:
+            with counted() as lines:
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(calls):
+                        tasks.start_soon(call, session)
+    return lines[0] / calls
+
+
+async def test_a_call_over_http_costs_the_same_however_many_are_in_flight() -> None:
+    few, many = await in_flight(16), await in_flight(400)
+    assert 100 < many <= 1.2 * few
+
+
+class Names(list[str]):
+    """Names of tools that count how many of them are compared with another name."""
+
+    compared = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.compared += len(self)
+        return super().__contains__(name)
+
+
+async def test_naming_each_of_a_thousand_tools_compares_none_with_all_others() -> None:
+    names = Names(f"tool_{number}" for number in range(1000))
+    later = Names(names[900:])
+    async with gateway_of(server_with(1000), max_sessions=2) as opened:
+        async with opened.lease(trajectory="t", task=None, seed=0, tools=names, later_tools=later) as session:
+            assert len(session.tools) == 900 and len(session.later_tools) == 100
+    assert names.compared == later.compared == 0
+
+
+async def held_bytes(opened: Gateway, sessions: int, **request: Any) -> float:
+    """Bytes that a session holds while it is idle, on average."""
+
+    async def leased(number: int) -> Any:
+        lease = opened.lease(trajectory=f"t{number}", seed=number, **{"task": None, **request})
+        await lease.__aenter__()
+        return lease
+
+    async with opened:
+        held = [await leased(0)]  # what the first one compiles stays
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            held += [await leased(number) for number in range(1, sessions + 1)]
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        for lease in reversed(held):
+            await lease.__aexit__(None, None, None)
+    return grown / sessions
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_an_idle_session_keeps_no_definitions_of_its_own(is_named: bool) -> None:
+    request: dict[str, Any] = {"tools": [f"tool_{number}" for number in range(1000)]} if is_named else {}
+    found = await held_bytes(gateway_of(server_with(1000), max_sessions=65), 64, **request)
+    assert 1000 < found < 10_000
+
+
+async def test_an_idle_session_takes_less_than_20_kb_with_its_world() -> None:
+    server = MCPServer("world", log_level="ERROR")
+    Harness(server, lambda task, seed: [task, seed], max_trajectories=200)
+    found = await held_bytes(gateway_of(InProcess(server), max_sessions=129), 128, task="t")
+    assert 2000 < found < 20_000
+
+
+async def test_connections_with_equal_listings_share_the_definitions(mini: Callable[..., dict[str, Any]]) -> None:
+    config = GatewayConfig.model_validate({"servers": {"world": mini("pid", "put", scope="process")}})
+    async with Gateway(config) as opened:
+        async with (
+            opened.lease(trajectory="a", task=None, seed=0) as one,
+            opened.lease(trajectory="b", task=None, seed=0) as other,
+        ):
+            both = one.connection("world").tools, other.connection("world").tools
+    assert both[0] and all(first is second for first, second in zip(*both, strict=True))
+
+
+async def forked(processes: int) -> tuple[float, float, float]:
+    """Lines for a fork, for a call of it and for its end, on average, where all of them are held together."""
+    entry = {"command": sys.executable, "args": [str(FORKED)], "scope": "process", "start": "fork", "required": True}
+    config = GatewayConfig.model_validate({"servers": {"world": entry}, "max_sessions": processes})
+    opened = Gateway(config)
+    await opened.__aenter__()
+    for _ in range(2):  # the first process is spawned, and the second one starts the fork server
+        async with opened.lease(trajectory="before", task=None, seed=0):
+            pass
+    assert not opened.spawned
+    held = [opened.lease(trajectory=f"t{number}", task=None, seed=number) for number in range(processes)]
+    with counted() as start:
+        sessions = [await lease.__aenter__() for lease in held]
+    with counted() as call:
+        found = {(await session.call("draw", {})).text for session in sessions}
+    with counted() as end:  # of the gateway, too: processes end after their leases
+        for lease in reversed(held):
+            await lease.__aexit__(None, None, None)
+        await opened.__aexit__(None, None, None)
+    assert len(found) == processes
+    return start[0] / processes, call[0] / processes, end[0] / processes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks need Linux")
+@pytest.mark.parametrize("processes", [100, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(600)])])
+async def test_a_forked_process_costs_the_same_however_many_there_are(processes: int) -> None:
+    few, many = await forked(20), await forked(processes)
+    assert all(50 < more <= 1.02 * less + 5 for less, more in zip(few, many, strict=True))
 
 
 COUNTING = f"""

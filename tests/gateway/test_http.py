@@ -13,7 +13,7 @@ from mcp_types import ToolAnnotations
 from gateway import Gateway, GatewayConfig
 from gateway.errors import ConnectTimeout, DeliveryUnknown, ProtocolError, ServerUnavailable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
 Message = MutableMapping[str, Any]
 App = Callable[..., Awaitable[None]]
 

@@ -7,9 +7,10 @@ from typing import Any
 import anyio
 import pytest
 from mcp.server.mcpserver import MCPServer
-from serving import listening
+from serving import listening, serving
 
 from gateway import Gateway, GatewayConfig, Session
+from gateway.leases import opening
 
 pytestmark = pytest.mark.anyio
 Message = MutableMapping[str, Any]
@@ -76,6 +77,36 @@ async def test_calls_at_a_time_use_one_connection_each_and_the_next_ones_use_the
                 for number in range(8):
                     tasks.start_soon(session.call, "put", {"text": f"{number}"})
     assert len(ran) == 24 and len({call["from"] for call in front.calls}) <= 8
+
+
+@pytest.mark.usefixtures("both_call_paths")
+async def test_calls_that_wait_for_a_descriptor_are_sent_in_the_order_in_which_they_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening, "http_posts_at_once", lambda: 4)
+    server, ran, four_arrived = MCPServer("world", log_level="ERROR"), list[int](), anyio.Event()
+
+    @server.tool()
+    async def put(number: int) -> str:
+        """Answer together with three others, so that four are under way."""
+        nonlocal four_arrived
+        ran.append(number)
+        arrived = four_arrived
+        if len(ran) % 4 == 0:
+            four_arrived = anyio.Event()
+            arrived.set()
+        await arrived.wait()
+        return f"{number}"
+
+    async with serving(server, "http-handshake") as entry:  # the later protocol holds a subscription open
+        config = GatewayConfig.model_validate({"servers": {"world": entry}})
+        async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            async with anyio.create_task_group() as tasks:
+                for number in range(40):
+                    tasks.start_soon(session.call, "put", {"number": number})
+    assert sorted(ran) == [*range(40)]
+    # One that is sent while others are under way overtakes these at most.
+    assert all(place >= number - 3 for place, number in enumerate(ran)), ran
 
 
 async def test_a_redirect_on_the_origin_is_followed_and_the_call_runs_once() -> None:

@@ -111,7 +111,8 @@ def test_patterns_are_compiled_in_a_bounded_number_of_tries_however_many_are_rej
     assert sum(sizes[size] for size in larger) <= 2 * (kept + 3)
 
 
-def test_a_chunk_of_short_lines_is_split_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last", [b"", b"half a line"])
+def test_a_chunk_of_short_lines_is_split_without_a_look_at_each(last: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with counted(monkeypatch, LineSplitter, "_add") as looks:
-        assert len(LineSplitter(1 << 20).feed(b"x\n" * LONG)) == LONG
-        assert looks() == 2
+        assert len(LineSplitter(1 << 20).feed(b"x\n" * LONG + last)) == LONG
+        assert looks() <= 2

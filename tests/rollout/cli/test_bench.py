@@ -159,16 +159,50 @@ def test_sessions_take_every_step_over_each_transport() -> None:
         assert cell["client_ms"] > 0 and cell["server_ms"] >= 0
 
 
+def run(*arguments: str, limit: int | None = None) -> tuple[int, str, str]:
+    """Status, output and errors of `bench`, with so many open files."""
+    command = [str(COMMAND), "bench", *arguments]
+    if limit is not None:
+        command = ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh", *command]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S)
+    return done.returncode, done.stdout, " ".join(done.stderr.replace("│", " ").split())
+
+
+ONE = ("sessions", "-n", "1", "--steps", "1")
+
+
 def test_openenv_is_left_out_where_its_environment_is_missing(tmp_path: Path) -> None:
-    arguments = ["sessions", "-n", "1", "--over", "openenv", "--openenv", str(tmp_path / "python"), "--json"]
-    done = subprocess.run([COMMAND, "bench", *arguments], cwd=ROOT, capture_output=True, check=True, timeout=BOUND_S)
-    assert json.loads(done.stdout)["cells"] == []
-    assert b"make bench-peers" in done.stderr
+    absent = ["--openenv", str(tmp_path / "python"), "--json"]
+    status, output, errors = run(*ONE, "--over", "in_process", "--over", "openenv", *absent)
+    assert [cell["over"] for cell in json.loads(output)["cells"]] == ["in_process"]
+    assert status == 0 and "without OpenEnv" in errors and "make bench-peers" in errors
+    status, output, errors = run(*ONE, "--over", "openenv", *absent)
+    assert status == 2 and not output and "make bench-peers" in errors.replace("make bench- peers", "make bench-peers")
+
+
+def test_a_python_without_openenv_is_named_and_what_was_measured_is_printed() -> None:
+    over = ["--over", "in_process", "--over", "openenv"]
+    status, output, errors = run(*ONE, *over, "--openenv", sys.executable, "--json")
+    assert [cell["over"] for cell in json.loads(output)["cells"]] == ["in_process"]
+    assert status == 1 and "has no openenv-core; `make bench-peers`" in errors and "Traceback" not in errors
 
 
 def test_an_unknown_row_is_named() -> None:
-    done = subprocess.run([COMMAND, "bench", "sessions", "--over", "carrier"], capture_output=True, timeout=BOUND_S)
-    assert done.returncode == 2 and b"carrier" in done.stderr
+    status, _, errors = run("sessions", "--over", "carrier")
+    assert status == 2 and "carrier" in errors
+
+
+def test_a_server_that_is_no_module_is_named() -> None:
+    status, _, errors = run("start", "-m", "no_such_package.server")
+    assert status == 2 and "there is no module no_such_package" in errors
+
+
+def test_too_few_open_files_are_said_before_anything_is_measured() -> None:
+    status, output, errors = run("sessions", "-n", "512", limit=400)
+    assert status == 2 and not output and "need 812 open files" in errors and "--over" in errors
+    status, output, errors = run(*ONE, "-n", "200", "--over", "http", "--json", limit=500)
+    assert status == 0 and [cell["lost"] for cell in json.loads(output)["cells"]] == [0, 0]
+    assert "at most 186 of 200 calls over HTTP are under way at a time" in errors
 
 
 def test_too_few_open_files_are_said_at_start() -> None:
