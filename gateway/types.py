@@ -19,6 +19,8 @@ SEED_META = "mcp-rollout/seed"
 """Key in each request's `_meta`: the trajectory's seed."""
 ROLE_META = "mcp-rollout/role"
 """Key in a tool's `_meta`: its `Role`, which makes it a harness tool."""
+REHEARSAL_META = "mcp-rollout/rehearsal"
+"""Key in the `_meta` of a reset: arguments with which an idle process may be reset and released before any lease."""
 REWARD_META = "mcp-rollout/reward"
 """Key in a result's `_meta`: a reward for this turn; read from trusted servers only."""
 SERVER_TIME_META = "mcp-rollout/server_s"
@@ -104,6 +106,8 @@ class ToolDefinition:
     role: Role | None = None
     read_only: bool = False
     idempotent: bool = False
+    rehearsal: Mapping[str, Any] | None = None
+    """Of a reset: the arguments in `REHEARSAL_META`."""
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Arguments that the gateway adds to each call; `input_schema` does not have them."""
     full_schema: dict[str, Any] | None = None

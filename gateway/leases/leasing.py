@@ -15,6 +15,7 @@ from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
 from gateway.connection.connection import Connection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.leases import rehearsal
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle, BundlePool, SharedConnection
 from gateway.leases.remote_pool import RemotePool
@@ -106,10 +107,21 @@ class Leases:
             discard=self._openings.discard,
             first=first,
             tasks=self._openings.tasks,
+            rehearse=self._rehearse,
             min_ready=max(entry.min_ready for entry in entries),
             most=min((entry.max_processes for entry in entries if entry.max_processes is not None), default=None),
             leases_each=min(entry.leases_per_process for entry in entries),
         )
+
+    async def _rehearse(self, bundle: Bundle) -> None:
+        """As `rehearsal.rehearse`, in a session of its own over this bundle."""
+        request, tools = (
+            rehearsal.request(),
+            [each for server in bundle.connections for each in self._catalogue[server]],
+        )
+        sender = self._sender(Sending, request, bundle.connections, {})
+        session = self._session(request, sender, {}, anyio.current_time())
+        await rehearsal.rehearse(session, rehearsal.rehearsed(tools))
 
     @asynccontextmanager
     async def lease(
@@ -122,11 +134,12 @@ class Leases:
         pools = {self._pools[server].name: self._pools[server] for server in needed if server in self._pools}
         slots = frozenset({_SESSIONS, *pools})
         self._name_limits(slots)
-        with anyio.CancelScope(deadline=deadline) as waiting:
-            # A wait that is cut here has taken no slot, so there is nothing to give back.
-            await self._slots.acquire(slots)
-        if waiting.cancelled_caught:
-            raise LeaseTimeout(self._in_use(slots))
+        if not self._slots.acquire_now(slots):
+            with anyio.CancelScope(deadline=deadline) as waiting:
+                # A wait that is cut here has taken no slot, so there is nothing to give back.
+                await self._slots.acquire(slots)
+            if waiting.cancelled_caught:
+                raise LeaseTimeout(self._in_use(slots))
         # From here on slots are held: all that can raise is inside the `try`.
         bundles: dict[str, Bundle] = {}
         session: Session | None = None

@@ -6,6 +6,7 @@ uses at the same time, and that none used before unless its server is reset in b
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ Open = Callable[[], Awaitable["Connection"]]
 
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
+_REFILL_PAUSE_S = 0.01
+"""Between taking a bundle and starting the next one, which else would take the CPU from the reset of the one taken."""
 _MOST_DOUBLINGS = 16
 """Beyond it the pause does not grow; a server may be down for days."""
 
@@ -124,6 +127,7 @@ class BundlePool:
             `Connection.started` raises.
         discard: Closes one and returns when nothing of it is left.
         first: The one that is open already.
+        rehearse: Prepares an open bundle, while no session has it, for its first lease; raises where it broke.
         min_ready: Bundles kept warm.
         most: Bundles at a time, opening and closing ones included; None means any number.
         leases_each: How often a bundle is given out before it is closed.
@@ -137,12 +141,14 @@ class BundlePool:
         discard: Callable[[Bundle], Awaitable[None]],
         first: Bundle,
         tasks: TaskGroup,
+        rehearse: Callable[[Bundle], Awaitable[None]] | None = None,
         min_ready: int = 0,
         most: int | None = None,
         leases_each: int = 1,
     ) -> None:
         self.servers, self.most = servers, most
         self._open, self._discard, self._tasks = open_bundle, discard, tasks
+        self._rehearse = rehearse
         self._min_ready, self._leases_each = min_ready, leases_each
         self._ready = deque([first])
         self._used: deque[Bundle] = deque()
@@ -167,20 +173,27 @@ class BundlePool:
             GatewayError: a server of it could not be started.
         """
         while True:
-            bundle = self._pick(reset)
-            if bundle is None and (self.most is None or self._live < self.most):
+            if (bundle := self.take_ready(reset=reset)) is not None:
+                return bundle
+            if self.most is None or self._live < self.most:
                 # Counted before the `await`: a session that looks meanwhile must not open one more than `most`.
                 self._live += 1
-                bundle = await self._opened()
-            if bundle is not None:
-                bundle.leases += 1
-                self.refill()
-                return bundle
+                return self._given(await self._opened())
             # Only where this session does not reset: it cannot take a used bundle, so one of them makes room.
             if self._used:
                 self._retire(self._used.popleft())
-            # No `await` lies between `_pick` and this line, so no change is missed in between.
+            # No `await` lies between `take_ready` and this line, so no change is missed in between.
             await self._change.wait()
+
+    def take_ready(self, *, reset: bool) -> Bundle | None:
+        """A bundle that is open, at once, for one session; None where there is none. Arguments as of `take`."""
+        bundle = self._pick(reset)
+        return None if bundle is None else self._given(bundle)
+
+    def _given(self, bundle: Bundle) -> Bundle:
+        bundle.leases += 1
+        asyncio.get_running_loop().call_later(_REFILL_PAUSE_S, self.refill)
+        return bundle
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
         """Take a bundle back when its session is over; return at once.
@@ -208,11 +221,14 @@ class BundlePool:
                 self._retire(bundle)
         return None
 
-    async def _opened(self) -> Bundle:
-        """Open a bundle. `_live` counts it already, and until all of it is gone."""
+    async def _opened(self, *, idle: bool = False) -> Bundle:
+        """Open a bundle, and rehearse it if it is `idle`. `_live` counts it already, and until all of it is gone."""
         bundle = Bundle()
         try:
             await self._open(bundle)
+            # Here, before a session can take it: the rehearsal's release must not come after the session's reset.
+            if idle and self._rehearse is not None:
+                await self._rehearse(bundle)
         except BaseException as error:  # cleanup, also when cancelled: a part of the bundle may be open
             if isinstance(error, GatewayError):
                 self._backoff.failed()
@@ -267,7 +283,7 @@ class BundlePool:
 
     async def _warm(self) -> None:
         try:
-            self._ready.append(await self._opened())
+            self._ready.append(await self._opened(idle=True))
         except GatewayError as error:
             # The session that finds the stock empty tries for itself and gets the error.
             if not self._closing:

@@ -88,6 +88,10 @@ class RemotePool:
                 raise ConfigError(f"{config.url} has no server {server!r}", key=f"servers.{server}", remedy=remedy)
         return host.offer
 
+    def take_ready(self, *, reset: bool) -> Bundle | None:
+        """None: a world is a lease of its host, which takes a request."""
+        return None
+
     async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
         """A world of its own for one session, on the host that `hosts` chooses; waits until there is one.
 

@@ -40,6 +40,13 @@ class Slots:
         self._queues: dict[frozenset[str], deque[_Waiter]] = {}
         self._numbers = itertools.count()
 
+    def acquire_now(self, needs: frozenset[str]) -> bool:
+        """Take a slot of every key if all are free and no other session waits; False where `acquire` has to wait."""
+        if self._queues or self.full(needs):
+            return False
+        self._taken.update(needs)
+        return True
+
     async def acquire(self, needs: frozenset[str]) -> None:
         """Wait until every key has a free slot, and take them all. A cancelled wait has taken none."""
         waiter = _Waiter(needs, next(self._numbers))

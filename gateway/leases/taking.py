@@ -45,8 +45,27 @@ async def take_all(
     """
     ready = {server: shared[server].ready for server in needed if server in shared}
     taken: dict[str, AnyConnection] = {server: open_now for server, open_now in ready.items() if open_now is not None}
-    if not pools and len(taken) == len(ready):  # nothing to wait for, so no task is needed
-        return taken
+    for name, pool in pools.items():
+        if (bundle := pool.take_ready(reset=wanted.reset)) is not None:
+            bundles[name] = bundle
+    if len(taken) < len(ready) or len(bundles) < len(pools):  # else nothing to wait for, and no task is needed
+        await _take_missing([each for each in ready if each not in taken], shared, taken, pools, bundles, wanted)
+    for bundle in bundles.values():
+        taken |= {server: bundle.connections[server] for server in needed if server in bundle.connections}
+    if missing := [server for server in needed if server not in taken]:
+        raise LeaseTimeout(f"no connection to {', '.join(missing)} within {wanted.timeout_s:g} s")
+    return taken
+
+
+async def _take_missing(
+    servers: Collection[str],
+    shared: Mapping[str, SharedConnection],
+    taken: dict[str, AnyConnection],
+    pools: Mapping[str, BundlePool | RemotePool],
+    bundles: dict[str, Bundle],
+    wanted: Wanted,
+) -> None:
+    """Adds to `taken` and `bundles` what can be had within the lease's time. Raises the first `GatewayError`."""
     errors: list[GatewayError] = []
 
     # Errors are collected and raised after the group: raised inside, the first one would cancel the other starts
@@ -63,17 +82,11 @@ async def take_all(
         except GatewayError as error:
             errors.append(error)
 
-    with anyio.CancelScope(deadline=wanted.deadline) as waiting:
+    with anyio.CancelScope(deadline=wanted.deadline):
         async with anyio.create_task_group() as tasks:
-            for server in (server for server in ready if server not in taken):
+            for server in servers:
                 tasks.start_soon(take, server)
-            for name in pools:
+            for name in [name for name in pools if name not in bundles]:
                 tasks.start_soon(take_bundle, name)
     if errors:
         raise errors[0]
-    for bundle in bundles.values():
-        taken |= {server: bundle.connections[server] for server in needed if server in bundle.connections}
-    if waiting.cancelled_caught:
-        missing = ", ".join(server for server in needed if server not in taken)
-        raise LeaseTimeout(f"no connection to {missing} within {wanted.timeout_s:g} s")
-    return taken

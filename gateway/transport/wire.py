@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, RequestRefused, ServerUnavailable
 from gateway.schemas.cost import too_large
 from gateway.transport.delivery import Broke, Delivery, GatewayAnswer, Sent, Verdict, verdict
-from gateway.types import ROLE_META, Role, ToolDefinition, ToolResult
+from gateway.types import REHEARSAL_META, ROLE_META, Role, ToolDefinition, ToolResult
 
 
 @dataclass(slots=True)
@@ -47,11 +47,14 @@ def read_tools(
     faults: list[str] = []
     seen = seen if seen is not None else set()
     for tool in tools:
-        mark = roles.get(tool.name) or (tool.meta or {}).get(ROLE_META)
+        meta = tool.meta or {}
+        mark, rehearsal = roles.get(tool.name) or meta.get(ROLE_META), meta.get(REHEARSAL_META)
         if tool.name in seen:
             faults.append(f"{tool.name}: listed twice")
         elif mark is not None and not (isinstance(mark, str) and mark in set(Role)):
             faults.append(f"{tool.name}: unknown role {mark!r}; roles: {', '.join(Role)}")
+        elif not isinstance(rehearsal, Mapping | None):
+            faults.append(f"{tool.name}: _meta[{REHEARSAL_META!r}] is not an object of arguments")
         elif problem := too_large(tool.input_schema) or too_large(tool.output_schema or {}):
             faults.append(f"{tool.name}: {problem}")
         else:
@@ -68,6 +71,7 @@ def read_tools(
                     role=Role(mark) if mark is not None else None,
                     read_only=bool(hints.read_only_hint),
                     idempotent=bool(hints.idempotent_hint),
+                    rehearsal=cast("Mapping[str, Any] | None", rehearsal),
                 )
             )
     return definitions, faults

@@ -22,7 +22,7 @@ Operand = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 def create_server() -> MCPServer:
     server = MCPServer("calculator", instructions=INSTRUCTIONS, log_level="WARNING")
     _add_policy_tools(server)
-    harness = Harness(server, problem)
+    harness = Harness(server, problem, rehearsal=TASKS.first("test"))
     harness.tasks(lambda split: TASKS.items(split, problem))
     harness.start(lambda problem: problem.prompt)
     harness.score(score)

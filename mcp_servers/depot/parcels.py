@@ -7,7 +7,7 @@ from random import Random
 from typing import Literal
 
 from mcp_servers import kit
-from mcp_servers.kit import Splits
+from mcp_servers.kit import Split, Splits
 
 Condition = Literal["damp", "torn", "loose"]
 Treatment = Literal["dry", "tape", "strap"]
@@ -34,6 +34,10 @@ TASKS: dict[Slice, Splits] = {
 
 _TOWNS = "Alta Bergen Drammen Fauske Gjovik Hamar Larvik Molde Narvik Odda Rena Skien".split()
 _LETTERS = "ABCDEFGHKLMNPRSTVW"
+# No code of a test task occurs in training; its letter and its digits do.
+_NUMBERS: dict[Split, range] = {"train": range(10, 70), "test": range(70, 100)}
+# Made once: a list of a thousand texts takes longer than the rest of a day.
+_CODES = {split: [f"{letter}{number}" for letter in _LETTERS for number in _NUMBERS[split]] for split in _NUMBERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,7 @@ def problem(task: str, seed: int) -> Problem:
     slice_: Slice = "any" if task.startswith(f"{TASKS['any'].prefix}-") else "fitting"
     split, _ = TASKS[slice_].parse(task)
     rng = Random(f"{task}/{seed}")
-    # No code of a test task occurs in training; its letter and its digits do.
-    numbers = range(10, 70) if split == "train" else range(70, 100)
-    codes = rng.sample([f"{letter}{number}" for letter in _LETTERS for number in numbers], PARCELS)
+    codes = rng.sample(_CODES[split], PARCELS)
     parcels = tuple(Parcel(code, rng.choice(_TOWNS), rng.choice(CONDITIONS)) for code in codes)
     prompt = f"Good morning. The first parcel is {codes[0]}."
     return Problem(task=task, seed=seed, prompt=prompt, difficulty="medium", slice=slice_, parcels=parcels)

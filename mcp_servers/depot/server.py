@@ -25,7 +25,8 @@ def create_server(tasks: Slice = "fitting") -> MCPServer:
         tasks: The slice that the tool `tasks` lists.
     """
     server = MCPServer("depot", instructions=INSTRUCTIONS, log_level="WARNING")
-    harness = Harness(server, lambda task, seed: Day(problem=problem(task, seed)))
+    rehearsal = TASKS[tasks].first("test")
+    harness = Harness(server, lambda task, seed: Day(problem=problem(task, seed)), rehearsal=rehearsal)
     harness.tasks(lambda split: TASKS[tasks].items(split, problem))
     harness.start(lambda day: day.problem.prompt)
     harness.reply(_reply)

@@ -24,7 +24,10 @@ def create_server(*, attempts: int = MAX_ATTEMPTS) -> MCPServer:
         attempts: How many answers the user takes before giving up.
     """
     server = MCPServer("gsm8k_tools", instructions=INSTRUCTIONS, log_level="WARNING")
-    harness = Harness(server, lambda task, seed: Attempts(problem=problem(task, seed), most=attempts))
+    rehearsal = TASKS.first("test")
+    harness = Harness(
+        server, lambda task, seed: Attempts(problem=problem(task, seed), most=attempts), rehearsal=rehearsal
+    )
     harness.tasks(lambda split: TASKS.items(split, problem))
     harness.start(lambda attempts: attempts.problem.prompt)
     harness.reply(Attempts.reply)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +13,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 ROLE_META = "mcp-rollout/role"
+REHEARSAL_META = "mcp-rollout/rehearsal"
 
 HarnessRole = Literal["reset", "start", "reply", "elicit", "score", "release", "snapshot", "restore", "tasks", "expert"]
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -40,11 +41,16 @@ _ANNOTATIONS: dict[HarnessRole, ToolAnnotations] = {
 }
 
 
-def harness_tool(server: MCPServer, role: HarnessRole, description: str | None = None) -> Callable[[F], F]:
+def harness_tool(
+    server: MCPServer, role: HarnessRole, description: str | None = None, *, meta: Mapping[str, Any] | None = None
+) -> Callable[[F], F]:
     """Registers the decorated function as the server's harness tool for `role`, under the role's name.
 
     `Harness` covers what an environment usually needs; use this for other tools. The caller is the rollout, never the
     policy, so an exception reaches it with type and place.
+
+    Args:
+        meta: Added to the tool's `_meta`.
     """
 
     def register(function: F) -> F:
@@ -57,9 +63,8 @@ def harness_tool(server: MCPServer, role: HarnessRole, description: str | None =
             except Exception as error:  # the harness's boundary: the SDK would hide the exception's text
                 raise ToolError(_described(error)) from error
 
-        server.tool(name=role, description=description, meta={ROLE_META: role}, annotations=_ANNOTATIONS[role])(
-            reporting
-        )
+        marked = {ROLE_META: role, **(meta or {})}
+        server.tool(name=role, description=description, meta=marked, annotations=_ANNOTATIONS[role])(reporting)
         return function
 
     return register

@@ -59,6 +59,11 @@ class Splits:
         split, index = self.parse(task)
         return self.first_seeds[split] + index
 
+    def first(self, split: Split) -> tuple[str, int]:
+        """A split's first task and its seed, for example for rehearsals."""
+        task = self._name(split, 0)
+        return task, self.seed(task)
+
     def items(self, split: Split, make: Callable[[str, int], Problem]) -> Iterator[TaskItem]:
         """Yields the split's tasks as `tasks` lists them; each problem is made when it is needed."""
         for task in self.names(split):

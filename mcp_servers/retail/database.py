@@ -128,9 +128,11 @@ class Database(Record):
     def orders_of(self, user: User) -> list[Order]:
         return [order for order in self.orders.values() if order.user_id == user.user_id]
 
-    def copy_to_change(self) -> Database:
-        """A copy in which tools can change users and orders; the products are the same objects."""
-        return self.model_copy(update={"users": deepcopy(self.users), "orders": deepcopy(self.orders)})
+    def copy_to_change(self, user: User) -> Database:
+        """A copy in which tools can change the account and the orders of this user; all else are the same objects."""
+        users = {**self.users, user.user_id: deepcopy(user)}
+        own = {order.order_id: deepcopy(order) for order in self.orders_of(user)}
+        return self.model_copy(update={"users": users, "orders": {**self.orders, **own}})
 
     def digest(self) -> str:
         """SHA-256 over the whole content: equal digests mean equal databases."""
@@ -149,8 +151,8 @@ def diff(before: Database, after: Database) -> Diff:
         was: dict[str, Record] = getattr(before, table)
         now: dict[str, Record] = getattr(after, table)
         for key in was.keys() | now.keys():
-            # Most records are equal, and comparing two is much cheaper than walking through them.
-            if was.get(key) != now.get(key):
+            # Most records are the same or equal, and comparing two is much cheaper than walking through them.
+            if was.get(key) is not now.get(key) and was.get(key) != now.get(key):
                 old.update(_leaves(was.get(key), f"/{table}/{key}"))
                 new.update(_leaves(now.get(key), f"/{table}/{key}"))
     changed = {(path, value) for path, value in new.items() if old.get(path) != value}

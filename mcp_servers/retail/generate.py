@@ -6,8 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from functools import cache
 from itertools import product as combinations
 from random import Random
+from typing import Any, cast
 
 from mcp_servers.retail.database import (
     TODAY,
@@ -23,7 +25,8 @@ from mcp_servers.retail.database import (
     Variant,
 )
 
-ProductEntry = tuple[str, str, int, tuple[tuple[str, tuple[str, ...]], ...]]
+Axes = tuple[tuple[str, tuple[str, ...]], ...]
+ProductEntry = tuple[str, str, int, Axes]
 PRODUCTS: tuple[ProductEntry, ...] = (
     ("Desk Lamp", "home", 34, (("colour", ("black", "white", "brass")), ("base", ("clamp", "stand")))),
     ("Wool Blanket", "home", 58, (("colour", ("grey", "moss", "rust")), ("size", ("single", "double")))),
@@ -89,8 +92,9 @@ def make_database(rng: Random) -> Database:
 def make_empty_database(rng: Random, stock: Stock, *, users: int, products: int) -> Database:
     """Draws a shop without orders."""
     database = Database(users={}, products={}, orders={})
+    skus = set[str]()
     for entry in rng.sample(stock.products, products):
-        product = _product(rng, database, *entry)
+        product = _product(rng, database, skus, *entry)
         database.products[product.product_id] = product
     for first, last in zip(rng.sample(stock.first_names, users), rng.sample(stock.last_names, users), strict=True):
         user = _user(rng, first, last)
@@ -117,7 +121,7 @@ def make_order(
     """
     offered = [product for product in database.products.values() if product.product_id not in without]
     products = rng.sample(offered, lines or rng.randint(1, 3))
-    bought = [_line(product, rng.choice(product.variants)) for product in products]
+    bought = [(product, rng.choice(product.variants)) for product in products]
     arrived = status in ("delivered", "return requested", "exchange requested")
     days_ago = delivered_days_ago if delivered_days_ago is not None else rng.randint(3, 24)
     order = Order(
@@ -125,12 +129,16 @@ def make_order(
         user_id=user.user_id,
         status=status,
         placed_on=TODAY - timedelta(days=(days_ago + rng.randint(3, 8)) if arrived else rng.randint(1, 4)),
-        lines=bought,
-        total=sum((line.price for line in bought), Decimal(0)),
+        lines=cast("list[Line]", [_line(product, variant) for product, variant in bought]),
+        total=sum((variant.price for _, variant in bought), Decimal(0)),
         address=user.address,
         payment_method_id=rng.choice([m for m in user.payment_methods if m.kind != "gift_card"]).payment_method_id,
         delivered_on=TODAY - timedelta(days=days_ago) if arrived else None,
         cancel_reason="no_longer_needed" if status == "cancelled" else None,
+        # Given, since pydantic makes a deep copy of each default.
+        returned=[],
+        exchanged=[],
+        ledger=[],
     )
     if status == "shipped":
         order.shipment = Shipment(
@@ -151,66 +159,73 @@ def make_address(rng: Random) -> Address:
 def _user(rng: Random, first: str, last: str) -> User:
     number = rng.randint(10, 99)
     card = f"{rng.randint(1000, 9999)}"
-    methods = [
-        PaymentMethod(payment_method_id=f"card_{card}", kind="card", label=f"{rng.choice(CARDS)} ending in {card}"),
-        PaymentMethod(payment_method_id=f"paypal_{rng.randint(1000, 9999)}", kind="paypal", label="PayPal account"),
+    methods: list[dict[str, Any]] = [
+        {"payment_method_id": f"card_{card}", "kind": "card", "label": f"{rng.choice(CARDS)} ending in {card}"},
+        {"payment_method_id": f"paypal_{rng.randint(1000, 9999)}", "kind": "paypal", "label": "PayPal account"},
     ]
     if rng.random() < 0.5:
         digits = f"{rng.randint(1000, 9999)}"
         balance = _dollars(100 * rng.randint(40, 200))
-        methods.append(
-            PaymentMethod(
-                payment_method_id=f"gift_{digits}", kind="gift_card", label=f"gift card {digits}", balance=balance
-            )
-        )
+        label = f"gift card {digits}"
+        methods.append({"payment_method_id": f"gift_{digits}", "kind": "gift_card", "label": label, "balance": balance})
     return User(
         user_id=f"{first.lower()}_{last.lower()}_{number}",
         first_name=first,
         last_name=last,
         email=f"{first.lower()}.{last.lower()}{number}@example.com",
         address=make_address(rng),
-        payment_methods=methods,
+        payment_methods=cast("list[PaymentMethod]", methods),
     )
 
 
 def _product(
     rng: Random,
     database: Database,
+    skus: set[str],
     name: str,
     category: str,
     dollars: int,
-    axes: tuple[tuple[str, tuple[str, ...]], ...],
+    axes: Axes,
 ) -> Product:
-    names = [axis for axis, _ in axes]
-    chosen = rng.sample(list(combinations(*(values for _, values in axes))), rng.randint(4, 5))
+    chosen = rng.sample(_options(axes), rng.randint(4, 5))
     # Prices of one product differ, so that every swap has a price difference to report.
     cents = rng.sample(range(dollars * 80, dollars * 125), len(chosen))
-    taken = {variant.sku for product in database.products.values() for variant in product.variants}
-    variants: list[Variant] = []
-    for values, price in zip(chosen, cents, strict=True):
-        sku = _fresh(rng, taken, "V", 4)
-        taken.add(sku)
+    variants: list[dict[str, Any]] = []
+    for options, price in zip(chosen, cents, strict=True):
+        sku = _fresh(rng, skus, "V", 4)
+        skus.add(sku)
         stock = 0 if len(variants) == 3 else rng.randint(2, 40)  # one variant of each product is sold out
-        options = dict(zip(names, values, strict=True))
-        variants.append(Variant(sku=sku, options=options, price=_dollars(price), stock=stock))
-    return Product(product_id=_fresh(rng, database.products, "P", 3), name=name, category=category, variants=variants)
+        variants.append({"sku": sku, "options": options, "price": _dollars(price), "stock": stock})
+    number = _fresh(rng, database.products, "P", 3)
+    return Product(product_id=number, name=name, category=category, variants=cast("list[Variant]", variants))
+
+
+@cache
+def _options(axes: Axes) -> list[dict[str, str]]:
+    """All combinations of the options' values."""
+    names = [axis for axis, _ in axes]
+    return [dict(zip(names, values, strict=True)) for values in combinations(*(values for _, values in axes))]
 
 
 def _dollars(cents: int) -> Decimal:
     return Decimal(cents).scaleb(-2)
 
 
-def _line(product: Product, variant: Variant) -> Line:
-    return Line(
-        sku=variant.sku,
-        product_id=product.product_id,
-        name=product.name,
-        options=dict(variant.options),
-        price=variant.price,
-    )
+def _line(product: Product, variant: Variant) -> dict[str, Any]:
+    return {
+        "sku": variant.sku,
+        "product_id": product.product_id,
+        "name": product.name,
+        "options": variant.options,
+        "price": variant.price,
+    }
 
 
 def _fresh(rng: Random, taken: set[str] | dict[str, Order] | dict[str, Product], letter: str, digits: int) -> str:
     while (made := f"{letter}{rng.randrange(10 ** (digits - 1), 10**digits)}") in taken:
         pass
     return made
+
+
+for *_, each in PRODUCTS:
+    _options(each)  # when the module is imported, so that forked processes share them

@@ -85,7 +85,7 @@ def _score(database: float, communication: float) -> Score:
 
 def required_changes(case: Case) -> Diff:
     """What the expert's writes change, found by making them in a copy of the database."""
-    shop = Shop(database=case.database.copy_to_change())
+    shop = Shop(database=case.database.copy_to_change(case.customer))
     shop.identify(shop.database.users[case.customer.user_id])
     for write in case.required():
         _checked(write.call.name)(shop, **write.call.arguments)

@@ -8,14 +8,14 @@ from typing import Literal
 
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.kit import Expert, Harness, Message, Score, Split, TaskItem, ToolError, parser, serve
+from mcp_servers.kit import Expert, Harness, Message, Score, Split, Splits, TaskItem, ToolError, parser, serve
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.database import RETURN_DAYS, TODAY
 from mcp_servers.retail.generate import make_database
 from mcp_servers.retail.score import score as score_case
 from mcp_servers.retail.shop import Shop
 from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
-from mcp_servers.retail.tasks import TASKS, make_case
+from mcp_servers.retail.tasks import TASKS, make_case, splits_of
 from mcp_servers.retail.tools import add_change_tools, add_customer_tools, add_order_tools, add_product_tools
 
 Slice = Literal["all"] | ShortSlice
@@ -65,6 +65,8 @@ def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCP
         _begin,
         without_reset=lambda seed: Shop(database=make_database(Random(seed))),
         max_trajectories=max_trajectories,
+        check=lambda task, _: splits_of(task).parse(task),
+        rehearsal=_splits(slice_).first("test"),
     )
     _add_harness_tools(harness, slice_)
     # In the order in which the policy reads them.
@@ -78,7 +80,7 @@ def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCP
 def _add_harness_tools(harness: Harness[Shop], slice_: Slice) -> None:
     @harness.tasks
     def tasks(split: Split) -> Iterator[TaskItem]:
-        splits = TASKS if slice_ == "all" else SHORT_TASKS[slice_]
+        splits = _splits(slice_)
         for task in splits.names(split):
             case = make_case(task, splits.seed(task))
             yield TaskItem(task=task, seed=case.seed, prompt=case.opening, difficulty=case.difficulty)
@@ -92,6 +94,10 @@ def _add_harness_tools(harness: Harness[Shop], slice_: Slice) -> None:
         return _case(shop).expert()
 
     del tasks, score, expert  # registered
+
+
+def _splits(slice_: Slice) -> Splits:
+    return TASKS if slice_ == "all" else SHORT_TASKS[slice_]
 
 
 def _begin(task: str, seed: int) -> Shop:

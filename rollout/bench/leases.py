@@ -91,9 +91,13 @@ async def _reset(gateway: Gateway, clients: dict[str, Client], task: str, seed: 
 
 async def first_task(gateway: Gateway) -> str:
     """A task to reset the servers to; empty where none lists any. Takes a lease."""
+    return (await first_tasks(gateway, 1))[0]
+
+
+async def first_tasks(gateway: Gateway, count: int) -> list[str]:
+    """Up to `count` tasks to reset the servers to; an empty one where none lists any. Takes a lease."""
     async with gateway.lease(trajectory="bench", task=None, seed=0) as session:
         for server in gateway.catalogue:
             if session.has(Role.TASKS, server):
-                listed = await list_tasks(session, server, "train", limit=1)
-                return listed[0].task if listed else ""
-    return ""
+                return [item.task for item in await list_tasks(session, server, "train", limit=count)] or [""]
+    return [""]

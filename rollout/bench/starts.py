@@ -4,7 +4,7 @@
 
 Takes so many leases at once under `scope: process` and holds all of them: starts per second, CPU time of gateway and
 servers per start (user and system), and the proportional set size of each server. Then as many leases, one after the
-other, from a pool of forked processes that are ready. Prints one JSON object.
+other, from a pool of forked processes that are ready, with the page faults of each. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import structlog
 
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
-from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, memory_kb, quantile
-from rollout.bench.leases import first_task
+from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, memory_kb, page_faults, quantile
+from rollout.bench.leases import first_tasks
+from rollout.process import tune_collector
 
 READY_S = 300.0
 """How long a pool may take to fill."""
@@ -81,20 +82,32 @@ async def lease_ready(words: list[str], count: int) -> dict[str, Any]:
     """Lease `count` forked processes that wait in the pool, reset included; none is started meanwhile."""
     # One more than are leased: the first process, which listed the tools, is spawned, and is among them.
     async with Gateway(config("fork", words, min_ready=count + 1, max_processes=count + 1)) as gateway:
-        task = await first_task(gateway)
+        tasks = await first_tasks(gateway, count)
         with anyio.fail_after(READY_S):
             await _idle()
-        waits: list[float] = []
+        tune_collector()  # as a worker does
+        before = page_faults(descendants())
+        waits, cpu, leased = [0.0] * count, [0.0] * count, set[int]()
         async with AsyncExitStack() as held:
             for number in range(count):
-                began = time.perf_counter()
-                await held.enter_async_context(gateway.lease(trajectory=f"r{number}", task=task, seed=number))
-                waits.append(1e3 * (time.perf_counter() - began))
+                task = tasks[number % len(tasks)]
+                began, spent = time.perf_counter(), time.process_time()
+                lease = gateway.lease(trajectory=f"r{number}", task=task, seed=number)
+                session = await held.enter_async_context(lease)
+                waits[number], cpu[number] = time.perf_counter() - began, time.process_time() - spent
+                leased.add(session.connection("server").pid or 0)
+            # What a server does after its answer belongs to the lease.
+            await _idle()
+            faults = [number - before[pid] for pid, number in page_faults(leased).items()]
+            memory = [memory_kb(pid) / 1024 for pid in sorted(leased)[:: max(1, count // 100)]]
         return {
             "leased": count,
-            "ms_p50": round(statistics.median(waits), 2),
-            "ms_p99": round(quantile(waits, 0.99), 2),
-            "ms_max": round(max(waits), 2),
+            "ms_p50": round(1e3 * statistics.median(waits), 2),
+            "ms_p99": round(1e3 * quantile(waits, 0.99), 2),
+            "ms_max": round(1e3 * max(waits), 2),
+            "gateway_cpu_ms": round(1e3 * statistics.median(cpu), 2),
+            "page_faults": round(statistics.median(faults)),
+            "pss_mb": round(statistics.median(memory), 1),
         }
 
 

@@ -115,7 +115,7 @@ def test_the_user_never_says_what_the_agent_has_to_find_out(task: str, seed: int
     case = make_case(task, seed)
     spoken = [case.opening, *(turn.answer for turn in case.turns() if isinstance(turn, Say))]
     echo = [Message(role="assistant", content=line) for line in spoken]
-    assert score(case, Shop(database=case.database.copy_to_change()), echo).score == 0.0
+    assert score(case, Shop(database=case.database.copy_to_change(case.customer)), echo).score == 0.0
 
 
 @settings(max_examples=30, deadline=None)

@@ -193,7 +193,7 @@ async def test_refunds_go_back_to_what_paid_or_to_a_gift_card(retail_players: Se
 
 
 def test_the_last_day_for_a_return_is_in_and_the_next_is_not():
-    database = CASE.database.copy_to_change()
+    database = CASE.database.copy_to_change(CASE.customer)
     delivered = next(o for o in database.orders_of(CASE.customer) if o.status == "delivered")
     shop = Shop(database=database)
     delivered.delivered_on = TODAY - timedelta(days=30)
@@ -203,7 +203,7 @@ def test_the_last_day_for_a_return_is_in_and_the_next_is_not():
 
 
 def test_a_gift_card_pays_no_more_than_is_left_on_it():
-    database = CASE.database.copy_to_change()
+    database = CASE.database.copy_to_change(CASE.customer)
     customer = database.users[CASE.customer.user_id]
     pending = next(o for o in database.orders_of(customer) if o.status == "pending")
     card = PaymentMethod(payment_method_id="gift_1", kind="gift_card", label="gift card", balance=pending.total)

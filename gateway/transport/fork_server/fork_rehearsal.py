@@ -7,6 +7,7 @@ libraries build what they put off. What is done here, forks have; each of them a
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Awaitable
@@ -31,25 +32,34 @@ _REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def rehearse() -> None:
-    """Serve from a server of the SDK's that is made for this: the program's own sees nothing of it.
+    """Serve from a server of the SDK's that is made for this, and let the program rehearse what it has for this.
 
-    Does nothing without version 2 of the SDK, or where spans are recorded.
+    The program's own server sees nothing of the first. The second are the objects whose class has the coroutine
+    function `rehearse_before_fork`, which a server declares where that has no effect outside of the process. Does
+    nothing without version 2 of the SDK, or where spans are recorded.
     """
     module: Any = sys.modules.get("mcp.server.mcpserver")
     if module is None or "opentelemetry.sdk.trace" in sys.modules:
         return
+    own: list[Any] = [each for each in gc.get_objects() if hasattr(_class_of(each), "rehearse_before_fork")]
     root, disabled = logging.getLogger(), logging.root.manager.disable
     handlers, level = list(root.handlers), root.level
     logging.disable(logging.CRITICAL)
     try:
         _run(_serve_rounds(module.MCPServer("rehearsal")))
-    except Exception:  # boundary: another release of the SDK; its forks do without
+        for each in own:
+            _run(each.rehearse_before_fork())
+    except Exception:  # boundary: another release of the SDK, or the program's code; the forks do without
         pass
     finally:
         # The SDK's server sets up logging, which is the program's to do.
         root.handlers[:] = handlers
         root.setLevel(level)
         logging.disable(disabled)
+
+
+def _class_of(value: object) -> Any:
+    return type(value)
 
 
 def _run(rounds: Awaitable[None]) -> None:

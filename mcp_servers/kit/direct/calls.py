@@ -50,6 +50,8 @@ _TRACED = frozenset({"traceparent", "tracestate", "baggage"})
 _SHAPED_ALIKE = frozenset({"2025-06-18", "2025-11-25"})
 """Handshake versions whose results have the same fields."""
 _RESERVED = "io.modelcontextprotocol/"
+_WITHOUT_SPANS = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+"""Providers that record nothing."""
 _SEEN = 8
 """Number of client envelopes that are remembered as valid."""
 
@@ -153,6 +155,14 @@ class DirectCalls:
             shaped["_meta"] = {SERVER_INFO_META_KEY: self._server_info}
         return shaped
 
+    async def rehearse_before_fork(self) -> None:
+        """For a fork server: runs the reset that the server allows to be rehearsed, if any, and its release."""
+        from mcp_servers.kit.direct import rehearsal  # it needs this module
+
+        reset = self._tools.rehearsed()
+        if reset is not None:
+            await rehearsal.play(self, reset)
+
     @cached_property
     def _server_info(self) -> dict[str, Any]:
         return self._lowlevel.server_info_stamp
@@ -170,7 +180,7 @@ class DirectCalls:
             len(middleware) == 3
             and type(middleware[1]) is OpenTelemetryMiddleware
             and type(middleware[2]) is RequestStateBoundary
-            and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+            and type(trace.get_tracer_provider()) in _WITHOUT_SPANS
         )
 
     def _has_known_meta(self, meta: dict[str, Any], params: dict[str, Any], version: str) -> bool:

@@ -81,6 +81,10 @@ class LineServer:
             # Before the cancellation, so that `_run` does not answer a second time.
             call.answered = True
             call.end()
+        await self.answered()
+
+    async def answered(self) -> None:
+        """Waits until no direct call is in progress."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

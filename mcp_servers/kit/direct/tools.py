@@ -19,6 +19,8 @@ from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp_types import CallToolRequestParams, CallToolResult, ContentBlock, InputRequiredResult
 from pydantic import BaseModel, TypeAdapter
 
+from mcp_servers.kit.roles import REHEARSAL_META
+
 _SHAPED = (*get_args(ContentBlock), Image, Audio, CallToolResult, InputRequiredResult, str, list, tuple)
 """Types, with their subclasses, that the SDK does not write as JSON text."""
 
@@ -62,6 +64,14 @@ class DirectTools:
         direct.fn_metadata = cast(FuncMetadata, DirectMetadata(tool.fn_metadata))
         self._direct[name] = tool, tool.fn_metadata, direct
         return direct
+
+    def rehearsed(self) -> dict[str, Any] | None:
+        """The arguments with which the reset may be rehearsed; None if no tool is marked so."""
+        for tool in self._server._tool_manager.list_tools():  # pyright: ignore[reportPrivateUsage]
+            arguments = (tool.meta or {}).get(REHEARSAL_META)
+            if isinstance(arguments, dict):
+                return cast("dict[str, Any]", arguments)
+        return None
 
     def context(self, request_context: ServerRequestContext[Any, Any]) -> Context:
         """The context for a tool that takes one."""
