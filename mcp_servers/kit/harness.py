@@ -13,7 +13,7 @@ from pydantic import Field
 from mcp_servers.kit import records
 from mcp_servers.kit.records import Elicited, Expert, ExpertTurn, Message, Reply, Score, Split, TaskItem
 from mcp_servers.kit.roles import REHEARSAL_META, HarnessRole, harness_tool
-from mcp_servers.kit.worlds import Begin, Check, Notice, Worlds, awaited
+from mcp_servers.kit.worlds import Begin, Notice, Worlds, awaited
 
 W = TypeVar("W")
 T = TypeVar("T")
@@ -50,10 +50,6 @@ class Harness(Generic[W]):
         without_reset: Makes the world of a trajectory that was never reset, from the seed in its requests. If None,
             such a request is refused.
         max_trajectories: Maximum number of worlds alive. A further one is refused; none is ever evicted.
-        check: Raises LookupError for a task that `begin` does not know, and takes little time. With it a reset is
-            answered once the task is known, and the world is made right after the answer, while the client goes on, or
-            at its first use if that is earlier. `begin` is then a plain function that does not fail. No effect with
-            `placing` or `closing`.
         rehearsal: A task and its seed with which a process that waits for its first lease may be reset and released:
             its code has then run, and its memory is its own. Only where a world that is made and given up leaves
             nothing outside of the process.
@@ -66,12 +62,11 @@ class Harness(Generic[W]):
         *,
         without_reset: Callable[[int], W] | None = None,
         max_trajectories: int = 4096,
-        check: Check | None = None,
         rehearsal: tuple[str, int] | None = None,
     ) -> None:
         self.server = server
         self._start: Start[W] | None = None
-        self._worlds = Worlds(begin, without_reset, max_trajectories=max_trajectories, check=check)
+        self._worlds = Worlds(begin, without_reset, max_trajectories=max_trajectories)
         self._add_reset_and_release(rehearsal)
 
     def __len__(self) -> int:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
-from copy import copy
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic, TypeVar, cast
 
 import anyio
@@ -38,49 +35,20 @@ async def awaited(value: T | Awaitable[T]) -> T:
     return await value if inspect.isawaitable(value) else cast(T, value)
 
 
-Check = Callable[[str, int], object]
-"""(task, seed) -> anything. Raises LookupError for an unknown task."""
-
-
 @dataclass(eq=False, slots=True)
 class Trajectory(Generic[W]):
-    """A trajectory's world and its numbered answers; the numbering is not part of the world.
+    """A trajectory's world and its numbered answers; the numbering is not part of the world."""
 
-    Args:
-        make: Makes the world at its first use.
-    """
-
-    _make: Callable[[], W] | None
-    _world: W | None = None
-    _soon: asyncio.TimerHandle | None = None
+    world: W
     replies: Numbered[Reply] = field(default_factory=lambda: Numbered("reply", is_last=lambda reply: reply.done))
     elicited: Numbered[Elicited] = field(default_factory=lambda: Numbered("question"))
 
-    @property
-    def world(self) -> W:
-        if self._make is not None:
-            self._world, self._make = self._make(), None
-        return cast(W, self._world)
-
-    def make_soon(self) -> None:
-        """Makes the world once the answers that are due have been written, unless it is used before."""
-        # A timer, since the event loop calls it after the callbacks that write answers.
-        self._soon = asyncio.get_running_loop().call_later(0, self._make_now)
-
-    def _make_now(self) -> None:
-        try:
-            _ = self.world
-        except Exception:  # boundary: the environment's code; what uses the world calls it again and reports it
-            log.debug("a world was not made", exc_info=True)
-
     def end(self) -> None:
-        if self._soon is not None:
-            self._soon.cancel()
         self.replies.close()
         self.elicited.close()
 
     def continue_in(self, world: W) -> None:
-        self._make, self._world = None, world
+        self.world = world
         self.replies.reopen()
         self.elicited.reopen()
 
@@ -93,23 +61,14 @@ class Worlds(Generic[W]):
         without_reset: Makes the world of a trajectory that was never reset, from the seed in its requests. If None,
             such a request is refused.
         max_trajectories: Maximum number of worlds alive.
-        check: Refuses what `begin` would. With it a reset is answered before its world is made, unless there are
-            placers or closers.
     """
 
-    def __init__(
-        self,
-        begin: Begin[W],
-        without_reset: Callable[[int], W] | None,
-        *,
-        max_trajectories: int,
-        check: Check | None = None,
-    ) -> None:
+    def __init__(self, begin: Begin[W], without_reset: Callable[[int], W] | None, *, max_trajectories: int) -> None:
         def from_seed(seed: int) -> Trajectory[W]:
             assert without_reset is not None
-            return Trajectory(None, without_reset(seed))
+            return Trajectory(without_reset(seed))
 
-        self._begin, self._check = begin, check
+        self._begin = begin
         self._state: TrajectoryState[Trajectory[W]] = TrajectoryState(
             None if without_reset is None else from_seed, max_trajectories=max_trajectories
         )
@@ -125,26 +84,18 @@ class Worlds(Generic[W]):
     async def begin(self, ctx: Context, task: str, seed: int) -> None:
         """Gives the trajectory a new world and closes the previous one."""
         self._state.check_room(ctx)
-        # A placer may refuse the world, and a closer gets every one that was made.
-        if self._check is None or self.placers or self.closers:
-            await self._put(ctx, Trajectory(None, await self._begun(task, seed)))
-            return
-        with _unknown_task(task):
-            self._check(task, seed)
-        trajectory = Trajectory(cast("Callable[[], W]", partial(self._begin, task, seed)))
-        await self._put(ctx, trajectory)
-        trajectory.make_soon()
+        await self._put(ctx, await self._begun(task, seed))
 
     async def swap(self, ctx: Context, world: W) -> None:
         """Replaces the trajectory's world; its replies keep their numbers."""
         trajectory = self._state.find(ctx)
         if trajectory is None:
-            await self._put(ctx, Trajectory(None, world))
+            await self._put(ctx, world)
             return
         # Replaced before anything is awaited: a request that comes meanwhile sees one world or the other.
-        before = copy(trajectory)
+        before = trajectory.world
         trajectory.continue_in(world)
-        await self._close_of(before)
+        await self._close(before)
         await self._place(ctx, world)
 
     async def end(self, ctx: Context) -> None:
@@ -153,7 +104,7 @@ class Worlds(Generic[W]):
         trajectory = self._state.drop(ctx)
         if trajectory is not None:
             trajectory.end()
-            await self._close_of(trajectory)
+            await self._close(trajectory.world)
 
     @asynccontextmanager
     async def fresh(self, task: str, seed: int) -> AsyncGenerator[W]:
@@ -165,22 +116,23 @@ class Worlds(Generic[W]):
             await self._close(world)
 
     async def _begun(self, task: str, seed: int) -> W:
-        with _unknown_task(task):
+        try:
             return await awaited(self._begin(task, seed))
+        except LookupError as error:
+            raise ToolError(str(error.args[0]) if error.args else f"there is no task {task!r} here") from error
 
-    async def _put(self, ctx: Context, trajectory: Trajectory[W]) -> None:
+    async def _put(self, ctx: Context, world: W) -> None:
         before = self._state.find(ctx)
         try:
             # Refused where another trajectory has taken the last place while this world was made.
-            self._state.reset(ctx, trajectory)
+            self._state.reset(ctx, Trajectory(world))
         except ToolError:
-            await self._close_of(trajectory)
+            await self._close(world)
             raise
         if before is not None:
             before.end()
-            await self._close_of(before)
-        if self.placers:
-            await self._place(ctx, trajectory.world)
+            await self._close(before.world)
+        await self._place(ctx, world)
 
     async def _place(self, ctx: Context, world: W) -> None:
         try:
@@ -191,11 +143,6 @@ class Worlds(Generic[W]):
             await self._close(world)
             raise
 
-    async def _close_of(self, trajectory: Trajectory[W]) -> None:
-        # With a closer every world is made within its reset.
-        if self.closers:
-            await self._close(trajectory.world)
-
     async def _close(self, world: W) -> None:
         # Shielded: no later request closes a world that this one has dropped, so a cancelled one closes it to the end.
         with anyio.move_on_after(CLOSE_S, shield=True) as bound:
@@ -203,12 +150,3 @@ class Worlds(Generic[W]):
                 await awaited(closer(world))
         if bound.cancelled_caught:
             log.warning("a world was not closed within %g s", CLOSE_S)
-
-
-@contextmanager
-def _unknown_task(task: str) -> Generator[None]:
-    """Makes a refusal of the environment's LookupError."""
-    try:
-        yield
-    except LookupError as error:
-        raise ToolError(str(error.args[0]) if error.args else f"there is no task {task!r} here") from error

@@ -15,7 +15,7 @@ from mcp_servers.retail.generate import make_database
 from mcp_servers.retail.score import score as score_case
 from mcp_servers.retail.shop import Shop
 from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
-from mcp_servers.retail.tasks import TASKS, make_case, splits_of
+from mcp_servers.retail.tasks import TASKS, make_case
 from mcp_servers.retail.tools import add_change_tools, add_customer_tools, add_order_tools, add_product_tools
 
 Slice = Literal["all"] | ShortSlice
@@ -65,7 +65,6 @@ def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCP
         _begin,
         without_reset=lambda seed: Shop(database=make_database(Random(seed))),
         max_trajectories=max_trajectories,
-        check=lambda task, _: splits_of(task).parse(task),
         rehearsal=_splits(slice_).first("test"),
     )
     _add_harness_tools(harness, slice_)

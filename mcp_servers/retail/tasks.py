@@ -13,7 +13,7 @@ from mcp_servers.retail.case import Case
 from mcp_servers.retail.generate import make_database
 from mcp_servers.retail.requests_reconsider import CHANGES_OF_MIND, OTHER_WAYS, WITHDRAWALS
 from mcp_servers.retail.script import Change, Draft, Request
-from mcp_servers.retail.short_tasks import SHORT_TASKS, make_short_case, slice_of
+from mcp_servers.retail.short_tasks import make_short_case, slice_of
 
 TASKS = Splits("retail", {"train": 120, "test": 60})
 
@@ -87,12 +87,6 @@ REFUSALS = (
     requests_other.for_a_friend,
     requests_other.discount,
 )
-
-
-def splits_of(task: str) -> Splits:
-    """The tasks that a task's name belongs to, if it is one."""
-    slice_ = slice_of(task)
-    return TASKS if slice_ is None else SHORT_TASKS[slice_]
 
 
 def make_case(task: str, seed: int) -> Case:

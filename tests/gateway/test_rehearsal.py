@@ -115,7 +115,6 @@ async def test_the_first_reset_of_a_rehearsed_fork_copies_few_pages(name: str) -
             pid = session.connection("shop").pid
             before = minor_faults(pid)
             await session.reset(task)
-            await session.reset(task)  # answered once the first one's world is made
             faults.append(minor_faults(pid) - before)
     rehearsed, unprepared = faults
     assert rehearsed * 3 < unprepared, faults
