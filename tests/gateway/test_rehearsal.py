@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import mcp_types as mcp
 import pytest
+from structlog.testing import capture_logs
 
 from gateway import Gateway, GatewayConfig, Session
 from gateway.errors import ServerUnavailable
@@ -85,16 +86,18 @@ async def test_a_process_that_a_lease_starts_is_not_rehearsed(tmp_path: Path) ->
         assert (await begun(started))[0] == ["mine"]
 
 
-@pytest.mark.parametrize("rehearsal", [None, ("refused", 0)])
+@pytest.mark.parametrize(("rehearsal", "said"), [(None, []), (("refused", 0), ["rehearsal.refused"])])
 async def test_a_server_that_declares_nothing_or_refuses_its_own_task_is_leased_as_it_is(
-    rehearsal: object, tmp_path: Path
+    rehearsal: object, said: list[str], tmp_path: Path
 ) -> None:
-    async with (
-        Gateway(shop(tmp_path, rehearsal, start="fork", max_processes=2)) as gateway,
-        gateway.lease(trajectory="a", task="mine", seed=1),
-        gateway.lease(trajectory="b", task="mine", seed=2) as of_the_stock,
-    ):
-        assert (await begun(of_the_stock)) == [["mine"], ["mine", 2], 1]
+    with capture_logs() as lines:
+        async with (
+            Gateway(shop(tmp_path, rehearsal, start="fork", max_processes=2)) as gateway,
+            gateway.lease(trajectory="a", task="mine", seed=1),
+            gateway.lease(trajectory="b", task="mine", seed=2) as of_the_stock,
+        ):
+            assert (await begun(of_the_stock)) == [["mine"], ["mine", 2], 1]
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == said
 
 
 @pytest.mark.parametrize("name", ["depot", "retail"])
