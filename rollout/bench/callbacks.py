@@ -20,6 +20,8 @@ class Callbacks:
         self.longest_name = ""
         self.slow: Counter[str] = Counter()
         """Callbacks above the bound, by what they belong to."""
+        self.longest_collection_s = 0.0
+        """Of the garbage collector, whose pauses are in no callback's time."""
 
     def note(self, name: str, spent_s: float) -> None:
         """Count one callback."""
@@ -42,7 +44,7 @@ def described(handle: Handle) -> str:
 def timed(above_s: float) -> Generator[Callbacks]:
     """Within the block, every callback of every loop of this thread is timed."""
     found, run = Callbacks(above_s), Handle._run  # pyright: ignore
-    collecting_s = 0.0
+    collecting_s = began_s = 0.0
 
     def timed_run(self: Handle) -> None:
         # CPU time of the thread: on a busy machine, most of a callback's wall time can be that of other processes.
@@ -52,8 +54,13 @@ def timed(above_s: float) -> Generator[Callbacks]:
 
     def collecting(phase: str, _: object) -> None:
         # The collector's pauses depend on all that the process holds, and meet any callback.
-        nonlocal collecting_s
-        collecting_s += time.thread_time() * (1 if phase == "stop" else -1)
+        nonlocal collecting_s, began_s
+        if phase == "start":
+            began_s = time.thread_time()
+            return
+        spent_s = time.thread_time() - began_s
+        collecting_s += spent_s
+        found.longest_collection_s = max(found.longest_collection_s, spent_s)
 
     Handle._run = timed_run  # pyright: ignore
     gc.callbacks.append(collecting)

@@ -170,6 +170,7 @@ async def measure(concurrency: int, trajectories: int) -> dict[str, Any]:
         "longest_callback_ms": round(1e3 * callbacks.longest_s, 1),
         "longest_callback": callbacks.longest_name,
         "callbacks_above_20_ms": dict(callbacks.slow),
+        "longest_collection_ms": round(1e3 * callbacks.longest_collection_s, 1),
     }
 
 

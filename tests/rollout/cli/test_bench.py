@@ -1,6 +1,7 @@
 """`bench`: what it measures is measured, and comes as one object."""
 
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -15,6 +16,7 @@ import pytest
 from rich.table import Table
 
 from rollout.bench import loop, memory, overlap, traces
+from rollout.bench.callbacks import timed
 from rollout.bench.costs import cpu_by_process, cpu_s, cpu_since_s
 from rollout.bench.sessions import measure
 from rollout.cli.bench_cells import medians
@@ -117,6 +119,17 @@ def test_a_turn_is_measured_in_whole_trajectories_and_beside_verls_agent() -> No
 def test_whole_trajectories_are_played_to_their_full_reward() -> None:
     found = anyio.run(loop.measure, 3, 4)
     assert found["turns"] == 15 * 4 and found["failed"] == 0 and found["client_ms_per_turn"] > 0
+
+
+def test_a_collection_is_told_apart_from_the_callback_that_it_meets() -> None:
+    held = [[number] for number in range(300_000)]
+
+    async def collecting() -> None:
+        gc.collect()
+
+    with timed(above_s=60) as found:
+        asyncio.run(collecting())
+    assert len(held) == 300_000 and 0 < found.longest_s < found.longest_collection_s
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
