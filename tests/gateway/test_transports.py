@@ -140,7 +140,7 @@ async def test_every_version_of_the_handshake_era_is_spoken_over_http(transport:
 
 
 class Weather:
-    """In front of an SSE server: spoils one POST, or ends the stream of events."""
+    """In front of an SSE server: spoils the POST of one call, or ends the stream of events."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -158,12 +158,22 @@ class Weather:
                 await send(message)
 
             return await self._app(scope, receive, sent)
-        spoil, self.spoil_next = self.spoil_next, ""
+        pieces = [await receive()]
+        while pieces[-1].get("more_body"):
+            pieces.append(await receive())
+        # A connection posts for itself, too, whenever it likes.
+        spoil = self.spoil_next if b'"tools/call"' in b"".join(piece.get("body", b"") for piece in pieces) else ""
+        if spoil:
+            self.spoil_next = ""
         if spoil == "cut":
             raise ConnectionAbortedError
         if spoil:
             return await Response(status_code=int(spoil))(scope, receive, send)
-        await self._app(scope, receive, send)
+
+        async def again() -> MutableMapping[str, Any]:
+            return pieces.pop(0) if pieces else await receive()
+
+        await self._app(scope, again, send)
 
 
 async def test_over_sse_a_post_that_fails_fails_its_call_and_not_the_connection() -> None:
