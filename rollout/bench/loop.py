@@ -131,6 +131,8 @@ class Retail:
                 finished=finished,
             )
             store.close()
+            # In a thread, since a wait on the event loop would be the longest callback.
+            await anyio.to_thread.run_sync(store.wait_for_archives)
 
 
 async def measure(concurrency: int, trajectories: int) -> dict[str, Any]:
