@@ -115,10 +115,8 @@ class Leases:
 
     async def _rehearse(self, bundle: Bundle) -> None:
         """As `rehearsal.rehearse`, in a session of its own over this bundle."""
-        request, tools = (
-            rehearsal.request(),
-            [each for server in bundle.connections for each in self._catalogue[server]],
-        )
+        request = rehearsal.request()
+        tools = [each for server in bundle.connections for each in self._catalogue[server]]
         sender = self._sender(Sending, request, bundle.connections, {})
         session = self._session(request, sender, {}, anyio.current_time())
         await rehearsal.rehearse(session, rehearsal.rehearsed(tools))
