@@ -126,6 +126,9 @@ class Policy(Protocol):
         """Continue `ids` by at most `max_tokens` tokens; `turn` counts from 0 within the trajectory.
 
         A turn that reached its thinking budget is continued by a second call, whose `ids` end with the turn so far.
+
+        Args:
+            ids: the trajectory's own list. It may be kept, and appended to; the ids in it must stay.
         """
         ...
 

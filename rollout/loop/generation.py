@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from sys import getrefcount
 
 from rollout.environment.config import ThinkingLoss
+from rollout.errors import EngineError
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
 from rollout.loop.limits import is_time_over, shielded
@@ -28,14 +32,15 @@ async def sample(
     most = most if max_tokens is None else min(most, max_tokens)
     began_at, began = time.time(), time.monotonic()
     with context.spans.generation(trace, most):
-        completion = await generate(
-            policy,
-            tokens,
-            trace.context,
-            max_tokens=most,
-            turn=len(trace.turns),
-            thinking=thinking.tokens_per_turn,
-        )
+        with lent_context(trace):
+            completion = await generate(
+                policy,
+                tokens,
+                trace.context,
+                max_tokens=most,
+                turn=len(trace.turns),
+                thinking=thinking.tokens_per_turn,
+            )
         generate_s = time.monotonic() - began
         # Shielded, so that what was sampled is recorded where the time ran out during the generation.
         parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
@@ -52,3 +57,22 @@ async def sample(
     elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
         trace.stop_reason = trace.stop_reason or StopReason.TOKEN_LIMIT
     return parsed
+
+
+@contextmanager
+def lent_context(trace: Trace) -> Generator[None]:
+    """Within the block a policy has the trace's context itself: copies would be a good part of what a long turn costs.
+
+    What the policy appended is removed; if it kept the list, the trace goes on with a copy.
+
+    Raises:
+        EngineError: ids were removed from the context.
+    """
+    context = trace.context
+    length, references = len(context), getrefcount(context)
+    yield
+    if len(context) < length:
+        raise EngineError("the policy removed ids from the context that it was given; copy it to change it")
+    del context[length:]
+    if getrefcount(context) > references:
+        trace.unshare_context()

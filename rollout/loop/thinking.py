@@ -47,7 +47,7 @@ def markers(tokens: TokenBuilder) -> ThoughtMarkers:
 
 
 async def generate(
-    policy: Policy, tokens: TokenBuilder, context: Sequence[int], *, max_tokens: int, turn: int, thinking: int | None
+    policy: Policy, tokens: TokenBuilder, context: list[int], *, max_tokens: int, turn: int, thinking: int | None
 ) -> Completion:
     """Continue the context by one turn.
 
@@ -60,7 +60,7 @@ async def generate(
         ConfigError: there is a budget, and the policy's thoughts have no closing marker.
     """
     first = max_tokens if thinking is None else min(thinking, max_tokens)
-    begun = await policy.generate(list(context), max_tokens=first, turn=turn)
+    begun = await policy.generate(context, max_tokens=first, turn=turn)
     # Shorter than `first` at LENGTH: the engine's context is full, and another request would return nothing.
     if (
         begun.finish_reason is not FinishReason.LENGTH

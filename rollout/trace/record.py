@@ -13,6 +13,7 @@ from gateway.server_events import ServerEvents
 from gateway.types import ToolResult
 from rollout.environment.config import AgentConfig
 from rollout.environment.task import Origin, Task
+from rollout.process import exempt
 from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
 from rollout.trace.segment import Segment, Span, SpanKind, runs
@@ -112,6 +113,7 @@ class Trace(Segment):
 
     def __post_init__(self) -> None:
         self.context = self.prompt_ids + self.response_ids
+        self._exempt_numbers()
         self.tool_calls = sum(len(turn.tools) for turn in self.turns)
         self.user_turns = sum(turn.user is not None for turn in self.turns)
 
@@ -193,6 +195,12 @@ class Trace(Segment):
         self.prompt_ids, self.response_ids, self.loss_mask, self.logprobs, self.spans = prompt_ids, [], [], [], []
         self.images = self.images if images is None else images
         self.context = list(prompt_ids)
+        self._exempt_numbers()
+
+    def unshare_context(self) -> None:
+        """Continue with a copy of the context, since another has kept the list."""
+        self.context = list(self.context)
+        exempt(self.context)
 
     def add_completion(self, completion: Completion, parsed: Parsed, edit: Edit, *, mask_thinking: bool) -> Turn:
         """Append a completion, its ids exactly as sampled. Masked thinking stays in the context and out of the loss."""
@@ -269,6 +277,10 @@ class Trace(Segment):
             if self.turns:
                 self.turns[-1].trimmed += trimmed
             del self.context[len(self.context) - count :]
+
+    def _exempt_numbers(self) -> None:
+        for numbers in (self.prompt_ids, self.response_ids, self.loss_mask, self.logprobs, self.context):
+            exempt(numbers)
 
     def _apply(self, edit: Edit) -> None:
         self.take_back(edit.removed)

@@ -1,0 +1,85 @@
+"""A policy is given the trajectory's own list of ids; what it does with the list changes no trace."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mcp.server.mcpserver import MCPServer
+from worlds import play
+
+from rollout.formats import hermes
+from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.trace.record import Trace
+from rollout.types import Call, Completion, Policy
+
+pytestmark = pytest.mark.anyio
+TURNS = 4
+
+
+class Doing:
+    """Calls a tool three times and then answers; `act` has each turn's ids before that."""
+
+    def __init__(self, act: Callable[[list[int]], object]) -> None:
+        self._act = act
+        self.read: list[list[int]] = []
+        """Copies of what it was given."""
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        self.read.append(list(ids))
+        self._act(ids)
+        calls = [Call(name="number", arguments={"n": turn})] if turn < TURNS - 1 else []
+        sampled = ByteTokens().encode(hermes.write(content="" if calls else "Done.", calls=calls) + IM_END)
+        return Completion(ids=sampled, logprobs=[-0.5] * len(sampled))
+
+
+async def played(policy: Policy, home: Path) -> Trace:
+    server = MCPServer("world", log_level="ERROR")
+    server.add_tool(lambda n: f"Number {n}.", name="number", description="Says a number.")
+
+    async def policy_for(_: object) -> Policy:
+        return policy
+
+    return await play({"world": server}, policy_for, home)
+
+
+def ids_of(trace: Trace) -> list[int]:
+    assert trace.failure is None and len(trace.turns) == TURNS
+    assert trace.context == trace.prompt_ids + trace.response_ids
+    return trace.context
+
+
+async def test_a_policy_that_keeps_or_extends_its_ids_leaves_the_same_trace(tmp_path: Path) -> None:
+    plain = Doing(len)
+    expected = ids_of(await played(plain, tmp_path / "plain"))
+    kept: list[list[int]] = []
+    keeping, extending = Doing(kept.append), Doing(lambda ids: ids.extend([7, 8, 9]))
+    assert ids_of(await played(keeping, tmp_path / "keeping")) == expected
+    assert ids_of(await played(extending, tmp_path / "extending")) == expected
+    # What it kept does not grow with the trajectory.
+    assert kept == keeping.read == extending.read == plain.read
+    assert [len(ids) for ids in kept] == sorted({len(ids) for ids in kept})
+
+
+async def test_a_policy_that_removes_ids_fails_its_trajectory(tmp_path: Path) -> None:
+    trace = await played(Doing(lambda ids: ids.pop()), tmp_path)
+    assert trace.failure is not None and "removed ids" in trace.failure.message
+    assert trace.turns == [] and trace.response_ids == []
+
+
+async def test_a_policy_is_given_no_copy(tmp_path: Path) -> None:
+    given: list[int] = []
+    trace = await played(Doing(lambda ids: given.append(id(ids))), tmp_path)
+    assert given == [id(trace.context)] * TURNS
+
+
+async def test_the_collector_looks_at_none_of_a_traces_numbers(tmp_path: Path) -> None:
+    kept: list[list[int]] = []
+    for act in (len, kept.append):  # with the trace's first list of ids, and with copies
+        trace = await played(Doing(act), tmp_path)
+        numbers = (trace.prompt_ids, trace.response_ids, trace.loss_mask, trace.logprobs, trace.context)
+        assert [gc.is_tracked(each) for each in numbers] == [False] * 5
+    trace.open([1, 2])
+    assert not gc.is_tracked(trace.context) and not gc.is_tracked(trace.response_ids)
