@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.errors import ConfigError
 
-THRESHOLDS = (50_000, 20, 100)
+THRESHOLDS = (500_000, 20, 100)
 """Allocations per collection of the youngest generation; collections of a generation per collection of the next."""
 
 _untrack: Any = ctypes.pythonapi.PyObject_GC_UnTrack

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import structlog
@@ -201,6 +201,7 @@ async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenera
     except (ConfigError, GatewayError, RolloutError) as error:
         log.warning("trajectory failed", trajectory=trace.id, code=error.code, error=str(error))
         trace.fail(error.code, str(error))
+        forget_frames(error)
     except Exception as error:  # boundary: a defect of this program
         trace.fail("internal_error", f"{type(error).__name__}: {error}")
         raise
@@ -211,3 +212,17 @@ async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenera
         # Written before the exception goes on, so that verl gets no result whose trace is not on disk.
         trace.elapsed_s = time.monotonic() - began
         await store.write(trace)
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of a handled error and of those it came from.
+
+    Their frames hold the error themselves, so that everything in them, a whole trace among it, would wait for the
+    garbage collector.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        if isinstance(error, BaseExceptionGroup):
+            for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+                forget_frames(each)
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,114 @@
+"""A trajectory that has ended is freed at once, however it ended: no cycle keeps it for the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.server.mcpserver import MCPServer
+from worlds import environment, opened, task
+
+from gateway.leases.session import Session
+from rollout.engines.scripted import ScriptedPolicy
+from rollout.environment.task import Origin
+from rollout.errors import EngineError
+from rollout.formats import hermes
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
+from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.trace.record import Trace
+from rollout.trace.store import TraceStore, read_traces
+from rollout.types import Call, Completion, Policy
+
+pytestmark = pytest.mark.anyio
+PLAYED = 3
+
+
+def server() -> MCPServer:
+    made = MCPServer("world", log_level="ERROR")
+
+    @made.tool()
+    async def hello() -> str:
+        """Greets."""
+        return "Hello."
+
+    @made.tool()
+    async def fail() -> str:
+        """Fails."""
+        raise ValueError("no")
+
+    @made.tool()
+    async def wait() -> str:
+        """Never answers."""
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    return made
+
+
+class Breaking(ScriptedPolicy):
+    """Raises in its second turn."""
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        if turn:
+            raise EngineError("broken")
+        return await super().generate(ids, max_tokens=max_tokens, turn=turn)
+
+
+def calling(name: str) -> str:
+    return hermes.write(calls=[Call(name=name, arguments={})])
+
+
+@pytest.fixture
+def without_collector() -> Generator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+WAYS: dict[str, tuple[type[ScriptedPolicy], list[str], dict[str, Any]]] = {
+    "answered": (ScriptedPolicy, [calling("hello"), "Done."], {}),
+    "failed calls": (ScriptedPolicy, [calling("fail"), calling("nothing"), "<tool_call>{", "Done."], {}),
+    "call timeout": (ScriptedPolicy, [calling("wait"), "Done."], {"call_timeout_s": 0.1}),
+    "time limit": (ScriptedPolicy, [calling("wait"), "Done."], {"wall_clock_s": 0.1}),
+    "token limit": (ScriptedPolicy, [calling("hello"), "Done."], {"response_tokens": 60}),
+    "engine error": (Breaking, [calling("hello")], {}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_trajectory_that_has_ended_is_freed_without_a_collection(
+    way: str, tmp_path: Path, without_collector: None
+) -> None:
+    kind, texts, bounds = WAYS[way]
+    call_timeout_s = bounds.get("call_timeout_s", 60)
+    limits = Limits(
+        wall_clock_s=bounds.get("wall_clock_s", math.inf), response_tokens=bounds.get("response_tokens", 20_000)
+    )
+
+    async def policy_for(_: Session) -> Policy:
+        return kind(texts, ByteTokens().encode, stop=IM_END)
+
+    world = server()
+    made = environment({"world": world})
+    entry = made.servers["world"].model_copy(update={"call_timeout_s": call_timeout_s})
+    made = made.model_copy(update={"servers": {"world": entry}})
+    async with opened(made, {"world": world}) as gateway:
+        for number in range(PLAYED):
+            await roll_out(
+                Trace.begin(f"t{number}", task(), Origin()),
+                environment=made,
+                gateway=gateway,
+                policy_for=policy_for,
+                tokens=ByteTokens(),
+                limits=limits,
+                store=TraceStore(tmp_path),
+            )
+        assert sum(isinstance(each, Trace) for each in gc.get_objects()) == 0
+    assert len(list(read_traces(tmp_path))) == PLAYED
