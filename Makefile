@@ -155,6 +155,7 @@ bench: install bench-peers
 	$(BIN)/mcp-rollout bench trace --repeats $(REPEATS)
 	$(BIN)/python tests/bench/server_cost.py stdio
 	$(BIN)/python tests/bench/server_cost.py http
+	$(BIN)/python tests/bench/own_call.py
 	$(BIN)/python tests/bench/growth.py
 	$(BIN)/python tests/bench/event_loop.py
 	$(BIN)/python tests/bench/serve_cost.py --fastmcp $(FASTMCP_VENV)/bin/python
