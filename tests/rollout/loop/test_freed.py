@@ -64,6 +64,11 @@ def calling(name: str) -> str:
     return hermes.write(calls=[Call(name=name, arguments={})])
 
 
+def traces() -> int:
+    """How many this process has; other tests may have left some."""
+    return sum(isinstance(each, Trace) for each in gc.get_objects())
+
+
 @pytest.fixture
 def without_collector() -> Generator[None]:
     gc.collect()
@@ -99,6 +104,7 @@ async def test_a_trajectory_that_has_ended_is_freed_without_a_collection(
     made = environment({"world": world})
     entry = made.servers["world"].model_copy(update={"call_timeout_s": call_timeout_s})
     made = made.model_copy(update={"servers": {"world": entry}})
+    before = traces()
     async with opened(made, {"world": world}) as gateway:
         for number in range(PLAYED):
             await roll_out(
@@ -110,5 +116,5 @@ async def test_a_trajectory_that_has_ended_is_freed_without_a_collection(
                 limits=limits,
                 store=TraceStore(tmp_path),
             )
-        assert sum(isinstance(each, Trace) for each in gc.get_objects()) == 0
+        assert traces() <= before
     assert len(list(read_traces(tmp_path))) == PLAYED
