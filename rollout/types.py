@@ -128,7 +128,8 @@ class Policy(Protocol):
         A turn that reached its thinking budget is continued by a second call, whose `ids` end with the turn so far.
 
         Args:
-            ids: the trajectory's own list. It may be kept, and appended to; the ids in it must stay.
+            ids: the trajectory's own list, not a copy. It may be kept; what is appended to it is removed afterwards. A
+                policy that changes the ids in it fails the trajectory.
         """
         ...
 

@@ -25,12 +25,15 @@ from gateway.leases.watch import ToolWatch
 from gateway.transport.forks import Forks
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.target import Connect, NegotiatedProtocol, open_target
+from gateway.types import Scope
 
 log = structlog.get_logger(__name__)
 
 _MOST_DESCRIPTORS = 1 << 16
 _OTHER_DESCRIPTORS = 128
 """What a process needs besides HTTP posts: its own files, pipes to servers, event streams."""
+_PROCESS_DESCRIPTORS = 4
+"""What a process of a server takes: its pipes, and the connection to its fork server."""
 _CLOSING_SPARE_S = 5.0
 """Beyond the longest `close_timeout_s`: what killing and reaping may take."""
 
@@ -71,6 +74,7 @@ class Openings:
         posts = http_posts_at_once()
         if any(entry.url is not None for entry in self._config.servers.values()) and self._config.max_sessions > posts:
             _warn_of_few_descriptors(posts, self._config.max_sessions)
+        _warn_if_processes_need_more_descriptors(self._config)
         self.http = HttpConnections(posts)
         self._exits.callback(self.http.close)
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
@@ -220,6 +224,16 @@ def _raise_descriptor_limit() -> int:
         return _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
+
+
+def _warn_if_processes_need_more_descriptors(config: GatewayConfig) -> None:
+    most = config.max_sessions
+    entries = [each for each in config.servers.values() if each.kind is Kind.STDIO and each.scope is Scope.PROCESS]
+    processes = sum(min(most, most if each.max_processes is None else each.max_processes) for each in entries)
+    needed = _PROCESS_DESCRIPTORS * processes + _OTHER_DESCRIPTORS
+    if processes and needed > (limit := _raise_descriptor_limit()):
+        remedy = f"raise the limit of open files to {needed} (ulimit -Hn), or lower max_processes or max_sessions"
+        log.warning("process.few_descriptors", open_files=limit, processes=processes, remedy=remedy)
 
 
 def _warn_of_few_descriptors(posts: int, sessions: int) -> None:

@@ -37,6 +37,8 @@ async def measure_leases(config: GatewayConfig, count: int) -> dict[str, float]:
         began = time.perf_counter()
         gateway = await stack.enter_async_context(Gateway(config))
         started = time.perf_counter() - began
+        for failure in gateway.failures.values():
+            raise failure  # the peer would meet it as well, and say less
         task = await first_task(gateway)
         clients: dict[str, Client] = {}
         connecting = time.perf_counter()

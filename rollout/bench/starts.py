@@ -21,6 +21,7 @@ import anyio
 import structlog
 
 from gateway.config.models import GatewayConfig
+from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, memory_kb, page_faults, quantile
 from rollout.bench.leases import first_tasks
@@ -28,12 +29,22 @@ from rollout.process import tune_collector
 
 READY_S = 300.0
 """How long a pool may take to fill."""
+START_S = 60.0
+"""How long one process may take to start, beside all others."""
 _IDLE_S, _IDLE_SHARE = 0.5, 0.1
 
 
 def config(start: str, words: list[str], **entry: Any) -> GatewayConfig:
-    given = {"command": sys.executable, "args": words, "scope": "process", "start": start, "start_timeout_s": 300}
-    return GatewayConfig.model_validate({"servers": {"server": {**given, **entry}}, "max_sessions": 10_000})
+    server = {
+        "command": sys.executable,
+        "args": words,
+        "scope": "process",
+        "start": start,
+        "required": True,
+        "start_timeout_s": START_S,
+        **entry,
+    }
+    return GatewayConfig.model_validate({"servers": {"server": server}, "max_sessions": 10_000})
 
 
 async def hold(start: str, words: list[str], count: int) -> dict[str, Any]:
@@ -131,4 +142,8 @@ if __name__ == "__main__":
     logging.disable(logging.WARNING)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     given = sys.argv[3:] or ["-m", "mcp_servers.retail"]
-    sys.stdout.write(json.dumps(anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), given)) + "\n")
+    try:
+        found = anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), given)
+    except (ConfigError, GatewayError) as error:
+        raise SystemExit(f"error: {error}") from None
+    sys.stdout.write(json.dumps(found) + "\n")

@@ -6,7 +6,6 @@ Other load of the machine affects both sides alike, so that the ratios are what 
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import asdict
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -94,10 +93,8 @@ def bench_start(
     as_json: AsJson = False,
 ) -> int:
     """Compare starting a process of a Python server by fork with spawning it, and lease forks that are ready."""
-    # The program runs with the current directory on its path.
-    top = module.partition(".")[0]
-    if PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
-        raise typer.BadParameter(f"there is no module {top}", param_hint="-m")
+    if not _is_module(module):
+        raise typer.BadParameter(f"there is no module {module}", param_hint="-m")
     given = [str(forks), str(spawns), "-m", module]
     return _report(medians([run_cell("rollout.bench.starts", *given) for _ in range(repeats)]), as_json)
 
@@ -164,6 +161,16 @@ def bench_trace(
 
 
 app.command("sessions")(bench_sessions)
+
+
+def _is_module(name: str) -> bool:
+    """Whether `python -m` finds it: with the current directory on its path, and without importing anything."""
+    top, *below = name.split(".")
+    found = PathFinder.find_spec(top, [os.getcwd()]) or find_spec(top)
+    for number, _ in enumerate(below, 2):
+        path = list(found.submodule_search_locations or ()) if found is not None else []
+        found = PathFinder.find_spec(".".join(name.split(".")[:number]), path)
+    return found is not None
 
 
 def _flat(cost: CallCost) -> dict[str, Any]:

@@ -45,13 +45,13 @@ def bench_sessions(
     as_json: AsJson = False,
 ) -> int:
     """Hold N sessions with state of their own, each taking steps of a second, over each transport and with OpenEnv."""
-    rows = over or list(ROWS)
+    rows = list(dict.fromkeys(over or ROWS))
     if unknown := set(rows) - set(ROWS):
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(ROWS)}", param_hint="--over")
     wanted = [row for row in rows if row != OPENENV or openenv.is_file()]
     if len(wanted) < len(rows):
         missing = f"{openenv} is missing; `make bench-peers` sets it up"
-        if not wanted:
+        if over:
             raise typer.BadParameter(missing, param_hint="--openenv")
         sys.stderr.write(f"without OpenEnv: {missing}\n")
     _check_descriptors(wanted, max(sessions or SIZES))  # before anything is measured
@@ -98,9 +98,10 @@ def _median(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for run in runs:
         for name, count in run["failures"].items():
             failures[name] = failures.get(name, 0) + count
-    figures = {name: statistics.median(run[name] for run in runs) for name in runs[0] if name != "failures"}
+    measured = [name for name in runs[0] if name not in ("failures", "sessions")]
+    figures = {name: statistics.median(run[name] for run in runs) for name in measured}
     rounded = {name: round(value, 4) for name, value in figures.items()}
-    return {**rounded, "lost": max(run["lost"] for run in runs), "failures": failures}
+    return {"sessions": runs[0]["sessions"], **rounded, "lost": max(run["lost"] for run in runs), "failures": failures}
 
 
 def _table(cells: Sequence[dict[str, Any]]) -> Table:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout.environment.config import Environment, ThinkingContext
+from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
 from rollout.loop.spans import NO_SPANS, Spans
@@ -52,6 +53,7 @@ class Context:
         elif len(base) == len(trace.context):
             trace.add_context(edit)
         else:
+            check_context(trace)
             # Not append-only: the next generation continues other ids, so it belongs to a new segment, with
             # these ids as its prompt and without loss.
             kept = base[: len(base) - edit.removed]

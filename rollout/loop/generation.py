@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
-from sys import getrefcount
 
 from rollout.environment.config import ThinkingLoss
-from rollout.errors import EngineError
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
+from rollout.loop.lending import lent_context
 from rollout.loop.limits import is_time_over, shielded
 from rollout.loop.thinking import generate
 from rollout.trace.record import StopReason, Trace
@@ -57,22 +54,3 @@ async def sample(
     elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
         trace.stop_reason = trace.stop_reason or StopReason.TOKEN_LIMIT
     return parsed
-
-
-@contextmanager
-def lent_context(trace: Trace) -> Generator[None]:
-    """Within the block a policy has the trace's context itself: copies would be a good part of what a long turn costs.
-
-    What the policy appended is removed; if it kept the list, the trace goes on with a copy.
-
-    Raises:
-        EngineError: ids were removed from the context.
-    """
-    context = trace.context
-    length, references = len(context), getrefcount(context)
-    yield
-    if len(context) < length:
-        raise EngineError("the policy removed ids from the context that it was given; copy it to change it")
-    del context[length:]
-    if getrefcount(context) > references:
-        trace.unshare_context()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rollout.environment.strategy_config import ObservationsConfig
 from rollout.loop.context import ATTEMPTS, Context, note_shown, with_line
+from rollout.loop.lending import check_context
 from rollout.loop.results import rule_for, shorten
 from rollout.loop.reward import without_images
 from rollout.trace.events import Mark, MarkKind
@@ -49,6 +50,7 @@ class ReducedContext(Context):
             if excess <= 0:
                 messages[:] = shown
                 note_shown(trace, messages, cut=attempt > 0)
+                check_context(trace)
                 trace.open(ids)
                 return
             if not self._cut(trace, messages, excess):

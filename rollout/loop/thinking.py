@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingContext
+from rollout.errors import EngineError
 from rollout.formats import FORMATS
 from rollout.loop.limits import is_time_over
 from rollout.trace.segment import Segment, Span, SpanKind
@@ -58,9 +59,10 @@ async def generate(
 
     Raises:
         ConfigError: there is a budget, and the policy's thoughts have no closing marker.
+        EngineError: the policy returned no `Completion`, or one whose logprobs do not fit its ids.
     """
     first = max_tokens if thinking is None else min(thinking, max_tokens)
-    begun = await policy.generate(context, max_tokens=first, turn=turn)
+    begun = _checked(await policy.generate(context, max_tokens=first, turn=turn))
     # Shorter than `first` at LENGTH: the engine's context is full, and another request would return nothing.
     if (
         begun.finish_reason is not FinishReason.LENGTH
@@ -73,7 +75,7 @@ async def generate(
     ids = [*begun.ids, *marker]
     if max_tokens - len(ids) < 1:
         return begun
-    rest = await policy.generate([*context, *ids], max_tokens=max_tokens - len(ids), turn=turn)
+    rest = _checked(await policy.generate([*context, *ids], max_tokens=max_tokens - len(ids), turn=turn))
     logprobs = None
     if begun.logprobs is not None and rest.logprobs is not None:
         # The marker was not sampled and is not in the loss. Its zeros keep one value per id.
@@ -89,6 +91,15 @@ async def generate(
         request_ids=begun.request_ids + rest.request_ids,
         seeds=begun.seeds + rest.seeds,
     )
+
+
+def _checked(completion: object) -> Completion:
+    """What a policy returned; policies are other people's programs as well."""
+    if not isinstance(completion, Completion):
+        raise EngineError(f"the policy returned {type(completion).__name__} in place of a Completion")
+    if completion.logprobs is not None and len(completion.logprobs) != len(completion.ids):
+        raise EngineError(f"the policy returned {len(completion.logprobs)} logprobs for {len(completion.ids)} ids")
+    return completion
 
 
 async def _is_thinking(ids: list[int], tokens: TokenBuilder) -> bool:

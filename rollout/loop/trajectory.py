@@ -22,6 +22,7 @@ from rollout.loop.context import Context
 from rollout.loop.filters import Filters
 from rollout.loop.group import Group
 from rollout.loop.leaf import leaf_of
+from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits
 from rollout.loop.reduced import ReducedContext
 from rollout.loop.reward import score
@@ -154,6 +155,7 @@ async def _play(
                 await supervise(agent, turns, trace)
                 # An agent may return early, before its replay has reached the branching point.
                 leaf.check()
+                check_context(trace)
                 if not trace.is_withdrawn:
                     penalty = filters.settle(trace)
                     kept = store.directory / JUDGEMENTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -93,14 +94,19 @@ async def main(sessions, **entry):
 anyio.run(lambda: main(86, url="http://127.0.0.1:9/mcp"))
 anyio.run(lambda: main(87, url="http://127.0.0.1:9/mcp"))
 anyio.run(lambda: main(87, command="no-such-program"))
+anyio.run(lambda: main(43, command="no-such-program", scope="process"))
+anyio.run(lambda: main(44, command="no-such-program", scope="process"))
+anyio.run(lambda: main(87, command="no-such-program", scope="process", max_processes=43))
 """
 
 
 def test_sessions_that_would_wait_for_descriptors_are_named_at_the_start() -> None:
     done = subprocess.run([sys.executable, "-c", FEW], capture_output=True, text=True, check=True, timeout=60)
     lines = [line for line in done.stdout.splitlines() if "few_descriptors" in line or line == "there"]
-    assert ["few_descriptors" in line for line in lines] == [False, True, False, False], done.stdout
+    expected = ["there", "http", "there", "there", "there", "process", "there", "there"]
+    assert [re.sub(r".*?(\w+)\.few_descriptors.*", r"\1", line) for line in lines] == expected, done.stdout
     assert "calls_at_once=86" in lines[1] and "to 302" in lines[1]
+    assert "processes=44" in lines[5] and "to 304" in lines[5]
 
 
 def test_the_sweeper_looks_at_all_processes_once_for_many_connections_that_ended() -> None:

@@ -186,11 +186,18 @@ ONE = ("sessions", "-n", "1", "--steps", "1")
 
 def test_openenv_is_left_out_where_its_environment_is_missing(tmp_path: Path) -> None:
     absent = ["--openenv", str(tmp_path / "python"), "--json"]
-    status, output, errors = run(*ONE, "--over", "in_process", "--over", "openenv", *absent)
-    assert [cell["over"] for cell in json.loads(output)["cells"]] == ["in_process"]
+    status, output, errors = run(*ONE, *absent)
+    assert [cell["over"] for cell in json.loads(output)["cells"]] == ["in_process", "stdio", "http", "http_sdk"]
     assert status == 0 and "without OpenEnv" in errors and "make bench-peers" in errors
-    status, output, errors = run(*ONE, "--over", "openenv", *absent)
+    status, output, errors = run(*ONE, "--over", "in_process", "--over", "openenv", *absent)
     assert status == 2 and not output and "make bench-peers" in errors.replace("make bench- peers", "make bench-peers")
+
+
+def test_a_row_that_is_asked_for_twice_is_measured_once_in_each_repeat() -> None:
+    over = ["--over", "in_process", "--over", "in_process"]
+    status, output, _ = run(*ONE, *over, "--repeats", "2", "--json")
+    assert status == 0 and [cell["sessions"] for cell in json.loads(output)["cells"]] == [1]
+    assert '"sessions": 1,' in output  # as a whole number
 
 
 def test_a_python_without_openenv_is_named_and_what_was_measured_is_printed() -> None:
@@ -205,9 +212,18 @@ def test_an_unknown_row_is_named() -> None:
     assert status == 2 and "carrier" in errors
 
 
-def test_a_server_that_is_no_module_is_named() -> None:
-    status, _, errors = run("start", "-m", "no_such_package.server")
-    assert status == 2 and "there is no module no_such_package" in errors
+@pytest.mark.parametrize("module", ["no_such_package.server", "mcp_servers.no_such_module"])
+def test_a_server_that_is_no_module_is_named(module: str) -> None:
+    status, _, errors = run("start", "-m", module)
+    assert status == 2 and f"there is no module {module}" in errors
+
+
+def test_a_server_that_does_not_start_is_said_in_a_line(tmp_path: Path) -> None:
+    status, output, errors = run("start", "-m", "json", "--forks", "1", "--spawns", "1")
+    assert status == 1 and not output and "the server exited with status 1" in errors and "Traceback" not in errors
+    (tmp_path / "servers.json").write_text('{"mcpServers": {"absent": {"command": "no-such-program"}}}')
+    status, output, errors = run("lease", str(tmp_path / "servers.json"))
+    assert status == 2 and not output and "cannot start 'no-such-program'" in errors and "Traceback" not in errors
 
 
 def test_too_few_open_files_are_said_before_anything_is_measured() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
@@ -67,6 +68,44 @@ async def test_a_policy_that_removes_ids_fails_its_trajectory(tmp_path: Path) ->
     trace = await played(Doing(lambda ids: ids.pop()), tmp_path)
     assert trace.failure is not None and "removed ids" in trace.failure.message
     assert trace.turns == [] and trace.response_ids == []
+
+
+def sort(ids: list[int]) -> None:
+    ids.sort()
+
+
+def change_the_last(ids: list[int]) -> None:
+    ids[-1] += 1
+
+
+@pytest.mark.parametrize("act", [sort, change_the_last])
+async def test_a_policy_that_changes_ids_in_place_fails_its_trajectory(
+    act: Callable[[list[int]], None], tmp_path: Path
+) -> None:
+    trace = await played(Doing(act), tmp_path)
+    assert trace.failure is not None and trace.failure.kind == "engine_error"
+    assert "changed the context" in trace.failure.message and trace.reward is None
+
+
+@pytest.mark.parametrize("logprobs", [1, 3])
+async def test_logprobs_that_do_not_fit_the_ids_fail_the_trajectory(logprobs: int, tmp_path: Path) -> None:
+    class Misaligned:
+        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+            return Completion(ids=[65, 66], logprobs=[-0.5] * logprobs)
+
+    trace = await played(Misaligned(), tmp_path)
+    assert trace.failure is not None and trace.response_ids == []
+    assert trace.failure.message == f"the policy returned {logprobs} logprobs for 2 ids"
+
+
+async def test_what_is_no_completion_fails_the_trajectory(tmp_path: Path) -> None:
+    class Speaking:
+        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Any:
+            return "Hello."
+
+    trace = await played(Speaking(), tmp_path)
+    assert trace.failure is not None and trace.failure.kind == "engine_error"
+    assert trace.failure.message == "the policy returned str in place of a Completion"
 
 
 async def test_a_policy_is_given_no_copy(tmp_path: Path) -> None:
