@@ -216,15 +216,21 @@ async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenera
         await store.write(trace)
 
 
-def forget_frames(error: BaseException | None) -> None:
+def forget_frames(error: BaseException) -> None:
     """Drop the tracebacks of a handled error and of those it came from.
 
     Their frames hold the error themselves, so that everything in them, a whole trace among it, would wait for the
     garbage collector.
     """
-    while error is not None:
-        error.__traceback__ = None
-        if isinstance(error, BaseExceptionGroup):
-            for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-                forget_frames(each)
-        error = error.__cause__ or error.__context__
+    # An error of an agent's own can be among those that it came from.
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()  # not of errors, which may be unhashable
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        waiting += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions
