@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 import warnings
 from collections.abc import Iterator
 
@@ -29,6 +30,21 @@ def both_call_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     if request.param == "mcps_session":
         # Not by such a provider: mcp's tracers keep the first one for the rest of the process.
         monkeypatch.setattr(call_request, "_untraced", lambda: False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_ray() -> Iterator[None]:
+    """Ray's files in a directory of this pytest process, so that `ray.init()` starts a Ray of its own.
+
+    Otherwise it connects to the last cluster of this machine: another pytest process's, or the user's.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", directory)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
