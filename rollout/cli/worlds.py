@@ -74,7 +74,7 @@ def with_hosts(environments: Sequence[Environment], option: str | None) -> list[
 async def opened_hosts(environments: Sequence[Environment]) -> AsyncGenerator[dict[str, Hosts | None]]:
     """Where the worlds of each environment are, by name; connected to Ray where one of them needs it.
 
-    The cluster is the one that RAY_ADDRESS names, or a new one on this machine. Shards end with the block.
+    The cluster is the one that RAY_ADDRESS names or that runs on this machine, or a new one. Shards end with the block.
     """
     if not any(environment.hosts and environment.hosts.ray for environment in environments):
         yield {environment.name: hosts_of(environment) for environment in environments}

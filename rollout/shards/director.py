@@ -214,7 +214,10 @@ def shard_director() -> Any:
 
 @contextmanager
 def connected() -> Generator[None]:
-    """Connect to the cluster that RAY_ADDRESS names, or start one here; the director lives as long as the block."""
+    """Connect to the cluster that RAY_ADDRESS names or that runs on this machine, or start one here.
+
+    The director lives as long as the block.
+    """
     ours = not ray.is_initialized()
     if ours:
         ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)

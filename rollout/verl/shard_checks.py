@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 from omegaconf import DictConfig, OmegaConf
+from ray._private.services import get_ray_address_from_environment
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, environment_names
@@ -28,8 +28,9 @@ def check_shards(environment: Environment, config: DictConfig) -> None:
     """
     if environment.hosts is None or (shards := environment.hosts.ray) is None:
         return
-    address = OmegaConf.select(config, f"{_INIT}.address") or os.environ.get("RAY_ADDRESS")
-    if not address:  # verl starts a Ray of one node here
+    # As `ray.init` finds it: RAY_ADDRESS, or the last cluster that was started on this machine.
+    address = OmegaConf.select(config, f"{_INIT}.address") or get_ray_address_from_environment(None, None)
+    if address in (None, "local"):  # verl starts a Ray of one node here
         given: Any = OmegaConf.to_container(OmegaConf.select(config, f"{_INIT}.resources") or OmegaConf.create({}))
         for name, least in shards.resources.items():
             if given.get(name, 0) < least * shards.min:
