@@ -69,7 +69,7 @@ def bench_sessions(
     cells = [{"over": row, **_median(runs)} for (row, _), runs in found.items()]
     if as_json:
         print_json({"steps": steps, "repeats": repeats, "cells": cells})
-    else:
+    elif cells:
         output_console().print(_table(cells))
     return failed
 
