@@ -22,12 +22,15 @@ def lent_context(trace: Trace) -> Generator[None]:
     """
     context = trace.context
     length, references = len(context), getrefcount(context)
-    yield
-    if len(context) < length:
+    try:
+        yield
+    finally:  # also when the time ran out: the trajectory ends with what it has
+        removed = length - len(context)
+        del context[length:]
+        if getrefcount(context) > references:
+            trace.unshare_context()
+    if removed > 0:
         raise _changed("removed ids from")
-    del context[length:]
-    if getrefcount(context) > references:
-        trace.unshare_context()
 
 
 def check_context(trace: Trace) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import play
 
 from rollout.formats import hermes
+from rollout.loop.limits import Limits
 from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
+from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
@@ -36,14 +38,14 @@ class Doing:
         return Completion(ids=sampled, logprobs=[-0.5] * len(sampled))
 
 
-async def played(policy: Policy, home: Path) -> Trace:
+async def played(policy: Policy, home: Path, limits: Limits | None = None) -> Trace:
     server = MCPServer("world", log_level="ERROR")
     server.add_tool(lambda n: f"Number {n}.", name="number", description="Says a number.")
 
     async def policy_for(_: object) -> Policy:
         return policy
 
-    return await play({"world": server}, policy_for, home)
+    return await play({"world": server}, policy_for, home, limits=limits)
 
 
 def ids_of(trace: Trace) -> list[int]:
@@ -68,6 +70,20 @@ async def test_a_policy_that_removes_ids_fails_its_trajectory(tmp_path: Path) ->
     trace = await played(Doing(lambda ids: ids.pop()), tmp_path)
     assert trace.failure is not None and "removed ids" in trace.failure.message
     assert trace.turns == [] and trace.response_ids == []
+
+
+async def test_what_a_policy_appended_before_its_time_was_over_is_removed(tmp_path: Path) -> None:
+    class Stalled(Doing):
+        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+            completion = await super().generate(ids, max_tokens=max_tokens, turn=turn)
+            if turn == 1:
+                await anyio.sleep_forever()
+            return completion
+
+    stalled = Stalled(lambda ids: ids.extend([7, 8, 9]))
+    trace = await played(stalled, tmp_path, Limits(wall_clock_s=1.0, response_tokens=20_000))
+    assert trace.failure is None and trace.stop_reason is StopReason.TIME_LIMIT
+    assert trace.context == trace.prompt_ids + trace.response_ids == stalled.read[1]
 
 
 def sort(ids: list[int]) -> None:
