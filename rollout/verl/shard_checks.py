@@ -28,8 +28,9 @@ def check_shards(environment: Environment, config: DictConfig) -> None:
     """
     if environment.hosts is None or (shards := environment.hosts.ray) is None:
         return
+    given_address: Any = OmegaConf.select(config, f"{_INIT}.address")
     # As `ray.init` finds it: RAY_ADDRESS, or the last cluster that was started on this machine.
-    address = OmegaConf.select(config, f"{_INIT}.address") or get_ray_address_from_environment(None, None)
+    address = given_address or get_ray_address_from_environment(given_address, None)
     if address in (None, "local"):  # verl starts a Ray of one node here
         given: Any = OmegaConf.to_container(OmegaConf.select(config, f"{_INIT}.resources") or OmegaConf.create({}))
         for name, least in shards.resources.items():
