@@ -33,7 +33,9 @@ def exempt(numbers: list[int] | list[float]) -> None:
     Numbers are part of no cycle. A collection would look at each of them all the same: at millions, where hundreds of
     trajectories wait for their engine.
     """
-    _untrack(numbers)
+    # What other people's token builders return may be no list; the interpreter would write beyond some objects.
+    if isinstance(numbers, list):  # pyright: ignore[reportUnnecessaryIsInstance]
+        _untrack(numbers)
 
 
 def export_spans(*, key: str) -> Callable[[], object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from worlds import play
 
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
+from rollout.process import exempt
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, Policy
@@ -138,3 +140,9 @@ async def test_the_collector_looks_at_none_of_a_traces_numbers(tmp_path: Path) -
         assert [gc.is_tracked(each) for each in numbers] == [False] * 5
     trace.open([1, 2])
     assert not gc.is_tracked(trace.context) and not gc.is_tracked(trace.response_ids)
+
+
+def test_what_is_no_list_is_left_to_the_collector() -> None:
+    numbers: Any = deque([1, 2])
+    exempt(numbers)
+    assert gc.is_tracked(numbers)
