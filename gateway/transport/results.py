@@ -100,7 +100,7 @@ def _texts(blocks: list[Any]) -> tuple[Content, ...] | None:
         text = block.get("text")
         if _type_of(text) is not str:
             return None
-        content.append(Content(kind=ContentKind.TEXT, text=text))
+        content.append(Content(kind=ContentKind.TEXT, text=_as_text(text)))
     return tuple(content)
 
 
@@ -119,7 +119,7 @@ def read_result(result: mcp.CallToolResult | PlainResult, *, trusted: bool, elap
         content = tuple(_content(block) for block in result.content)
     if not content and structured is not None:
         # Servers should repeat structured content as text; one that does not would show the policy nothing.
-        content = (Content(kind=ContentKind.TEXT, text=json.dumps(structured, ensure_ascii=False)),)
+        content = (Content(kind=ContentKind.TEXT, text=_as_text(json.dumps(structured, ensure_ascii=False))),)
     meta = cast("Mapping[str, Any]", result.meta or {})
     return ToolResult(
         content=content,
@@ -141,7 +141,7 @@ def _reward(meta: Mapping[str, Any]) -> float | None:
 def _content(block: mcp.ContentBlock) -> Content:
     match block:
         case mcp.TextContent():
-            return Content(kind=ContentKind.TEXT, text=block.text)
+            return Content(kind=ContentKind.TEXT, text=_as_text(block.text))
         case mcp.ImageContent():
             return Content(kind=ContentKind.IMAGE, data=_bytes(block.data), mime_type=block.mime_type)
         case mcp.AudioContent():
@@ -152,8 +152,18 @@ def _content(block: mcp.ContentBlock) -> Content:
         case mcp.EmbeddedResource(resource=inner):
             where: dict[str, Any] = {"mime_type": inner.mime_type, "uri": str(inner.uri)}
             if isinstance(inner, mcp.TextResourceContents):
-                return Content(kind=ContentKind.RESOURCE, text=inner.text, **where)
+                return Content(kind=ContentKind.RESOURCE, text=_as_text(inner.text), **where)
             return Content(kind=ContentKind.RESOURCE, data=_bytes(inner.blob), **where)
+
+
+def _as_text(text: str) -> str:
+    """Without halves of surrogate pairs, which only a server in this process can send."""
+    try:
+        if not text.isascii():
+            text.encode()
+        return text
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
 
 
 def _bytes(text: str) -> bytes:

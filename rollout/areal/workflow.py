@@ -24,6 +24,7 @@ from rollout.areal.runtime import PROCESS, Runtime
 from rollout.areal.samples import Versions, group_advantages, samples_of, to_tensors
 from rollout.areal.settings import Settings
 from rollout.environment.task import UNREADABLE, Origin
+from rollout.loop.limits import cancellations
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
 from rollout.training.statistics import TrajectoryStatistics
@@ -91,7 +92,7 @@ class MCPWorkflow(RolloutWorkflow):
         except asyncio.CancelledError as error:
             # AReaL ends its tasks with its engine. Any other cancellation is a fault in this trajectory: AReaL would
             # count the trajectory as running forever, and start one less at a time.
-            if (task := asyncio.current_task()) is None or task.cancelling():
+            if cancellations():
                 raise
             trace.fail("cancelled", f"{type(error).__name__}: {error}")
         except Exception as error:  # AReaL's boundary: an exception here would withdraw the whole group

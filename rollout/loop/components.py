@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import re
@@ -19,6 +20,7 @@ from gateway.errors import ConfigError
 from gateway.types import CallFault
 from rollout.environment.reward_config import Component, RewardConfig
 from rollout.errors import RewardError
+from rollout.loop.limits import cancellations
 from rollout.trace.record import Trace
 from rollout.types import FinishReason
 
@@ -130,6 +132,7 @@ async def function_parts(config: RewardConfig, trace: Trace, world: WorldScore) 
 
 async def _computed(name: str, path: str, timeout_s: float, trace: Trace, world: WorldScore) -> float:
     function = cast("Callable[[Trace, WorldScore], Any]", import_function(path, key=f"reward.functions.{name}"))
+    requests = cancellations()
     try:
         with anyio.fail_after(timeout_s):
             if inspect.iscoroutinefunction(function):
@@ -139,7 +142,9 @@ async def _computed(name: str, path: str, timeout_s: float, trace: Trace, world:
                 value = await anyio.to_thread.run_sync(function, trace, world, abandon_on_cancel=True)
     except TimeoutError as error:
         raise RewardError(f"{path} took longer than function_timeout_s={timeout_s:g}") from error
-    except Exception as error:  # the boundary of a user's function, which can raise anything
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # the boundary of a user's function
+        if isinstance(error, asyncio.CancelledError) and cancellations() > requests:
+            raise
         raise RewardError(f"{path} raised {type(error).__name__}: {error}") from error
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -20,6 +21,16 @@ def is_time_over() -> bool:
     A shielded wait, such as a generation that cannot be aborted, ends after it without an exception.
     """
     return anyio.current_effective_deadline() <= anyio.current_time()
+
+
+def cancellations() -> int:
+    """How often the current task has been asked to end.
+
+    A CancelledError without a further request is the fault of what raised it: an await of something cancelled. Passed
+    on, it would end the task without a word.
+    """
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 async def shielded(work: Awaitable[T]) -> T:

@@ -62,6 +62,8 @@ async def _play(played: _Played) -> None:
     """Await the agent, and raise what its exceptions mean."""
     try:
         await played
+        if played.turns.is_busy:  # in a task of the agent's own, whose effects would be missing in the trace
+            raise AgentError("the agent returned while a method of its turns was running")
     except TrajectoryOver:
         pass
     except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as error:

@@ -7,6 +7,7 @@ engine's prefill of everything after the first dropped thought costs far more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gateway.errors import ConfigError
@@ -59,8 +60,9 @@ async def generate(
 
     Raises:
         ConfigError: there is a budget, and the policy's thoughts have no closing marker.
-        EngineError: the policy returned no `Completion`, or one whose logprobs do not fit its ids.
+        EngineError: the policy returned no `Completion`, or one whose logprobs are not one finite number for each id.
     """
+    length = len(context)  # the policy may append to it
     first = max_tokens if thinking is None else min(thinking, max_tokens)
     begun = _checked(await policy.generate(context, max_tokens=first, turn=turn))
     # Shorter than `first` at LENGTH: the engine's context is full, and another request would return nothing.
@@ -75,7 +77,7 @@ async def generate(
     ids = [*begun.ids, *marker]
     if max_tokens - len(ids) < 1:
         return begun
-    rest = _checked(await policy.generate([*context, *ids], max_tokens=max_tokens - len(ids), turn=turn))
+    rest = _checked(await policy.generate([*context[:length], *ids], max_tokens=max_tokens - len(ids), turn=turn))
     logprobs = None
     if begun.logprobs is not None and rest.logprobs is not None:
         # The marker was not sampled and is not in the loss. Its zeros keep one value per id.
@@ -99,7 +101,16 @@ def _checked(completion: object) -> Completion:
         raise EngineError(f"the policy returned {type(completion).__name__} in place of a Completion")
     if completion.logprobs is not None and len(completion.logprobs) != len(completion.ids):
         raise EngineError(f"the policy returned {len(completion.logprobs)} logprobs for {len(completion.ids)} ids")
+    if completion.logprobs and not _is_finite(completion.logprobs):
+        raise EngineError("the policy returned logprobs that are no finite numbers")
     return completion
+
+
+def _is_finite(logprobs: list[float]) -> bool:
+    try:
+        return math.isfinite(sum(logprobs))  # many times as fast as looking at each
+    except TypeError:
+        return False
 
 
 async def _is_thinking(ids: list[int], tokens: TokenBuilder) -> bool:

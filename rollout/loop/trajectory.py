@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from rollout.loop.filters import Filters
 from rollout.loop.group import Group
 from rollout.loop.leaf import leaf_of
 from rollout.loop.lending import check_context
-from rollout.loop.limits import Limits
+from rollout.loop.limits import Limits, cancellations
 from rollout.loop.reduced import ReducedContext
 from rollout.loop.reward import score
 from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
@@ -195,7 +196,7 @@ async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenera
     the caller withdraws such a trajectory. A defect of this program and a cancellation from outside are recorded and
     raised.
     """
-    trace.began_at, began = time.time(), time.monotonic()
+    trace.began_at, began, requests = time.time(), time.monotonic(), cancellations()
     store.heartbeat.begin(trace)
     try:
         with spans.trajectory(trace):
@@ -207,7 +208,11 @@ async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenera
     except Exception as error:  # boundary: a defect of this program
         trace.fail("internal_error", f"{type(error).__name__}: {error}")
         raise
-    except BaseException:  # what is left is a cancellation or the end of the process
+    except BaseException as error:  # what is left is a cancellation or the end of the process
+        if isinstance(error, asyncio.CancelledError) and cancellations() == requests:
+            stray = RuntimeError("CancelledError was raised in a trajectory that nobody cancelled")
+            trace.fail("internal_error", str(stray))
+            raise stray from error
         trace.fail("cancelled", "the trajectory was cancelled from outside")
         raise
     finally:
@@ -230,7 +235,7 @@ def forget_frames(error: BaseException) -> None:
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        each.__traceback__ = None
+        BaseException.with_traceback(each, None)  # not by assignment, which an error can refuse
         waiting += [each.__cause__, each.__context__]
         if isinstance(each, BaseExceptionGroup):
             waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions

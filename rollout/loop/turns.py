@@ -173,7 +173,7 @@ class Turns:
         """Add a user message to the context. It joins one that is there already: the prompt's, or the user's reply."""
         await self._admit()
         with self._operation():
-            _require(text, "say() needs a text")
+            _require(text and _is_unicode(text), "say() needs a text, without halves of surrogate pairs")
             _require(not (self._unanswered and self._calls), "say() would leave calls unanswered")
             if self._parsed is not None:
                 turn = self._trace.turns[-1]
@@ -261,6 +261,14 @@ class Turns:
             self._context.add(self._trace, messages)
         if self._trace.stop_reason is not None:
             raise TrajectoryOver
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _require(holds: object, otherwise: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
@@ -82,7 +83,13 @@ def _dumped(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=_fields_of, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:
+        pass
+    try:
         return pydantic_core.to_json(value, by_alias=True)
+    except pydantic_core.PydanticSerializationError:
+        # Half of a surrogate pair, which is not text: a server in this process, or an agent, can have made it.
+        plain = pydantic_core.to_jsonable_python(value, by_alias=True)
+        return json.dumps(plain, ensure_ascii=False).encode(errors="replace")
 
 
 def _fields_of(model: Any) -> dict[str, Any]:

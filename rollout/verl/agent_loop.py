@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
@@ -20,6 +21,7 @@ from gateway.types import canonical_json
 from rollout.environment.task import UNREADABLE
 from rollout.errors import RolloutError
 from rollout.loop.group import Group
+from rollout.loop.limits import cancellations
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.images import DecodedImages
 from rollout.trace.record import Trace
@@ -59,7 +61,9 @@ class MCPAgentLoop(AgentLoopBase):
     async def run(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, sampling_params: dict[str, Any], **row: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Play one trajectory. Never raises: a failure is recorded, reported, and the trajectory withdrawn.
+        """Play one trajectory. A failure is recorded, reported, and the trajectory withdrawn.
+
+        Never raises but for a cancellation from outside.
 
         Returns:
             One sample, or under v1 one for each segment of the context (`drop_previous`, `single_turn`). For a
@@ -74,7 +78,11 @@ class MCPAgentLoop(AgentLoopBase):
             await self._play(runtime, trace, sampling_params, row)
             if not trace.is_withdrawn:
                 outputs = to_outputs(trace, parts, pad_token_id=self._pad_token_id)
-        except Exception as error:  # verl's boundary: an exception here would fail the whole GRPO group
+        except (Exception, asyncio.CancelledError) as error:
+            # verl's boundary: an exception here would fail the whole GRPO group, as would a cancellation that nobody
+            # asked for.
+            if isinstance(error, asyncio.CancelledError) and cancellations():
+                raise
             log.exception("trajectory could not be played", trajectory=trace.id, uid=trace.origin.uid)
             is_known = isinstance(error, ConfigError | GatewayError | RolloutError)
             trace.fail(error.code if is_known else "internal_error", f"{type(error).__name__}: {error}")

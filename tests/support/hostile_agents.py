@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from gateway.errors import GatewayError
 from rollout.errors import EngineError
@@ -16,6 +17,8 @@ from rollout.loop.turns import TrajectoryOver, Turns
 
 KEPT: list[Turns] = []
 """What `Keeper` keeps beyond its trajectory."""
+KEPT_TASKS: list[asyncio.Task[Any]] = []
+"""What `Leaves` leaves running."""
 
 
 class Plain:
@@ -202,6 +205,16 @@ class Swallows:
             return
 
 
+@dataclass(frozen=True)
+class Unchangeable(Exception):
+    """An error of which not even the traceback can be set."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
 @dataclass
 class Raises:
     what: str
@@ -223,6 +236,8 @@ class Raises:
                 raise EngineError("the engine broke, says the agent")
             case "cancelled":
                 raise asyncio.CancelledError
+            case "frozen":
+                raise Unchangeable("the answer has no number")
             case _:
                 sys.exit(3)
 
@@ -245,6 +260,15 @@ class Twice:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(turns.call_tools)
             tasks.start_soon(turns.call_tools)
+
+
+class Leaves:
+    """Returns while its calls are under way."""
+
+    async def play(self, turns: Turns) -> None:
+        await turns.generate()
+        KEPT_TASKS.append(asyncio.create_task(turns.call_tools()))
+        await anyio.lowlevel.checkpoint()
 
 
 class Idle:
@@ -275,6 +299,8 @@ class Misuses:
             await turns.call_tools()
         if self.how == "say nothing":
             await turns.say("")
+        if self.how == "say half":
+            await turns.say("\ud83d")
 
 
 class ImpatientAsker:

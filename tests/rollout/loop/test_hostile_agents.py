@@ -182,6 +182,7 @@ async def test_a_cancellation_from_outside_is_never_lost(tmp_path: Path, agent: 
         ("world", "the agent raised GatewayError"),
         ("engine", "the agent raised EngineError"),
         ("cancelled", "the agent raised CancelledError"),
+        ("frozen", "the agent raised Unchangeable: the answer has no number"),
         ("exit", "the agent raised SystemExit: 3"),
     ],
 )
@@ -216,6 +217,7 @@ async def test_an_engine_that_fails_withdraws_the_trajectory_even_if_the_agent_c
         ("ask with calls", "ask_user() needs an environment with a user"),
         ("call twice", "call_tools() needs unanswered calls"),
         ("say nothing", "say() needs a text"),
+        ("say half", "say() needs a text, without halves of surrogate pairs"),
     ],
 )
 async def test_a_method_without_a_meaning_is_an_agents_error(tmp_path: Path, how: str, said: str) -> None:
@@ -232,6 +234,14 @@ async def test_a_mistake_that_an_agent_catches_still_ends_its_trajectory(tmp_pat
 async def test_two_methods_at_a_time_are_an_agents_error(tmp_path: Path) -> None:
     kind, message = failure(await rolled_out("Twice", tmp_path))
     assert kind == "agent_error" and "at a time" in message
+
+
+async def test_an_agent_that_returns_while_its_calls_are_under_way_is_withdrawn(tmp_path: Path) -> None:
+    hang = hermes.write(calls=[Call(name="hang")])
+    kind, message = failure(await rolled_out("Leaves", tmp_path, hang))
+    assert kind == "agent_error" and message == "the agent returned while a method of its turns was running"
+    for left in hostile_agents.KEPT_TASKS:
+        left.cancel()
 
 
 async def test_an_agent_without_a_turn_is_withdrawn(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from rollout.loop.limits import Limits
 from rollout.process import exempt
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Completion, Policy
+from rollout.trace.store import read_traces
+from rollout.types import Call, Completion, FinishReason, Policy
 
 pytestmark = pytest.mark.anyio
 TURNS = 4
@@ -40,14 +41,14 @@ class Doing:
         return Completion(ids=sampled, logprobs=[-0.5] * len(sampled))
 
 
-async def played(policy: Policy, home: Path, limits: Limits | None = None) -> Trace:
+async def played(policy: Policy, home: Path, limits: Limits | None = None, **fields: Any) -> Trace:
     server = MCPServer("world", log_level="ERROR")
     server.add_tool(lambda n: f"Number {n}.", name="number", description="Says a number.")
 
     async def policy_for(_: object) -> Policy:
         return policy
 
-    return await play({"world": server}, policy_for, home, limits=limits)
+    return await play({"world": server}, policy_for, home, limits=limits, **fields)
 
 
 def ids_of(trace: Trace) -> list[int]:
@@ -103,6 +104,37 @@ async def test_a_policy_that_changes_ids_in_place_fails_its_trajectory(
     trace = await played(Doing(act), tmp_path)
     assert trace.failure is not None and trace.failure.kind == "engine_error"
     assert "changed the context" in trace.failure.message and trace.reward is None
+
+
+async def test_what_a_policy_appended_is_not_read_by_the_second_request_of_a_turn(tmp_path: Path) -> None:
+    class Decoding:
+        """Appends each id as it samples it."""
+
+        def __init__(self) -> None:
+            self.read: list[list[int]] = []
+
+        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+            self.read.append(list(ids))
+            text = ByteTokens().encode("Done." + IM_END if len(self.read) > 1 else "<think>\nlong thought")
+            ids += text[:max_tokens]
+            reason = FinishReason.LENGTH if len(text) > max_tokens else FinishReason.STOP
+            return Completion(ids=text[:max_tokens], logprobs=[-0.5] * len(text[:max_tokens]), finish_reason=reason)
+
+    policy = Decoding()
+    trace = await played(policy, tmp_path, thinking={"tokens_per_turn": 9})
+    assert trace.turns[0].content == "Done." and len(policy.read) == 2
+    assert policy.read[1] == trace.context[: len(policy.read[1])]
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("-inf"), None])
+async def test_logprobs_that_are_no_finite_numbers_fail_the_trajectory(odd: Any, tmp_path: Path) -> None:
+    class Odd:
+        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+            return Completion(ids=[65, 66], logprobs=[-0.5, odd])
+
+    trace = await played(Odd(), tmp_path)
+    assert trace.failure is not None and "no finite numbers" in trace.failure.message
+    assert len(list(read_traces(tmp_path))) == 1  # a line that can be read
 
 
 @pytest.mark.parametrize("logprobs", [1, 3])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from mcp.server.mcpserver import MCPServer
+from mcp.types import CallToolResult
 from worlds import ROLE, play, saying
 
+from gateway.leases.session import Session
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
 from rollout.tokens.chatml import IM_END, ByteTokens
@@ -283,6 +286,37 @@ async def test_what_is_left_is_told_where_the_environment_says_so(tmp_path: Path
     assert trace.turns[0].tools[0].text == "Hello." and trace.turns[0].tools[0].shown == trace.messages[2]["content"]
     assert trace.messages[4]["content"].endswith("5 tool calls]")  # the line outlives the cut
     assert marks(trace, 1) == ["result_cut"]
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_an_error_and_on_record(tmp_path: Path) -> None:
+    async def policy_for(_: Session) -> Policy:
+        waited: asyncio.Future[Policy] = asyncio.get_running_loop().create_future()
+        waited.cancel()
+        return await waited
+
+    with pytest.raises(RuntimeError, match="nobody cancelled"):
+        await play({"world": server()}, policy_for, tmp_path)
+    (trace,) = read_traces(tmp_path)
+    assert trace.failure is not None and trace.failure.kind == "internal_error"
+
+
+async def test_halves_of_surrogate_pairs_in_results_are_replaced_and_the_trace_is_read_back(tmp_path: Path) -> None:
+    world = MCPServer("world", log_level="ERROR")
+
+    @world.tool()
+    async def names() -> CallToolResult:
+        return CallToolResult(content=[], structured_content={"name": "a\ud83db"})
+
+    @world.tool(structured_output=False)
+    async def name() -> str:
+        return "a\ud83db"
+
+    calls = hermes.write(calls=[Call(name="names"), Call(name="name")])
+    await play({"world": world}, saying(calls, "Done."), tmp_path)
+    (trace,) = read_traces(tmp_path)
+    assert trace.stop_reason is StopReason.ANSWERED
+    listed, said = trace.turns[0].tools
+    assert said.text == "a?b" and "a?b" in listed.text and listed.structured == {"name": "a?b"}
 
 
 def test_the_table_of_outcomes_names_every_mark() -> None:

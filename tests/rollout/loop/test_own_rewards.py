@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -64,6 +66,16 @@ def infinite(trace: Trace, world: WorldScore) -> float:
     return float("inf")
 
 
+async def cancels_itself(trace: Trace, world: WorldScore) -> float:
+    waited = asyncio.get_running_loop().create_future()
+    waited.cancel()
+    return await waited
+
+
+def leaves(trace: Trace, world: WorldScore) -> float:
+    sys.exit(3)
+
+
 def own(name: str) -> str:
     return f"{__name__}:{name}"
 
@@ -76,7 +88,13 @@ async def test_functions_read_trace_and_score(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("breaks", "raised LookupError: no such key"), ("infinite", "returned inf")]
+    ("name", "message"),
+    [
+        ("breaks", "raised LookupError: no such key"),
+        ("infinite", "returned inf"),
+        ("cancels_itself", "raised CancelledError"),
+        ("leaves", "raised SystemExit: 3"),
+    ],
 )
 async def test_a_function_without_a_number_withdraws_the_trajectory(name: str, message: str, tmp_path: Path) -> None:
     trace = await reward_of(tmp_path, functions={"mine": own(name)})
