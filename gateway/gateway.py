@@ -47,7 +47,7 @@ class Gateway:
         record: Takes every lease, for a later replay.
         replay: Answers calls instead of the servers, which are not started unless what is missing is to be live.
         hosts: Gateways that serve these servers elsewhere (`mcp-rollout serve`); nothing is started here. What the
-            entries say of commands, pools, tools and roles is then decided there.
+            entries say of commands, pools, tools and roles is then decided there, and `max_sessions` holds for each.
         relay_mode: As in `Openings`; see `for_clients`.
 
     Raises, on entry:
@@ -161,7 +161,9 @@ class Gateway:
         await self._describe(found)
         self.catalogue = MappingProxyType({server: each.tools for server, each in found.items()})
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
-        self._leases = Leases(self.config, self.catalogue, self._openings, {}, None, log=self._log, remotes=[pool])
+        # Each host bounds its own sessions; here as many may be under way as all of them hold.
+        config = self.config.model_copy(update={"max_sessions": self.config.max_sessions * hosts.count})
+        self._leases = Leases(config, self.catalogue, self._openings, {}, None, log=self._log, remotes=[pool])
 
     def _start_cassette(self) -> None:
         """Put the recording, or the replay with live servers behind it, in front of the leases."""

@@ -213,6 +213,17 @@ def http_posts_at_once() -> int:
     return max(4, (_raise_descriptor_limit() - _OTHER_DESCRIPTORS) // 2)
 
 
+def processes_at_once() -> int:
+    """How many processes of servers a gateway in this process can hold. Raises the soft limit of open files as far as
+    allowed."""
+    return max(0, _raise_descriptor_limit() - _OTHER_DESCRIPTORS) // _PROCESS_DESCRIPTORS
+
+
+def descriptors_of(processes: int) -> int:
+    """Open files of a gateway that holds so many processes of servers."""
+    return _PROCESS_DESCRIPTORS * processes + _OTHER_DESCRIPTORS
+
+
 def _raise_descriptor_limit() -> int:
     """Raise this process's soft limit of open files as far as allowed; return the limit.
 
@@ -230,10 +241,10 @@ def _warn_if_processes_need_more_descriptors(config: GatewayConfig) -> None:
     most = config.max_sessions
     entries = [each for each in config.servers.values() if each.kind is Kind.STDIO and each.scope is Scope.PROCESS]
     processes = sum(min(most, most if each.max_processes is None else each.max_processes) for each in entries)
-    needed = _PROCESS_DESCRIPTORS * processes + _OTHER_DESCRIPTORS
-    if processes and needed > (limit := _raise_descriptor_limit()):
+    if (most_processes := processes_at_once()) < processes:
+        needed = descriptors_of(processes)
         remedy = f"raise the limit of open files to {needed} (ulimit -Hn), or lower max_processes or max_sessions"
-        log.warning("process.few_descriptors", open_files=limit, processes=processes, remedy=remedy)
+        log.warning("process.few_descriptors", processes_at_once=most_processes, processes=processes, remedy=remedy)
 
 
 def _warn_of_few_descriptors(posts: int, sessions: int) -> None:

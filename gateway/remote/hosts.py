@@ -53,6 +53,11 @@ class HostConfig(BaseModel):
 class Hosts(Protocol):
     """Chooses a host for each lease. Other tasks may give a host back than the one that took it."""
 
+    @property
+    def count(self) -> int:
+        """How many there are at most. Each bounds its own sessions."""
+        ...
+
     async def take(self) -> HostConfig:
         """A host for one lease, counted there; waits until there is one. The caller bounds the wait."""
         ...
@@ -75,6 +80,10 @@ class HostList:
         self._hosts = list(hosts)
         self._leases: Counter[str] = Counter()
         self._not_before: dict[str, float] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._hosts)
 
     async def take(self) -> HostConfig:
         now = anyio.current_time()

@@ -9,8 +9,6 @@ archived meanwhile. Prints one JSON object.
 
 from __future__ import annotations
 
-import json
-import logging
 import sys
 import tempfile
 import time
@@ -21,12 +19,12 @@ from functools import partial
 from typing import Any
 
 import anyio
-import structlog
 
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.bench.callbacks import timed
 from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants
+from rollout.bench.program import print_figures
 from rollout.engines.scripted import expert_script
 from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
@@ -177,6 +175,4 @@ async def measure(concurrency: int, trajectories: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    sys.stdout.write(json.dumps(anyio.run(measure, int(sys.argv[1]), int(sys.argv[2]))) + "\n")
+    print_figures(lambda: anyio.run(measure, int(sys.argv[1]), int(sys.argv[2])))

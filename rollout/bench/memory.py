@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import logging
 import os
 import sys
 import tempfile
@@ -20,11 +18,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import structlog
 import yaml
 
 from gateway.gateway import Gateway
 from rollout.bench.costs import memory_kb
+from rollout.bench.program import print_figures
 from rollout.bench.wait_server import MODULE
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened_environment
@@ -103,6 +101,4 @@ async def measure(trajectories: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    sys.stdout.write(json.dumps(asyncio.run(measure(int(sys.argv[1])))) + "\n")
+    print_figures(lambda: asyncio.run(measure(int(sys.argv[1]))))

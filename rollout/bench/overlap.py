@@ -13,8 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import json
-import logging
 import random
 import sys
 import tempfile
@@ -23,12 +21,12 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-import structlog
 import yaml
 from mcp import Client, StdioServerParameters
 
 from gateway.types import SEED_META, TRAJECTORY_META
 from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, listening, missing_descriptors
+from rollout.bench.program import print_figures
 from rollout.bench.wait_server import MODULE
 from rollout.environment.config import load_environment
 from rollout.environment.startup import opened_environment
@@ -193,9 +191,6 @@ async def measure(side: str, transport: str, trajectories: int, turns: int) -> d
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     if problem := missing_descriptors(int(sys.argv[3])):
         raise SystemExit(f"error: {problem}")
-    found = asyncio.run(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
-    sys.stdout.write(json.dumps(found) + "\n")
+    print_figures(lambda: asyncio.run(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))

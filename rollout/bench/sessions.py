@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import sys
 import time
@@ -25,6 +24,7 @@ from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.bench.costs import cpu_s, listening, memory_kb, missing_descriptors, quantile
+from rollout.bench.program import print_figures
 from rollout.bench.wait_server import MODULE
 from rollout.process import tune_collector
 
@@ -207,7 +207,4 @@ def main(transport: str, sessions: int, steps: int) -> Cell:
 
 
 if __name__ == "__main__":
-    import structlog
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    sys.stdout.write(json.dumps(asdict(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))) + "\n")
+    print_figures(lambda: asdict(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -9,8 +9,6 @@ other, from a pool of forked processes that are ready, with the page faults of e
 
 from __future__ import annotations
 
-import json
-import logging
 import statistics
 import sys
 import time
@@ -18,13 +16,12 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
-import structlog
 
 from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, memory_kb, page_faults, quantile
 from rollout.bench.leases import first_tasks
+from rollout.bench.program import print_figures
 from rollout.process import tune_collector
 
 READY_S = 300.0
@@ -139,11 +136,5 @@ async def main(forks: int, spawns: int, words: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     given = sys.argv[3:] or ["-m", "mcp_servers.retail"]
-    try:
-        found = anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), given)
-    except (ConfigError, GatewayError) as error:
-        raise SystemExit(f"error: {error}") from None
-    sys.stdout.write(json.dumps(found) + "\n")
+    print_figures(lambda: anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), given))

@@ -13,8 +13,6 @@ apart and subtracted. Prints one JSON object; trajectories of both alternate.
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import statistics
 import sys
 import tempfile
@@ -23,10 +21,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import structlog
 import yaml
 
 from rollout.bench.echo_server import STDIO_ARGUMENTS
+from rollout.bench.program import print_figures
 
 ROOT = Path(__file__).parents[2]
 TEXT = "plum " * 12
@@ -63,6 +61,11 @@ class CannedClient:
 
 
 async def main(trajectories: int, turns: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as home:
+        return await measure(Path(home), trajectories, turns)
+
+
+async def measure(home: Path, trajectories: int, turns: int) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
     from transformers import AutoTokenizer
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
@@ -77,7 +80,6 @@ async def main(trajectories: int, turns: int) -> dict[str, Any]:
     from rollout.verl.runtime import WORKER
     from rollout.verl_cpu.tiny_model import make_tiny_model
 
-    home = Path(tempfile.mkdtemp())
     (home / "environments").mkdir()
     servers = {"echo": {"command": sys.executable, "args": STDIO_ARGUMENTS, "tools": ["echo"]}}
     (home / "environments" / "echo.yaml").write_text(yaml.safe_dump({"servers": servers}))
@@ -162,6 +164,4 @@ async def cpu_per_call(call: Any, times: int) -> float:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    sys.stdout.write(json.dumps(asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))) + "\n")
+    print_figures(lambda: asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]))))

@@ -10,7 +10,6 @@ token takes on disk depends on the traces: `tests/bench/traces.py` measures give
 from __future__ import annotations
 
 import json
-import logging
 import statistics
 import subprocess
 import sys
@@ -22,10 +21,10 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
-import structlog
 from pydantic import TypeAdapter
 
 from rollout.bench.loop import Retail
+from rollout.bench.program import print_figures
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 
@@ -113,6 +112,4 @@ def measure(records: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    sys.stdout.write(json.dumps(measure(int(sys.argv[1]))) + "\n")
+    print_figures(lambda: measure(int(sys.argv[1])))

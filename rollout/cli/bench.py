@@ -15,6 +15,7 @@ import anyio
 import typer
 from rich.table import Table
 
+from gateway.leases.opening import descriptors_of, processes_at_once
 from rollout.bench.calls import CALLERS, TYPICAL, CallCost, measure_calls
 from rollout.bench.leases import measure_leases
 from rollout.cli.bench_cells import medians, run_cell
@@ -95,6 +96,11 @@ def bench_start(
     """Compare starting a process of a Python server by fork with spawning it, and lease forks that are ready."""
     if not _is_module(module):
         raise typer.BadParameter(f"there is no module {module}", param_hint="-m")
+    if (most := processes_at_once()) < forks:
+        raise typer.BadParameter(
+            f"this process's limit of open files is enough for {most}; raise it (ulimit -Hn {descriptors_of(forks)})",
+            param_hint="--forks",
+        )
     given = [str(forks), str(spawns), "-m", module]
     return _report(medians([run_cell("rollout.bench.starts", *given) for _ in range(repeats)]), as_json)
 

@@ -19,6 +19,7 @@ from rollout.cli.options import (
     print_result,
 )
 from rollout.cli.trace_schemas import recorded_schemas
+from rollout.trace.archive import SUFFIX as ARCHIVE_SUFFIX
 from rollout.trace.archive import write_archive
 from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
 from rollout.trace.reader import Traces
@@ -71,6 +72,7 @@ def export(
         raise ConfigError("which file?", key="-o", remedy="name the file to write")
     with Traces(directory) as traces:
         if parquet:
+            _check_is_no_archive_of(directory, output)
             return _export_columns(traces, where, output, as_json=as_json)
         chosen = traces.traces(where=where)
         tools = recorded_schemas(traces, tool_config, environments_dir)
@@ -102,6 +104,14 @@ def _as_page(directory: Path, output: Path, where: str | None, tokenizer: str | 
     page = output / "index.html"
     print_result({"path": str(page), "rows": rows}, f"{page}: {rows} trajectories", as_json=as_json)
     return int(rows == 0)
+
+
+def _check_is_no_archive_of(directory: Path, output: Path) -> None:
+    """Raises ConfigError where the exported file would be read as further trajectories of the directory."""
+    if output.name.endswith(ARCHIVE_SUFFIX) and output.resolve().is_relative_to(directory.resolve()):
+        problem = f"would be read as more trajectories of {directory}"
+        name = output.name.removesuffix(ARCHIVE_SUFFIX) + ".parquet"
+        raise ConfigError(problem, file=output, key="-o", remedy=f"name it {name}")
 
 
 def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:

@@ -76,10 +76,15 @@ async def opened_hosts(environments: Sequence[Environment]) -> AsyncGenerator[di
 
     The cluster is the one that RAY_ADDRESS names or that runs on this machine, or a new one. Shards end with the block.
     """
-    if not any(environment.hosts and environment.hosts.ray for environment in environments):
+    on_ray = {
+        f"{environment.file or environment.name}: hosts.ray": environment.hosts.ray
+        for environment in environments
+        if environment.hosts and environment.hosts.ray
+    }
+    if not on_ray:
         yield {environment.name: hosts_of(environment) for environment in environments}
         return
     from rollout.shards.director import connected
 
-    with connected():
+    with connected(on_ray):
         yield {environment.name: hosts_of(environment) for environment in environments}

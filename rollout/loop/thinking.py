@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from gateway.errors import ConfigError
+import structlog
+
+from gateway.errors import ConfigError, GatewayError
 from rollout.environment.config import Environment, ThinkingContext
-from rollout.errors import EngineError
+from rollout.errors import EngineError, RolloutError
 from rollout.formats import FORMATS
 from rollout.loop.limits import is_time_over
 from rollout.trace.segment import Segment, Span, SpanKind
 from rollout.types import Completion, FinishReason, Policy, ThoughtMarkers, TokenBuilder
+
+log = structlog.get_logger(__name__)
 
 _MARKER_TOKENS = 8
 """The most tokens of an opening marker and the newlines around it."""
@@ -60,11 +65,12 @@ async def generate(
 
     Raises:
         ConfigError: there is a budget, and the policy's thoughts have no closing marker.
-        EngineError: the policy returned no `Completion`, or one whose logprobs are not one finite number for each id.
+        EngineError: the policy raised an error of its own, or returned no `Completion`, or its logprobs are not one
+            finite number for each id.
     """
     length = len(context)  # the policy may append to it
     first = max_tokens if thinking is None else min(thinking, max_tokens)
-    begun = _checked(await policy.generate(context, max_tokens=first, turn=turn))
+    begun = await _asked(policy, context, max_tokens=first, turn=turn)
     # Shorter than `first` at LENGTH: the engine's context is full, and another request would return nothing.
     if (
         begun.finish_reason is not FinishReason.LENGTH
@@ -77,7 +83,7 @@ async def generate(
     ids = [*begun.ids, *marker]
     if max_tokens - len(ids) < 1:
         return begun
-    rest = _checked(await policy.generate([*context[:length], *ids], max_tokens=max_tokens - len(ids), turn=turn))
+    rest = await _asked(policy, [*context[:length], *ids], max_tokens=max_tokens - len(ids), turn=turn)
     logprobs = None
     if begun.logprobs is not None and rest.logprobs is not None:
         # The marker was not sampled and is not in the loss. Its zeros keep one value per id.
@@ -95,8 +101,15 @@ async def generate(
     )
 
 
-def _checked(completion: object) -> Completion:
-    """What a policy returned; policies are other people's programs as well."""
+async def _asked(policy: Policy, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+    """What the policy returned, once it was checked; policies are other people's programs as well."""
+    try:
+        completion: Any = await policy.generate(ids, max_tokens=max_tokens, turn=turn)
+    except (ConfigError, GatewayError, RolloutError):
+        raise
+    except Exception as error:  # the policy's boundary
+        log.warning("policy failed", exc_info=error)
+        raise EngineError(f"the policy raised {type(error).__name__}: {error}") from error
     if not isinstance(completion, Completion):
         raise EngineError(f"the policy returned {type(completion).__name__} in place of a Completion")
     if completion.logprobs is not None and len(completion.logprobs) != len(completion.ids):

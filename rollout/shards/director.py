@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import ray
 import structlog
+from ray._private.services import get_ray_address_from_environment
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -213,21 +215,44 @@ def shard_director() -> Any:
 
 
 @contextmanager
-def connected() -> Generator[None]:
-    """Connect to the cluster that RAY_ADDRESS names or that runs on this machine, or start one here.
+def connected(shards: Mapping[str, ShardsConfig]) -> Generator[None]:
+    """Connect to the cluster that RAY_ADDRESS names or that runs on this machine, or start one here with all resources.
 
     The director lives as long as the block.
+
+    Args:
+        shards: What is to be placed, by the key that names it.
+
+    Raises:
+        ConfigError: no node of the cluster has what a shard takes.
     """
     ours = not ray.is_initialized()
     if ours:
-        ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
-    director = shard_director()  # the handle keeps it
+        has_cluster = get_ray_address_from_environment(cast(Any, None), None) is not None
+        ray.init(
+            resources=None if has_cluster else _resources(shards.values()),
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
     try:
+        for key, config in shards.items():
+            check_nodes(config, key=key)
+        director = shard_director()  # the handle keeps it
         yield
-    finally:
         del director
+    finally:
         if ours:
             ray.shutdown()
+
+
+def _resources(shards: Iterable[ShardsConfig]) -> dict[str, float]:
+    """What all of these take together, in whole numbers, as Ray has it of what is more than one."""
+    taken: dict[str, float] = {}
+    for config in shards:
+        for name, amount in config.resources.items():
+            taken[name] = taken.get(name, 0.0) + amount * config.max
+    return {name: float(math.ceil(amount)) for name, amount in taken.items()}
 
 
 def check_nodes(config: ShardsConfig, *, key: str) -> None:

@@ -19,6 +19,10 @@ class RayHosts:
         self._environment, self._config = environment, config
         self._director: Any = None
 
+    @property
+    def count(self) -> int:
+        return self._config.max
+
     async def take(self) -> HostConfig:
         """The least loaded shard.
 

@@ -15,7 +15,7 @@ from served import RawClient, at, remote, served, until_free
 
 from gateway import Gateway, GatewayConfig, GatewayError
 from gateway.errors import CallTimeout, ConfigError, HostRefused, LeaseTimeout, ToolsChanged, WorldLost
-from gateway.remote.hosts import HostConfig
+from gateway.remote.hosts import HostConfig, HostList
 from gateway.types import CallFault, ToolResult
 
 Entries = Callable[..., dict[str, Any]]
@@ -89,6 +89,21 @@ async def test_places_are_the_hosts_and_leases_wait_for_them(mini: Entries, conf
         async with gateway.lease(trajectory="c", task=None, seed=1) as session:
             assert (await session.call("pid", {})).text
         await until_free(running)
+
+
+async def test_hosts_hold_as_many_sessions_together_as_each_may_have(mini: Entries, config: Config) -> None:
+    made = config(store=mini("pid", scope="process"), max_sessions=1, lease_timeout_s=4)
+    async with served(made) as one, served(made) as other:
+        hosts = HostList([HostConfig.model_validate({"url": each.url}) for each in (one, other)])
+        async with (
+            Gateway(made, hosts=hosts) as gateway,
+            gateway.lease(trajectory="a", task=None, seed=1),
+            gateway.lease(trajectory="b", task=None, seed=1),
+        ):
+            assert (one.leases, other.leases) == (1, 1)
+            with pytest.raises(LeaseTimeout):
+                async with gateway.lease(trajectory="c", task=None, seed=1):
+                    pass
 
 
 async def test_a_vanished_clients_lease_is_freed(mini: Entries, config: Config) -> None:
@@ -185,6 +200,8 @@ class Alternating:
 
     def __init__(self, url: str) -> None:
         self._configs = cycle(HostConfig.model_validate({"url": url, "connect_timeout_s": each}) for each in (4, 5))
+
+    count = 1
 
     async def take(self) -> HostConfig:
         return next(self._configs)

@@ -237,6 +237,18 @@ def test_too_few_open_files_are_said_before_anything_is_measured() -> None:
     assert "at most 186 of 200 calls over HTTP are under way at a time" in errors
 
 
+def test_too_few_open_files_for_processes_are_said_before_any_is_started() -> None:
+    status, output, errors = run("start", "--forks", "100", limit=400)
+    assert status == 2 and not output and "ulimit -Hn 528" in errors and "--forks" in errors
+
+
+def test_a_program_that_is_interrupted_says_nothing() -> None:
+    interrupted = "lambda: signal.raise_signal(signal.SIGINT)"
+    program = f"import signal; from rollout.bench.program import print_figures; print_figures({interrupted})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_too_few_open_files_are_said_at_start() -> None:
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400));"
     program = f"{limit} from rollout.bench.sessions import main; main('http', 512, 1)"

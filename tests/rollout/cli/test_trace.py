@@ -180,6 +180,13 @@ def test_stats_of_nothing_say_so(options: list[str], tmp_path: Path) -> None:
         trace("ls", tmp_path, "--sort=-colour")
 
 
+def test_columns_are_not_exported_to_where_they_would_be_read_as_more_traces(directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="would be read as more trajectories") as refused:
+        trace("export", directory, "--parquet", "-o", directory / "all.traces.parquet")
+    assert refused.value.remedy == "name it all.parquet" and not (directory / "all.traces.parquet").exists()
+    trace("export", directory, "--parquet", "-o", tmp_path / "all.traces.parquet")
+
+
 def test_export_to_columns(directory: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

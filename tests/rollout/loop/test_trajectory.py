@@ -274,6 +274,19 @@ async def test_a_defect_of_ours_is_recorded_and_raised(tmp_path: Path) -> None:
     assert trace.failure is not None and trace.failure.kind == "internal_error"
 
 
+async def test_a_policys_own_error_withdraws_its_trajectory(tmp_path: Path) -> None:
+    class Faulty:
+        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+            raise KeyError("choices")
+
+    async def policy_for(_: object) -> Policy:
+        return Faulty()
+
+    trace = await play({"counter": counter_server()}, policy_for, tmp_path)
+    assert trace.failure is not None and trace.failure.kind == "engine_error"
+    assert trace.failure.message == "the policy raised KeyError: 'choices'"
+
+
 async def test_a_turn_reward_in_a_result_reaches_the_trace(tmp_path: Path) -> None:
     server = MCPServer("paying", log_level="ERROR")
 
