@@ -209,6 +209,11 @@ async def test_a_scope_that_the_file_asks_for_and_that_leaks_is_unfit() -> None:
     assert (await report_on(stdio("process", "cell", scope="session"))).fit
 
 
+async def test_reused_processes_without_a_reset_are_unfit_as_the_gateway_refuses_them() -> None:
+    asked = await report_on(mini("pid", scope="process", leases_per_process=2))
+    assert not asked.fit and asked.problems == ["leases_per_process needs a reset tool, and it has none"]
+
+
 async def test_a_clock_that_moves_on_is_no_leak(tmp_path: Path) -> None:
     report = await report_on(stdio("nowhere", "clock"))
     assert report.verdict is Verdict.STATELESS, report
