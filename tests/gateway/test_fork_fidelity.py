@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
-from forking import ask, config, leases
+from forking import SERVER, ask, config, leases
 
 from gateway import Gateway
 
@@ -42,6 +45,76 @@ async def test_requests_that_wait_for_room_are_spawned_where_the_fork_server_die
     assert parents == [os.getpid()] * 6
 
 
+@pytest.mark.parametrize(
+    ("varying", "by_name"),
+    [("nothing", False), ("nothing", True), ("variable", False), ("variable", True), ("cwd", False)],
+)
+async def test_a_fork_keeps_what_its_program_changed(varying: str, by_name: bool, program: Path) -> None:
+    given = {"CHANGED": "a", "REMOVED": "b", "PYTHONPATH": str(program)}
+    entry: dict[str, Any] = {
+        "args": ["-m", "begin"] if by_name else [str(program / "begin.py")],
+        "env": given | ({"VARIES": "${lease.dir}"} if varying == "variable" else {}),
+        "cwd": "${lease.dir}" if varying == "cwd" else str(program.parent),
+    }
+    (program / "settings.py").write_text(CHANGES)
+    found: dict[str, Any] = {}
+    for start in ("spawn", "fork"):
+        async with Gateway(config(start, **entry)) as gateway, leases(gateway, 1) as (session,):
+            assert not gateway.spawned
+            facts = found[start] = await ask(session, "facts")
+            facts["env"].pop("VARIES", None)
+    assert found["fork"] == found["spawn"]
+    env = found["fork"]["env"]
+    assert (env["ADDED"], env["CHANGED"], env["DEFAULT"]) == ("1", "1", "1") and "REMOVED" not in env
+    assert found["fork"]["cwd"] == str(program) and "function" in found["fork"]["signals"]
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("os.chdir('..')", "the working directory"),
+        ("os.environ.setdefault('VARIES', '')", "VARIES"),
+        ("try: del os.environ['VARIES']\nexcept KeyError: pass", "VARIES"),
+    ],
+)
+async def test_a_program_whose_changes_depend_on_what_differs_is_spawned(code: str, what: str, program: Path) -> None:
+    (program / "settings.py").write_text(f"import os\n{code}\n")
+    entry: dict[str, Any] = {"env": {"VARIES": "${lease.dir}"}, "cwd": "${lease.dir}"}
+    async with Gateway(config(args=[str(program / "begin.py")], **entry)) as gateway, leases(gateway, 1) as (session,):
+        assert (await ask(session, "draw"))[2] == os.getpid()
+        assert gateway.spawned["world"] == f"it reads {what} before it serves, which differs between leases"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A directory with `begin.py`, which imports a module `settings` before it serves."""
+    place = tmp_path / "program"
+    place.mkdir()
+    shutil.copy(SERVER, place)
+    (place / "begin.py").write_text(BEGIN)
+    return place
+
+
 async def lease(gateway: Gateway, number: int, parents: list[int]) -> None:
     async with gateway.lease(trajectory=f"s{number}", task=None, seed=number) as session:
         parents.append((await ask(session, "draw"))[2])
+
+
+BEGIN = """
+import asyncio
+import settings
+import forking_server
+
+if __name__ == "__main__":
+    asyncio.run(forking_server.serve())
+"""
+CHANGES = """
+import os
+import signal
+
+os.environ["ADDED"] = os.environ["CHANGED"] = "1"
+os.environ.setdefault("DEFAULT", "1")
+os.environ.pop("REMOVED", None)
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
+signal.signal(signal.SIGCHLD, lambda *_: None)
+"""

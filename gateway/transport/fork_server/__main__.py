@@ -2,8 +2,8 @@
 
 `python OPTIONS fork_server CONTROL LIFELINE MARK VARYING (-m MODULE | SCRIPT) [ARGS...]` prepares one process, reports
 `{"ready": true}`, or why it must not fork, over the socket CONTROL, and forks for each request that it receives there.
-A fork gets the environment, directory, limits and standard streams of its request, and goes on as a spawned process
-would. How far the process is prepared:
+A fork gets the environment, directory, limits and standard streams of its request, with what the program itself changed
+before, and goes on as a spawned process would. How far the process is prepared:
 
 - If VARYING, a JSON list, is empty, it runs the program to where it makes its event loop.
 - Otherwise it imports what the program's main module imports, and a fork runs the main module from its first line, with
@@ -18,6 +18,7 @@ environment.
 import sys
 
 _HERE = sys.path[0]  # this directory, which is in the way of the program's own modules
+from fork_changes import Changes  # noqa: E402
 from fork_loop import ForkLoop, Mark, end  # noqa: E402
 from fork_memory import share_memory  # noqa: E402
 from fork_program import Program, before_first_loop, compile_models  # noqa: E402
@@ -39,7 +40,7 @@ def main() -> None:
     main_module, arguments = sys.argv[5 : 5 + words], sys.argv[5 + words :]
     os.set_inheritable(control.fileno(), False)
     os.set_inheritable(lifeline, False)
-    watch = Watch(varying)
+    changes, watch = Changes(), Watch(varying)
     is_forked = False
 
     def fork_here() -> list[str]:
@@ -54,7 +55,7 @@ def main() -> None:
         if refused:
             os._exit(0)
         share_memory()
-        arguments = ForkLoop(control, lifeline, mark).serve()
+        arguments = ForkLoop(control, lifeline, mark, changes).serve()
         is_forked = True
         return arguments
 

@@ -38,7 +38,7 @@ class Program:
         self._watch = watch
         if self._by_name:
             if _adds_directory():
-                sys.path.insert(0, os.getcwd())
+                sys.path.insert(0, os.getcwd())  # noted: where it differs between leases, modules may
             watch.own_modules.add(words[1].partition(".")[0])
             self._spec = importlib.util.find_spec(words[1])
             if self._spec is not None and self._spec.submodule_search_locations is not None:
@@ -93,8 +93,6 @@ class Program:
         main.__loader__ = self._spec.loader if self._spec is not None else None
         sys.modules["__main__"] = main
         sys.argv = [self._path, *arguments]
-        if self._by_name and _adds_directory():
-            sys.path[0] = os.getcwd()
         exec(self._code, main.__dict__)
 
 

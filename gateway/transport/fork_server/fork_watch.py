@@ -38,12 +38,17 @@ class Watch:
         self._files = _open_files()
         self._environ: Any = type(os.environ)
         self._read_variable, self._urandom, self._getcwd = self._environ.__getitem__, os.urandom, os.getcwd
+        self._remove_variable = self._environ.__delitem__
 
         def read_variable(environ: Any, name: str) -> str:
             self.read(name)
             return self._read_variable(environ, name)
 
-        self._environ.__getitem__ = read_variable
+        def remove_variable(environ: Any, name: str) -> None:
+            self.read(name)  # it fails where there is none
+            self._remove_variable(environ, name)
+
+        self._environ.__getitem__, self._environ.__delitem__ = read_variable, remove_variable
         os.urandom, os.getcwd = self._drawn_by_caller(os.urandom), self._locating
         self._generators = {name: getattr(random, name) for name in _GENERATORS}
         for name, function in self._generators.items():
@@ -55,7 +60,7 @@ class Watch:
         self._on = False
         for name, function in self._generators.items():
             setattr(random, name, function)
-        self._environ.__getitem__ = self._read_variable
+        self._environ.__getitem__, self._environ.__delitem__ = self._read_variable, self._remove_variable
         os.urandom, os.getcwd = self._urandom, self._getcwd
         if threads := count_threads() - 1:
             return f"it starts {threads} threads before it serves"
@@ -106,6 +111,10 @@ class Watch:
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
             if writes and isinstance(path, str) and "__pycache__" not in path and path != os.devnull:
                 self._note(f"writes {path}")
+        elif event == "os.chdir":
+            (path,) = arguments
+            if isinstance(path, int) or not os.path.isabs(path):
+                self.read("cwd")
         elif event in _REACHES_OUT or (event in _WRITES and not any("__pycache__" in str(each) for each in arguments)):
             self._note(f"calls {event}")
 
