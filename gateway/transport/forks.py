@@ -151,8 +151,6 @@ class Forks:
         if cwd is not None and self._placeholder in cwd:
             varying, cwd = [*varying, "cwd"], "/"
         mark, value = self._mark
-        if self._imports_only and not varying:
-            varying = ["argv"]
         # Long enough for the mark of any fork, which overwrites it in the process's initial environment.
         env[mark] = f"{value}.".ljust(len(value) + _MARK_BYTES, "0")
         loop = asyncio.get_running_loop()
@@ -166,8 +164,9 @@ class Forks:
             reads = os.open(f"/proc/self/fd/{self._lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         self._control, self._ready = control, loop.create_future()
         argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), "-", *program.interpreter]
-        argv += [str(_FORK_SERVER), str(theirs.fileno()), str(reads), mark, json.dumps(varying)]
-        argv += [*program.main, *(() if varying else config.args[program.skipped :])]
+        argv += [str(_FORK_SERVER), str(theirs.fileno()), str(reads), mark]
+        argv += [json.dumps(varying if varying or self._imports_only else None), *program.main]
+        argv += [] if "argv" in varying else config.args[program.skipped :]
         try:
             self._process, _ = await loop.subprocess_exec(
                 # A fork server that was given up may end later, which says nothing about the one that replaced it.

@@ -85,6 +85,44 @@ async def test_a_program_whose_changes_depend_on_what_differs_is_spawned(code: s
         assert gateway.spawned["world"] == f"it reads {what} before it serves, which differs between leases"
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("imported_only", ["", "variable", "main"])
+async def test_imported_modules_see_and_change_the_arguments(imported_only: str, by_name: bool, program: Path) -> None:
+    (program / "settings.py").write_text(READS_ARGUMENTS)
+    (program / "__init__.py").write_text("import sys\nSEEN = list(sys.argv)\n")
+    if imported_only == "main":
+        (program / "begin.py").write_text("import random\nrandom.random()\n" + BEGIN)
+    main = ["-m", "program.begin"] if by_name else [str(program / "begin.py")]
+    env = {"PYTHONPATH": str(program)} | ({"VARIES": "${lease.dir}"} if imported_only == "variable" else {})
+    found: dict[str, Any] = {}
+    for start in ("spawn", "fork"):
+        entry: dict[str, Any] = {"args": [*main, "--once", "--kept"], "env": env, "cwd": str(program.parent)}
+        async with Gateway(config(start, **entry)) as gateway, leases(gateway, 1) as (session,):
+            assert not gateway.spawned
+            found[start] = [await ask(session, "made"), (await ask(session, "facts"))["argv"]]
+    assert found["fork"] == found["spawn"] and found["fork"][1] == ["--kept"]
+
+
+async def test_a_list_of_arguments_that_a_module_kept_is_that_of_its_fork(program: Path) -> None:
+    (program / "settings.py").write_text("from sys import argv\nimport forking_server\nforking_server.MADE = argv\n")
+    place = config(args=[str(program / "begin.py"), "${lease.dir}"])
+    async with Gateway(place) as gateway, leases(gateway, 2) as sessions:
+        assert not gateway.spawned
+        assert len({(await ask(session, "made"))[1] for session in sessions}) == 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["'--flag' in sys.argv", "len(sys.argv)", "sys.argv == []", "[*sys.argv]", "[''] + sys.argv", "sys.argv.pop()"],
+)
+async def test_a_module_that_reads_arguments_that_differ_is_spawned(code: str, program: Path) -> None:
+    (program / "settings.py").write_text(f"import sys\n{code}\n")
+    place = config(args=[str(program / "begin.py"), "--flag", "${lease.dir}"])
+    async with Gateway(place) as gateway, leases(gateway, 1) as (session,):
+        assert (await ask(session, "draw"))[2] == os.getpid()
+        assert gateway.spawned["world"] == "it reads the arguments before it serves, which differs between leases"
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     """A directory with `begin.py`, which imports a module `settings` before it serves."""
@@ -117,4 +155,12 @@ os.environ.setdefault("DEFAULT", "1")
 os.environ.pop("REMOVED", None)
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
 signal.signal(signal.SIGCHLD, lambda *_: None)
+"""
+READS_ARGUMENTS = """
+import sys
+import forking_server
+
+package = sys.modules.get("program")
+forking_server.MADE = [list(sys.argv), "--once" in sys.argv, package and package.SEEN]
+sys.argv.remove("--once")
 """

@@ -20,6 +20,9 @@ _GENERATORS = tuple(
 )
 
 
+_OF_ANY_OBJECT = frozenset("__new__ __init__ __getattribute__ __hash__ __doc__ __sizeof__ __class_getitem__".split())
+
+
 class Watch:
     """Installed before the first import, ended after the last one. The first finding counts.
 
@@ -69,6 +72,10 @@ class Watch:
         if left := _open_files() - self._files:
             return f"it keeps {', '.join(sorted(left)[:3])} open before it serves"
         return ""
+
+    def arguments(self, words: list[str]) -> list[str]:
+        """`words` for `sys.argv`; where they differ between leases, readings of them are noted."""
+        return Arguments(self, words) if "argv" in self._varying else words
 
     def read(self, name: str) -> None:
         """Note that a variable, `argv` or `cwd` was read."""
@@ -120,20 +127,31 @@ class Watch:
 
 
 class Arguments(list[str]):
-    """`sys.argv` until the program runs."""
+    """Notes readings and changes."""
 
     def __init__(self, watch: Watch, words: list[str]) -> None:
         super().__init__(words)
         self._watch = watch
 
-    def __getitem__(self, index: Any) -> Any:
-        self._watch.read("argv")
-        read: Callable[[Any], Any] = super().__getitem__
-        return read(index)
+    def __radd__(self, other: list[str]) -> list[str]:
+        return [*other, *self]
 
-    def __iter__(self) -> Any:
+    def note(self) -> None:
         self._watch.read("argv")
-        return super().__iter__()
+
+
+def _noting(name: str) -> Callable[..., Any]:
+    method = getattr(list, name)
+
+    def noting(self: Arguments, *args: Any, **kwargs: Any) -> Any:
+        self.note()
+        return method(self, *args, **kwargs)
+
+    return noting
+
+
+for _name in vars(list).keys() - _OF_ANY_OBJECT:
+    setattr(Arguments, _name, _noting(_name))
 
 
 def count_threads() -> int:
