@@ -123,6 +123,23 @@ async def test_a_module_that_reads_arguments_that_differ_is_spawned(code: str, p
         assert gateway.spawned["world"] == "it reads the arguments before it serves, which differs between leases"
 
 
+@pytest.mark.parametrize("of_library", [False, True])
+@pytest.mark.parametrize(
+    "code", ["secrets.token_hex()", "random.SystemRandom().random()", "random.normalvariate(0, 1)"]
+)
+async def test_only_a_library_may_draw_random_numbers_before_it_serves(
+    code: str, of_library: bool, program: Path, tmp_path: Path
+) -> None:
+    name = "library.py" if of_library else "settings.py"
+    (tmp_path / "library.py").write_text("")
+    (program / "settings.py").write_text("import library\n")
+    ((tmp_path if of_library else program) / name).write_text(f"import random, secrets\n{code}\n")
+    entry: dict[str, Any] = {"args": [str(program / "begin.py")], "env": {"PYTHONPATH": str(tmp_path)}}
+    async with Gateway(config(**entry)) as gateway, leases(gateway, 1) as (session,):
+        assert ((await ask(session, "draw"))[2] != os.getpid()) is of_library
+        assert gateway.spawned.get("world", "") == ("" if of_library else "it draws random numbers before it serves")
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     """A directory with `begin.py`, which imports a module `settings` before it serves."""

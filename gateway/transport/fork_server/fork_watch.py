@@ -15,12 +15,10 @@ _REACHES_OUT = frozenset(
 )
 _DRAWING = frozenset({"uuid", "secrets", "random", "os"})
 """Modules through which others draw random bytes."""
-_GENERATORS = tuple(
-    "seed random randint randrange getrandbits randbytes uniform gauss choice choices sample shuffle".split()
-)
-
-
+_GENERATORS = ("_urandom", *(name for name in random.__all__ if hasattr(getattr(random, name), "__self__")))
+"""Functions of `random` that draw; `secrets` and `SystemRandom` call the first."""
 _OF_ANY_OBJECT = frozenset("__new__ __init__ __getattribute__ __hash__ __doc__ __sizeof__ __class_getitem__".split())
+"""What a list has of its own without reading or changing its words."""
 
 
 class Watch:
