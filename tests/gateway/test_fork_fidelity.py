@@ -140,6 +140,20 @@ async def test_only_a_library_may_draw_random_numbers_before_it_serves(
         assert gateway.spawned.get("world", "") == ("" if of_library else "it draws random numbers before it serves")
 
 
+@pytest.mark.parametrize("module", ["settings", "library"])
+async def test_only_a_library_that_is_imported_may_list_the_variables(
+    module: str, program: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "library.py").write_text("import os\ndef copy(): return os.environ.copy()\n")
+    (program / "settings.py").write_text("import library\n")
+    with (program / "settings.py" if module == "settings" else tmp_path / "library.py").open("a") as file:
+        file.write("library.copy()\n" if module == "settings" else "copy()\n")
+    env = {"PYTHONPATH": str(tmp_path), "VARIES": "${lease.dir}"}
+    async with Gateway(config(args=[str(program / "begin.py")], env=env)) as gateway, leases(gateway, 1):
+        problem = "it reads VARIES before it serves, which differs between leases"
+        assert gateway.spawned == ({"world": problem} if module == "settings" else {})
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     """A directory with `begin.py`, which imports a module `settings` before it serves."""

@@ -39,7 +39,7 @@ class Watch:
         self._files = _open_files()
         self._environ: Any = type(os.environ)
         self._read_variable, self._urandom, self._getcwd = self._environ.__getitem__, os.urandom, os.getcwd
-        self._remove_variable = self._environ.__delitem__
+        self._remove_variable, self._list_variables = self._environ.__delitem__, self._environ.__iter__
 
         def read_variable(environ: Any, name: str) -> str:
             self.read(name)
@@ -49,7 +49,15 @@ class Watch:
             self.read(name)  # it fails where there is none
             self._remove_variable(environ, name)
 
+        def list_variables(environ: Any) -> Any:
+            # Those that differ are not there, so that reading each of the others would not be noted.
+            if self._is_within_own(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+                for name in sorted(self._varying - {"argv", "cwd"}):
+                    self.read(name)
+            return self._list_variables(environ)
+
         self._environ.__getitem__, self._environ.__delitem__ = read_variable, remove_variable
+        self._environ.__iter__ = list_variables
         os.urandom, os.getcwd = self._drawn_by_caller(os.urandom), self._locating
         self._generators = {name: getattr(random, name) for name in _GENERATORS}
         for name, function in self._generators.items():
@@ -62,6 +70,7 @@ class Watch:
         for name, function in self._generators.items():
             setattr(random, name, function)
         self._environ.__getitem__, self._environ.__delitem__ = self._read_variable, self._remove_variable
+        self._environ.__iter__ = self._list_variables
         os.urandom, os.getcwd = self._urandom, self._getcwd
         if threads := count_threads() - 1:
             return f"it starts {threads} threads before it serves"
@@ -98,6 +107,14 @@ class Watch:
             return function(*args, **kwargs)
 
         return draw
+
+    def _is_within_own(self, frame: FrameType | None) -> bool:
+        """Whether the program's own modules called, also through a library, which is not being imported."""
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            if self._is_own(frame):
+                return True
+            frame = frame.f_back
+        return False
 
     def _is_own(self, frame: FrameType) -> bool:
         while frame.f_back is not None and frame.f_globals.get("__name__") in _DRAWING:
