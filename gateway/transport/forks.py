@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import itertools
 import json
@@ -18,7 +17,8 @@ import structlog
 
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
-from gateway.transport.forked_process import ForkedProcess, Streams, close_streams, open_streams
+from gateway.transport.fork_control import ForkControl
+from gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
 from gateway.transport.guard import rlimits
 from gateway.transport.python_program import PythonProgram, python_program
 
@@ -30,7 +30,6 @@ _RETRY_S = 30.0
 """After a fork server died, how long servers are spawned before another one is started."""
 _FORK_S = 5.0
 """Bound on one fork; after it the server is spawned."""
-_MESSAGE_BYTES = 1 << 16
 _MARK_BYTES = 24
 """Beyond the fork server's own mark: room for the marks of its forks."""
 _TAIL_BYTES = 2048
@@ -54,7 +53,7 @@ class Forks:
         self.refused = ""
         """Why processes of this entry are spawned; empty while they are forked."""
         self._process: asyncio.SubprocessTransport | None = None
-        self._control: socket.socket | None = None
+        self._control: ForkControl | None = None
         self._lifeline = -1
         self._ids = itertools.count(1)
         self._asking: dict[int, tuple[asyncio.Future[ForkedProcess | str], asyncio.SubprocessProtocol]] = {}
@@ -69,7 +68,7 @@ class Forks:
         self._asked += 1
         if self._asked == 1 or self.refused or not await self._is_running():
             return None
-        assert self._program is not None
+        assert self._program is not None and self._control is not None
         number = next(self._ids)
         request = {
             "id": number,
@@ -80,10 +79,10 @@ class Forks:
         }
         ours, theirs = open_streams()
         answer: asyncio.Future[ForkedProcess | str] = asyncio.get_running_loop().create_future()
-        # Registered before the request is sent: the answer may arrive while `_send` waits for room.
+        # Registered before the request is sent: the answer may arrive before `send` returns.
         self._asking[number] = answer, protocol
         try:
-            await self._send(json.dumps(request).encode(), theirs)
+            await self._control.send(json.dumps(request).encode(), theirs, _FORK_S)
             with anyio.fail_after(_FORK_S):
                 forked = await answer
         except (OSError, TimeoutError) as error:
@@ -152,14 +151,12 @@ class Forks:
         if cwd is not None and self._placeholder in cwd:
             varying, cwd = [*varying, "cwd"], "/"
         mark, value = self._mark
-        if self._imports_only and not varying:
-            varying = ["argv"]
         # Long enough for the mark of any fork, which overwrites it in the process's initial environment.
         env[mark] = f"{value}.".ljust(len(value) + _MARK_BYTES, "0")
         loop = asyncio.get_running_loop()
         # A packet each: messages keep their borders, and descriptors travel with the message that they belong to.
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        control.setblocking(False)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control = ForkControl(ours)
         # One lifeline for all fork servers of the entry. This process alone has its writing end, which the kernel
         # closes when it dies.
         reads, self._lifeline = (-1, self._lifeline) if self._lifeline >= 0 else os.pipe()
@@ -167,8 +164,9 @@ class Forks:
             reads = os.open(f"/proc/self/fd/{self._lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         self._control, self._ready = control, loop.create_future()
         argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), "-", *program.interpreter]
-        argv += [str(_FORK_SERVER), str(theirs.fileno()), str(reads), mark, json.dumps(varying)]
-        argv += [*program.main, *(() if varying else config.args[program.skipped :])]
+        argv += [str(_FORK_SERVER), str(theirs.fileno()), str(reads), mark]
+        argv += [json.dumps(varying if varying or self._imports_only else None), *program.main]
+        argv += [] if "argv" in varying else config.args[program.skipped :]
         try:
             self._process, _ = await loop.subprocess_exec(
                 # A fork server that was given up may end later, which says nothing about the one that replaced it.
@@ -184,34 +182,20 @@ class Forks:
             os.close(reads)
         # A program that reads its input without an event loop meets its end at once, and is not waited for.
         cast("asyncio.WriteTransport", self._process.get_pipe_transport(0)).close()
-        loop.add_reader(control, self._receive)
+        control.listen(self._receive)
         return await self._ready
 
     def _heard(self, data: bytes) -> None:
         self._stderr = (self._stderr + data)[-_TAIL_BYTES:]
 
-    async def _send(self, message: bytes, streams: Streams) -> None:
-        assert self._control is not None
-        stdin, stdout, stderr = streams
-        rights = array.array("i", [stdin.fileno(), stdout, stderr])
-        while True:
-            try:
-                self._control.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-                return
-            except BlockingIOError:
-                await anyio.wait_writable(self._control)
-
     def _receive(self) -> None:
         assert self._control is not None
         try:
-            message, ancillary, _, _ = self._control.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(4))
+            message, handles = self._control.receive()
         except BlockingIOError:
             return
         except OSError as error:
             return self._lost(str(error))
-        handles = array.array("i")
-        for _, _, data in ancillary:
-            handles.frombytes(data)
         if not message:
             return self._lost("it ended")
         said = cast("dict[str, Any]", json.loads(message))
@@ -235,7 +219,7 @@ class Forks:
         """Read what a fork server that has ended said before; its end may be noticed first."""
         assert self._control is not None and self._ready is not None
         try:
-            self._ready.set_result(json.loads(self._control.recv(_MESSAGE_BYTES)).get("refused", ""))
+            self._ready.set_result(json.loads(self._control.receive()[0]).get("refused", ""))
         except (OSError, ValueError):
             pass  # it said nothing
 
@@ -264,11 +248,11 @@ class Forks:
         control, process = self._control, self._process
         self._control = self._process = None
         if control is not None:
-            asyncio.get_running_loop().remove_reader(control)
             control.close()
         for answer, _ in self._asking.values():
             if not answer.done():
                 answer.set_exception(ConnectionError("the fork server ended"))
+                answer.exception()  # read here: no task awaits it where its request waits to be sent
         if process is not None:
             process.close()  # kills it
 

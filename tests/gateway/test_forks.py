@@ -9,42 +9,21 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from forking import SERVER, ask, config, leases
 
-from gateway import Gateway, GatewayConfig, GatewayError, Session
+from gateway import Gateway, GatewayError
 from gateway.config.models import ServerConfig
 from gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
 from gateway.transport.python_program import PythonProgram, python_program
 
 pytestmark = pytest.mark.anyio
-SERVER = Path(__file__).with_name("forking_server.py")
-
-
-def config(start: str = "fork", **entry: Any) -> GatewayConfig:
-    whole = {"command": sys.executable, "args": [str(SERVER), "--flag"], "scope": "process", "start": start, **entry}
-    return GatewayConfig.model_validate({"servers": {"world": {"required": True, **whole}}})
-
-
-@asynccontextmanager
-async def leases(gateway: Gateway, count: int) -> AsyncGenerator[list[Session]]:
-    """So many sessions at a time. The first process of a gateway is always spawned, and is not among them."""
-    async with AsyncExitStack() as stack:
-        sessions = [
-            await stack.enter_async_context(gateway.lease(trajectory=f"t{number}", task=None, seed=number))
-            for number in range(count + 1)
-        ]
-        yield sessions[1:]
-
-
-async def ask(session: Session, tool: str, **arguments: Any) -> Any:
-    return json.loads((await session.call(tool, arguments)).text)
 
 
 async def test_forks_have_state_and_random_numbers_of_their_own_and_one_parent() -> None:
@@ -344,11 +323,11 @@ def create_server():
 if __name__ == "__main__":
     create_server().run()
 """
-WORKER = f"""
-import json, sys
-sys.path.insert(0, {str(SERVER.parent)!r})
+WORKER = """
+import json
 import anyio
-from test_forks import Gateway, ask, config, leases
+from forking import ask, config, leases
+from gateway import Gateway
 
 async def main():
     async with Gateway(config()) as gateway, leases(gateway, 1) as (session,):

@@ -2,13 +2,13 @@
 
 `python OPTIONS fork_server CONTROL LIFELINE MARK VARYING (-m MODULE | SCRIPT) [ARGS...]` prepares one process, reports
 `{"ready": true}`, or why it must not fork, over the socket CONTROL, and forks for each request that it receives there.
-A fork gets the environment, directory, limits and standard streams of its request, and goes on as a spawned process
-would. How far the process is prepared:
+A fork gets the environment, directory, limits and standard streams of its request, with what the program itself changed
+before, and goes on as a spawned process would. How far the process is prepared:
 
-- If VARYING, a JSON list, is empty, it runs the program to where it makes its event loop.
-- Otherwise it imports what the program's main module imports, and a fork runs the main module from its first line, with
-  the arguments of its request. VARYING names the variables that differ between leases, and `argv` and `cwd` where the
-  arguments or the working directory do.
+- If VARYING is the JSON `null`, it runs the program to where it makes its event loop.
+- If it is a list, it imports what the program's main module imports, and a fork runs the main module from its first
+  line. The list names the variables that differ between leases, and `argv` and `cwd` where the arguments or the working
+  directory do. ARGS are the program's arguments; where they differ they are left out, and a fork has its request's.
 
 What was made before the fork is the same in all forks. `fork_watch` finds what must not be the same. The directory
 needs nothing but the standard library of Python 3.9 and Linux: the interpreter may be that of another virtual
@@ -18,11 +18,12 @@ environment.
 import sys
 
 _HERE = sys.path[0]  # this directory, which is in the way of the program's own modules
+from fork_changes import Changes  # noqa: E402
 from fork_loop import ForkLoop, Mark, end  # noqa: E402
 from fork_memory import share_memory  # noqa: E402
 from fork_program import Program, before_first_loop, compile_models  # noqa: E402
 from fork_rehearsal import rehearse  # noqa: E402
-from fork_watch import Arguments, Watch  # noqa: E402
+from fork_watch import Watch  # noqa: E402
 
 sys.path.remove(_HERE)
 
@@ -39,7 +40,7 @@ def main() -> None:
     main_module, arguments = sys.argv[5 : 5 + words], sys.argv[5 + words :]
     os.set_inheritable(control.fileno(), False)
     os.set_inheritable(lifeline, False)
-    watch = Watch(varying)
+    changes, watch = Changes(), Watch(varying or [])
     is_forked = False
 
     def fork_here() -> list[str]:
@@ -54,20 +55,19 @@ def main() -> None:
         if refused:
             os._exit(0)
         share_memory()
-        arguments = ForkLoop(control, lifeline, mark).serve()
+        arguments = ForkLoop(control, lifeline, mark, changes).serve()
         is_forked = True
         return arguments
 
     status: object = 1
     problem = "it makes no asyncio event loop"
     try:
-        program = Program(main_module, watch)
-        if varying:
-            sys.argv = Arguments(watch, main_module[-1:])
+        program = Program(main_module, arguments, watch)
+        if varying is None:
+            before_first_loop(fork_here)
+        else:
             program.import_dependencies()
             arguments = fork_here()
-        else:
-            before_first_loop(fork_here)
         program.run(arguments)
         status = 0
     except SystemExit as ended:

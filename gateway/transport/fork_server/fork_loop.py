@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import Any
 
+from fork_changes import Changes
 from fork_watch import count_threads
 
 _MESSAGE_BYTES = 1 << 18
@@ -46,10 +47,13 @@ class ForkLoop:
 
     Args:
         lifeline: Reading end of a pipe of which the worker has the only writing end.
+        changes: What the program changed, which each fork changes again.
     """
 
-    def __init__(self, control: socket.socket, lifeline: int, mark: Mark) -> None:
-        self._control, self._lifeline, self._mark = control, lifeline, mark
+    def __init__(self, control: socket.socket, lifeline: int, mark: Mark, changes: Changes) -> None:
+        self._control, self._lifeline, self._mark, self._changes = control, lifeline, mark, changes
+        # None where it is not Python's, which cannot be set again.
+        self._of_program = signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL
         self._woken, self._wakes = os.pipe()
 
     def serve(self) -> list[str]:
@@ -107,7 +111,7 @@ class ForkLoop:
 
     def _become(self, request: dict[str, Any], streams: array.array[int]) -> list[str]:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, self._of_program)
         os.close(self._woken)
         os.close(self._wakes)
         self._control.close()
@@ -124,11 +128,8 @@ class ForkLoop:
             if highest != resource.RLIM_INFINITY:
                 soft, hard = min(soft, highest), min(hard, highest)
             resource.setrlimit(number, (soft, hard))
-        os.environ.clear()
-        os.environ.update(request["env"])
+        self._changes.make_again(request["env"], request["cwd"])
         self._mark.set(request["env"])
-        if request["cwd"] is not None:
-            os.chdir(request["cwd"])
         # Without this all forks would draw the same numbers from it. `random` seeds itself in a fork.
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()

@@ -10,10 +10,9 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fork_watch import Watch
+from fork_watch import Arguments, Watch
 
 _LATER = ("anyio._backends._asyncio", "mcp.server.stdio", "mcp.server.lowlevel.server", "rich.logging")
 """Modules that servers of the SDK import only when they are made or begin to serve."""
@@ -29,16 +28,18 @@ class Program:
 
     Args:
         words: `-m` and a module, or the path of a script.
+        arguments: The program's own. From now on `sys.argv` is what it is in a spawned process.
         watch: Receives the names of the program's own modules.
     """
 
-    def __init__(self, words: list[str], watch: Watch) -> None:
+    def __init__(self, words: list[str], arguments: list[str], watch: Watch) -> None:
         self._by_name = words[0] == "-m"
         self._spec: Any = None
         self._watch = watch
+        sys.argv = self._argv = watch.arguments([words[0], *arguments])
         if self._by_name:
             if _adds_directory():
-                sys.path.insert(0, os.getcwd())
+                sys.path.insert(0, os.getcwd())  # noted: where it differs between leases, modules may
             watch.own_modules.add(words[1].partition(".")[0])
             self._spec = importlib.util.find_spec(words[1])
             if self._spec is not None and self._spec.submodule_search_locations is not None:
@@ -48,6 +49,8 @@ class Program:
             self._source = self._spec.loader.get_source(self._spec.name)
             self._code = self._spec.loader.get_code(self._spec.name)
             self._path = self._spec.origin
+            plain: type[list[str]] = list
+            plain.__setitem__(sys.argv, 0, self._path)  # its own would note it
         else:
             self._path = words[0]
             with open(self._path, "rb") as file:
@@ -92,9 +95,9 @@ class Program:
         main.__package__ = self._spec.parent if self._spec is not None else None
         main.__loader__ = self._spec.loader if self._spec is not None else None
         sys.modules["__main__"] = main
-        sys.argv = [self._path, *arguments]
-        if self._by_name and _adds_directory():
-            sys.path[0] = os.getcwd()
+        # In place, and the program's own changes stay: its modules may have kept or replaced the list.
+        if isinstance(self._argv, Arguments):
+            self._argv[1:] = arguments
         exec(self._code, main.__dict__)
 
 

@@ -15,9 +15,10 @@ _REACHES_OUT = frozenset(
 )
 _DRAWING = frozenset({"uuid", "secrets", "random", "os"})
 """Modules through which others draw random bytes."""
-_GENERATORS = tuple(
-    "seed random randint randrange getrandbits randbytes uniform gauss choice choices sample shuffle".split()
-)
+_GENERATORS = ("_urandom", *(name for name in random.__all__ if hasattr(getattr(random, name), "__self__")))
+"""Functions of `random` that draw; `secrets` and `SystemRandom` call the first."""
+_OF_ANY_OBJECT = frozenset("__new__ __init__ __getattribute__ __hash__ __doc__ __sizeof__ __class_getitem__".split())
+"""What a list has of its own without reading or changing its words."""
 
 
 class Watch:
@@ -38,12 +39,25 @@ class Watch:
         self._files = _open_files()
         self._environ: Any = type(os.environ)
         self._read_variable, self._urandom, self._getcwd = self._environ.__getitem__, os.urandom, os.getcwd
+        self._remove_variable, self._list_variables = self._environ.__delitem__, self._environ.__iter__
 
         def read_variable(environ: Any, name: str) -> str:
             self.read(name)
             return self._read_variable(environ, name)
 
-        self._environ.__getitem__ = read_variable
+        def remove_variable(environ: Any, name: str) -> None:
+            self.read(name)  # it fails where there is none
+            self._remove_variable(environ, name)
+
+        def list_variables(environ: Any) -> Any:
+            # Those that differ are not there, so that reading each of the others would not be noted.
+            if self._is_within_own(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+                for name in sorted(self._varying - {"argv", "cwd"}):
+                    self.read(name)
+            return self._list_variables(environ)
+
+        self._environ.__getitem__, self._environ.__delitem__ = read_variable, remove_variable
+        self._environ.__iter__ = list_variables
         os.urandom, os.getcwd = self._drawn_by_caller(os.urandom), self._locating
         self._generators = {name: getattr(random, name) for name in _GENERATORS}
         for name, function in self._generators.items():
@@ -55,7 +69,8 @@ class Watch:
         self._on = False
         for name, function in self._generators.items():
             setattr(random, name, function)
-        self._environ.__getitem__ = self._read_variable
+        self._environ.__getitem__, self._environ.__delitem__ = self._read_variable, self._remove_variable
+        self._environ.__iter__ = self._list_variables
         os.urandom, os.getcwd = self._urandom, self._getcwd
         if threads := count_threads() - 1:
             return f"it starts {threads} threads before it serves"
@@ -64,6 +79,10 @@ class Watch:
         if left := _open_files() - self._files:
             return f"it keeps {', '.join(sorted(left)[:3])} open before it serves"
         return ""
+
+    def arguments(self, words: list[str]) -> list[str]:
+        """`words` for `sys.argv`; where they differ between leases, readings of them are noted."""
+        return Arguments(self, words) if "argv" in self._varying else words
 
     def read(self, name: str) -> None:
         """Note that a variable, `argv` or `cwd` was read."""
@@ -89,6 +108,14 @@ class Watch:
 
         return draw
 
+    def _is_within_own(self, frame: FrameType | None) -> bool:
+        """Whether the program's own modules called, also through a library, which is not being imported."""
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            if self._is_own(frame):
+                return True
+            frame = frame.f_back
+        return False
+
     def _is_own(self, frame: FrameType) -> bool:
         while frame.f_back is not None and frame.f_globals.get("__name__") in _DRAWING:
             frame = frame.f_back
@@ -106,25 +133,40 @@ class Watch:
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
             if writes and isinstance(path, str) and "__pycache__" not in path and path != os.devnull:
                 self._note(f"writes {path}")
+        elif event == "os.chdir":
+            (path,) = arguments
+            if isinstance(path, int) or not os.path.isabs(path):
+                self.read("cwd")
         elif event in _REACHES_OUT or (event in _WRITES and not any("__pycache__" in str(each) for each in arguments)):
             self._note(f"calls {event}")
 
 
 class Arguments(list[str]):
-    """`sys.argv` until the program runs."""
+    """Notes readings and changes."""
 
     def __init__(self, watch: Watch, words: list[str]) -> None:
         super().__init__(words)
         self._watch = watch
 
-    def __getitem__(self, index: Any) -> Any:
-        self._watch.read("argv")
-        read: Callable[[Any], Any] = super().__getitem__
-        return read(index)
+    def __radd__(self, other: list[str]) -> list[str]:
+        return [*other, *self]
 
-    def __iter__(self) -> Any:
+    def note(self) -> None:
         self._watch.read("argv")
-        return super().__iter__()
+
+
+def _noting(name: str) -> Callable[..., Any]:
+    method = getattr(list, name)
+
+    def noting(self: Arguments, *args: Any, **kwargs: Any) -> Any:
+        self.note()
+        return method(self, *args, **kwargs)
+
+    return noting
+
+
+for _name in vars(list).keys() - _OF_ANY_OBJECT:
+    setattr(Arguments, _name, _noting(_name))
 
 
 def count_threads() -> int:
