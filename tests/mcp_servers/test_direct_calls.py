@@ -305,6 +305,30 @@ async def test_the_end_of_input_ends_calls_with_an_error(era: str, side: str) ->
             assert await client.process.wait() == 0
 
 
+UNASKED = [("cancelled", "the tool raised CancelledError"), ("abnormal", "the tool raised Abnormal")]
+
+
+@pytest.mark.parametrize(("how", "message"), UNASKED)
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_a_call_that_its_tool_cancels_is_answered_over_stdio(era: str, how: str, message: str) -> None:
+    async with raw_stdio([SERVER, "kit"], era) as client:
+        with anyio.fail_after(30):
+            assert await direct_calls(client) == 1
+            (line,) = await answered(client, call("f", "fails", {"how": how}, era))
+            assert json.loads(line)["error"] == {"code": -32603, "message": message}
+            assert len(await answered(client, call(3, "add", {"a": 1}, era))) == 1
+
+
+@pytest.mark.parametrize(("how", "message"), UNASKED)
+async def test_a_call_that_its_tool_cancels_is_answered_over_http(how: str, message: str) -> None:
+    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
+        with anyio.fail_after(30):
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+            answer = await client.ask(call("f", "fails", {"how": how}, MODERN))
+            assert json.loads(answer.body)["error"] == {"code": -32603, "message": message}
+            assert await direct_posts(client) == 2
+
+
 async def test_prints_do_not_reach_the_client() -> None:
     async with raw_stdio([SERVER, "kit"], MODERN) as client:
         with anyio.fail_after(30):
