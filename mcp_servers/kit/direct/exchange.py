@@ -84,7 +84,7 @@ class Exchange(Channel):
                 body = _encode({"jsonrpc": "2.0", "id": self.request_id, "result": result})
             except Exception as failure:  # the boundary of a request: every failure has an answer
                 error = modern_error_data(failure)
-            except BaseException as failure:
+            except BaseException as failure:  # the same boundary: unless the client ended the call
                 if self.cancelled:
                     raise
                 error = unasked_end(failure)

@@ -119,7 +119,7 @@ class LineServer:
                     result = await calls.answer(call.params, call.version, call.connection, channel)
                 except Exception as failure:  # the boundary of a request: every failure has an answer
                     error = _error_data(failure, call.version)
-                except BaseException as failure:
+                except BaseException as failure:  # the same boundary: unless the call was ended
                     if call.is_over:
                         raise
                     error = unasked_end(failure)
