@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
 import anyio
+from mcp import MCPError
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp_types import INTERNAL_ERROR
 from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
 from pydantic_core import from_json, to_json
 
@@ -88,7 +91,13 @@ async def send_stamped(
         options["on_progress"] = on_progress
     # A copy: in process the server gets the very objects, and may change them.
     copied = from_json(to_json(request["params"]))
-    return await dispatcher.send_raw_request(request["method"], copied, options)
+    try:
+        return await dispatcher.send_raw_request(request["method"], copied, options)
+    except asyncio.CancelledError as error:
+        # There a tool also runs in this very task: what it raises is its answer, unless this task was cancelled.
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise MCPError(code=INTERNAL_ERROR, message="the tool raised CancelledError") from error
 
 
 async def _over_channel(

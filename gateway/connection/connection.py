@@ -170,6 +170,9 @@ class Connection:
             if self._opened.is_set():
                 log.warning("connection.broke", server=self.server, problem=str(self._error))
         finally:
+            # Without an error, a cancelled start would look like a server that lists no tools.
+            if self._error is None and not self._opened.is_set():
+                self._error = ServerUnavailable("its start was cancelled", server=self.server)
             # `_error` is set before `_opened`: `started` wakes on the event and reads the error.
             if self._error is not None:
                 self.protocol.forget()

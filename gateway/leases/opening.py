@@ -67,6 +67,7 @@ class Openings:
     async def __aenter__(self) -> Self:
         self.bundled = bundled(self._config)
         """The servers that share a directory for each lease."""
+        self._closing = False
         # A start is mostly the child's CPU time: more at once only makes all of them miss their timeout. Per server,
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
@@ -97,6 +98,8 @@ class Openings:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        # What opens one more is a call or a lease that outlives the gateway's block, and nobody would close it.
+        self._closing = True
         longest = max((config.close_timeout_s for config in self._config.servers.values()), default=0.0)
         # Shielded: a cancelled owner still closes its servers in order (stdin, SIGTERM, SIGKILL). All connections are
         # asked to end before the first is waited for, so that their closing times overlap.
@@ -159,6 +162,8 @@ class Openings:
     async def _open_now(
         self, server: str, config: ServerConfig, bundle: Bundle | None, mark: str | None = None
     ) -> Connection:
+        if self._closing:
+            raise ServerUnavailable("the gateway is closing", server=server)
         answered, patience_s = requests_answered(self._config)
         longest_s = max(config.start_timeout_s, self._config.reset_timeout_s, self._config.release_timeout_s)
         patience_s += max(0.0, longest_s - config.call_timeout_s)

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
-from gateway.errors import ConfigError, GatewayError, HostRefused, WorldLost
+from gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
 from gateway.leases.opening import Openings
 from gateway.leases.pool import Bundle
 from gateway.remote.host import Offer, OfferedServer, RemoteHost
@@ -104,6 +104,8 @@ class RemotePool:
         while True:
             config = await self._hosts.take()
             try:
+                if self._closing:
+                    raise ServerUnavailable("the gateway is closing")
                 return await self._opened(config, reset=reset, trajectory=trajectory, seed=seed)
             except WorldLost as error:  # nothing was executed yet: the next host may have a place
                 log.warning("host.lost", host=config.url, problem=str(error))
@@ -120,6 +122,9 @@ class RemotePool:
         except HostError as error:
             raise error.decoded() from error
         world = RemoteWorld(host, str(found["lease"]), self.names, self._config)
+        if self._closing:  # while the host granted it: the tasks that give worlds back have ended, or will
+            await world.close()
+            raise ServerUnavailable("the gateway is closing")
         # No `await` since the host leased it: from here on `_own` gives it back, whatever becomes of the caller.
         self._held[world] = config
         self._tasks.start_soon(self._own, world)

@@ -15,6 +15,8 @@ _MOST_LINE_BYTES = 4 << 10
 _REPEATED_BYTES = 1024
 """Longest head that is remembered: a server repeats its own for as long as its `date` is the same."""
 _STATUS = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: (.*))?")
+_BARE_END = re.compile(rb"\n\r?\n")
+"""The end of a head with line ends that RFC 9112 lets a recipient accept."""
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
 _DATA_OVER, _SIZE_NEXT, _TRAILERS = -1, -2, -3
@@ -119,7 +121,7 @@ class HttpAnswer:
     def _read_head(self, data: bytes) -> bytes:
         data = self._rest + data
         end, gap = data.find(b"\r\n\r\n"), 4
-        if end < 0 and (bare := re.search(rb"\n\r?\n", data)):  # line ends that RFC 9112 lets a recipient accept
+        if not 0 <= end <= _MOST_HEAD_BYTES and (bare := _BARE_END.search(data)):
             end, gap = bare.start(), len(bare.group())
         if max(end, len(data) if end < 0 else 0) > _MOST_HEAD_BYTES:
             raise _malformed(f"headers of more than {_MOST_HEAD_BYTES} bytes")
@@ -127,7 +129,16 @@ class HttpAnswer:
             self._rest = data
             return b""
         self._rest = b""
-        self._parse_head(data[:end])
+        try:
+            self._parse_head(data[:end])
+        except HttpFault:
+            # The end that was found may be the body's, behind a head with the other line ends. Looked for only here:
+            # hardly a server has them.
+            bare = _BARE_END.search(data, 0, end + 2)
+            if bare is None:
+                raise
+            end, gap = bare.start(), len(bare.group())
+            self._parse_head(data[:end])
         return data[end + gap :]
 
     def _parse_head(self, data: bytes) -> None:
@@ -225,6 +236,8 @@ def _read(head: bytes) -> _Head | None:
     if status < 200:
         if status == 101:
             raise _malformed("a change of protocols that was not asked for")
+        if b"" in lines:
+            raise _malformed("two heads in one")
         return None
     found: list[tuple[bytes, bytes]] = []
     for line in lines:

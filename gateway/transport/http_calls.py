@@ -28,6 +28,7 @@ _MOST_REDIRECTS = 20
 _MOST_FAILED_RESUMPTIONS = 2
 _RESUME_S = 1.0
 """Before a stream is resumed, where its server does not say how long to wait."""
+_NO_RESPONSE = "the answer is no response to this request"
 _AT_A_STRETCH = 100
 """Messages handled before other tasks get their turn."""
 
@@ -89,7 +90,7 @@ class HttpCalls:
         answer = connection.answer
         try:
             if answer.status == 200 and answer.is_event_stream and not answer.encoding:
-                return await self._in_events(connection, headers, delivery)
+                return await self._in_events(connection, request, headers, delivery)
             self._check(answer, token)
             while not answer.complete:
                 await connection.arrival()
@@ -157,11 +158,13 @@ class HttpCalls:
             kind = answer.header(b"content-type")[:80].decode("latin-1")
             raise HttpFault(Broke.CONTENT, f"the answer has the content type {kind!r}")
 
-    async def _in_events(self, connection: HttpConnection, headers: Mapping[str, str], delivery: Delivery) -> Json:
+    async def _in_events(
+        self, connection: HttpConnection, request: Json, headers: Mapping[str, str], delivery: Delivery
+    ) -> Json:
         """The response in an event stream, or in what resumes it."""
         events = EventStream(self._config.max_message_bytes)
         try:
-            response = await self._read_events(connection, events, delivery)
+            response = await self._read_events(connection, events, request)
         except HttpFault as fault:
             # Without an event id there is nothing to resume from; an answer that cannot be used is not asked for again.
             if not events.last_id or fault.broke is not Broke.LINE:
@@ -169,28 +172,38 @@ class HttpCalls:
             delivery.break_off(fault.broke, fault.reason)
             response = None
         if response is None and events.last_id:
-            response = await self._resumed(headers, events, delivery)
+            response = await self._resumed(request, headers, events, delivery)
         if response is None:
             raise HttpFault(Broke.LINE, "the event stream ended without an answer")
         return response
 
-    async def _read_events(self, connection: HttpConnection, events: EventStream, delivery: Delivery) -> Json | None:
-        """Handle the messages of a stream up to the response; None where the stream ends without one."""
-        answer, handled = connection.answer, 0
+    async def _read_events(self, connection: HttpConnection, events: EventStream, request: Json) -> Json | None:
+        """Handle the messages of a stream up to the response; None where the stream ends without one.
+
+        Raises:
+            ValueError: it ends with responses to other requests only.
+        """
+        answer, number, handled, foreign = connection.answer, request["id"], 0, False
         while True:
             ended = answer.complete  # before what has arrived is taken: more may arrive while it is handled
             for data in events.feed(answer.take()):
                 message = read_json(data)
-                if is_response(message):
+                if not is_response(message):
+                    await self._receive(message)
+                # Without an id it is an error that its server could not match, on the stream of this request alone.
+                elif answers(message, number) or message.get("id") is None:
                     # The stream usually ends right after its response; what is left of it is drained so the connection
                     # can be kept.
                     connection.leave(answered=True)
                     return message
-                await self._receive(message)
+                else:  # late, to a call that has ended: passed over, as in lines
+                    foreign = True
                 handled += 1
                 if handled % _AT_A_STRETCH == 0:
                     await anyio.lowlevel.checkpoint()
             if ended:
+                if foreign:
+                    raise ValueError(_NO_RESPONSE)
                 return None
             if not answer.body and not answer.complete:
                 await connection.arrival()
@@ -203,7 +216,9 @@ class HttpCalls:
         else:
             await self._inbound.put(SessionMessage(found))
 
-    async def _resumed(self, headers: Mapping[str, str], events: EventStream, delivery: Delivery) -> Json | None:
+    async def _resumed(
+        self, request: Json, headers: Mapping[str, str], events: EventStream, delivery: Delivery
+    ) -> Json | None:
         """The response in a stream that goes on after `events.last_id`; None where the server does not resume it.
 
         What happens to these requests says nothing about whether the call ran: `Delivery.sent` is the post's alone.
@@ -228,7 +243,7 @@ class HttpCalls:
                     continue
                 # The answer is under way again, so the fault noted before does not count any more.
                 delivery.mend()
-                response = await self._read_events(connection, events, delivery)
+                response = await self._read_events(connection, events, request)
             except HttpFault as fault:
                 if fault.broke is not Broke.LINE:
                     raise
@@ -253,7 +268,7 @@ def _in_document(answer: HttpAnswer, request: Json) -> Json:
     try:
         message = read_json(answer.take())
         if not is_response(message) or not answers(message, request["id"]):
-            raise ValueError("the answer is no response to this request")
+            raise ValueError(_NO_RESPONSE)
         if answer.status != 200 and not isinstance(typed(message), JSONRPCError):
             raise ValueError("the answer is no error")
     except ValueError as error:

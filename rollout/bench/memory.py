@@ -92,6 +92,7 @@ async def measure(trajectories: int) -> dict[str, Any]:
                 gc.collect()
                 memory.append(memory_kb(os.getpid()))
         store.close()
+        store.wait_for_archives()  # they are written there
     grown = memory[-1] - memory[POINTS // 2 - 1]
     return {
         "trajectories": each * POINTS,

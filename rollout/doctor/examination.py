@@ -246,7 +246,7 @@ class Examination:
             report.problems.append("it offers no tools that can be used" if report.malformed else "it offers no tools")
             raise HarnessError("nothing to examine", server=server)
         await self._choose_task(gateway)
-        if self._entry.leases_per_process > 1 and all(tool.role is not Role.RESET for tool in gateway.catalogue[server]):
+        if self._entry.leases_per_process > 1 and Role.RESET not in {each.role for each in gateway.catalogue[server]}:
             report.problems.append("leases_per_process needs a reset tool, and it has none")
         async with self._lease(gateway) as session:
             connection = session.connection(server)

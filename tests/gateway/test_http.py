@@ -9,9 +9,11 @@ import pytest
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
+from structlog.testing import capture_logs
 
 from gateway import Gateway, GatewayConfig
-from gateway.errors import ConnectTimeout, DeliveryUnknown, ProtocolError, ServerUnavailable
+from gateway.errors import ConnectTimeout, DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
+from gateway.leases.opening import Openings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
 Message = MutableMapping[str, Any]
@@ -221,6 +223,69 @@ async def test_a_url_that_never_answers_is_given_up_in_time() -> None:
         with anyio.fail_after(5), pytest.raises(ConnectTimeout):
             async with Gateway(config(url, start_timeout_s=0.2)):
                 pass
+
+
+async def test_calls_that_outlive_their_gateway_fail_with_its_errors_and_reconnect_nothing() -> None:
+    server, released = MCPServer("world"), anyio.Event()
+    calls, running = anyio.create_memory_object_stream[None](3)
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def wait() -> str:
+        """Wait."""
+        calls.send_nowait(None)
+        await released.wait()
+        return "late"
+
+    errors: list[GatewayError] = []
+
+    async def call(gate: Gateway) -> None:
+        try:
+            async with lease(gate) as session:
+                await session.call("wait", {})
+        except GatewayError as error:
+            errors.append(error)
+
+    with calls, running, capture_logs() as logs, anyio.fail_after(20):
+        async with served(server) as (url, weather):
+            gate = Gateway(config(url))
+            async with anyio.create_task_group() as tasks:
+                async with gate:
+                    for _ in range(3):
+                        tasks.start_soon(call, gate)
+                    for _ in range(3):
+                        await running.receive()
+            connected = len(weather.requests)
+            with pytest.raises(ServerUnavailable, match="the gateway is closing"):
+                async with lease(gate):
+                    pass
+            assert len(weather.requests) == connected
+            released.set()
+    assert [error.code for error in errors] == ["delivery_unknown"] * 3
+    assert all("the gateway is closing" in str(error) for error in errors)
+    assert not [event for event in logs if event["event"] in ("server.tools_changed", "pool.reconnected")]
+
+
+async def test_a_start_that_is_cancelled_is_no_server_without_tools() -> None:
+    connected = anyio.Event()
+
+    async def keep(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            connected.set()
+            await anyio.sleep_forever()
+
+    async def start(openings: Openings) -> None:
+        with pytest.raises(ServerUnavailable, match="its start was cancelled"):
+            await openings.open("world")
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        url = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/mcp"
+        tasks.start_soon(listener.serve, keep)
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as starting, Openings(config(url), None) as openings:
+                starting.start_soon(start, openings)
+                await connected.wait()
+                openings.tasks.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
 
 
 async def test_the_older_event_stream_transport_works_and_its_end_ends_the_connection() -> None:

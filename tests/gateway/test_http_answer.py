@@ -16,6 +16,19 @@ ANSWERS: dict[str, tuple[bytes, int, bytes, bool]] = {
     "chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nbod\r\n1;x=y\r\ny\r\n0\r\n\r\n", 200, b"body", True),
     "trailers": (HEAD + b"transfer-encoding: Chunked\r\n\r\n4\r\nbody\r\n0\r\nX: y\r\n\r\n", 200, b"body", True),
     "bare line feeds": (b"HTTP/1.1 200\nContent-Length: 4\n\nbody", 200, b"body", True),
+    "bare line feeds and chunks": (
+        b"HTTP/1.1 200\ntransfer-encoding: chunked\n\n4\r\nbody\r\n0\r\n\r\n",
+        200,
+        b"body",
+        True,
+    ),
+    "the last one not bare": (b"HTTP/1.1 200\nContent-Length: 6\n\r\n\r\nbody", 200, b"\r\nbody", True),
+    "hints with bare line feeds": (
+        b"HTTP/1.1 103 Hints\nLink: x\n\n" + HEAD + b"Content-Length: 4\r\n\r\nbody",
+        200,
+        b"body",
+        True,
+    ),
     "hints first": (
         b"HTTP/1.1 103 Hints\r\nLink: x\r\n\r\n" + HEAD + b"Content-Length: 4\r\n\r\nbody",
         200,
@@ -51,6 +64,12 @@ def test_an_answer_is_the_same_in_whatever_pieces_it_arrives(name: str) -> None:
             if answer.status:
                 taken += answer.take()
         assert (answer.status, taken, answer.reusable, answer.complete) == (status, body, reusable, True)
+
+
+def test_a_long_body_behind_bare_line_feeds_may_arrive_with_them() -> None:
+    answer = HttpAnswer(100_000)
+    answer.feed(b"HTTP/1.1 200\ntransfer-encoding: chunked\n\n11170\r\n" + b"x" * 70_000 + b"\r\n0\r\n\r\n")
+    assert answer.complete and len(answer.take()) == 70_000
 
 
 def test_a_body_without_a_length_ends_with_its_connection_and_no_other_does() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from serving import listening, serving
 
 from gateway import Gateway, GatewayConfig, Session
+from gateway.errors import ProtocolError
 from gateway.leases import opening
 
 pytestmark = pytest.mark.anyio
@@ -107,6 +108,41 @@ async def test_calls_that_wait_for_a_descriptor_are_sent_in_the_order_in_which_t
     assert sorted(ran) == [*range(40)]
     # One that is sent while others are under way overtakes these at most.
     assert all(place >= number - 3 for place, number in enumerate(ran)), ran
+
+
+FOREIGN = b'data: {"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"of another"}]}}\n\n'
+
+
+@pytest.mark.parametrize("number", [b"123456789", b'"another"'])
+@pytest.mark.parametrize("alone", [False, True], ids=["before its own", "in its place"])
+async def test_a_response_to_another_request_in_a_stream_is_not_the_calls(alone: bool, number: bytes) -> None:
+    server, wrong = MCPServer("world", log_level="ERROR"), [FOREIGN % number]
+
+    @server.tool()
+    async def put(text: str, ctx: Context) -> str:
+        """Put."""
+        await ctx.report_progress(1)  # which makes the answer a stream
+        return f"{text} is stored"
+
+    app = server.streamable_http_app()
+
+    async def front(scope: Message, receive: Any, send: Any) -> None:
+        async def changed(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message["body"] = (wrong.pop() if wrong else b"") + (b"" if alone else message["body"])
+            await send(message)
+
+        is_call = (b"mcp-method", b"tools/call") in scope.get("headers", ())
+        await app(scope, receive, changed if is_call else send)
+
+    async with listening(front) as address:
+        config = GatewayConfig.model_validate({"servers": {"world": {"url": f"{address}/mcp", "required": True}}})
+        async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            if alone:
+                with pytest.raises(ProtocolError, match="no response to this request"):
+                    await session.call("put", {"text": "x"})
+            else:
+                assert (await session.call("put", {"text": "x"})).text == "x is stored"
 
 
 async def test_a_redirect_on_the_origin_is_followed_and_the_call_runs_once() -> None:

@@ -134,6 +134,21 @@ async def test_a_call_beyond_its_deadline_is_cancelled_at_the_tool() -> None:
                 await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.parametrize(
+    "connect", [lambda *_: create(), lambda *_: both_paths_server.create_server()], ids=["kit", "sdk"]
+)
+async def test_a_tool_that_cancels_itself_cancels_neither_its_caller_nor_the_connection(
+    connect: Callable[..., Any],
+) -> None:
+    async with leased(connect) as session:
+        failed = await session.call("fails", {"how": "cancelled"})
+        assert failed.is_error and failed.text == "the tool raised CancelledError"
+        with anyio.move_on_after(0) as scope:
+            await session.call("waits", {"key": "k"})
+        assert scope.cancelled_caught
+        assert (await session.call("add", {"a": 2})).structured == {"result": 3}
+
+
 @pytest.mark.parametrize("cancelled", [False, True], ids=["closed", "cancelled"])
 async def test_calls_in_progress_end_with_the_gateway(cancelled: bool) -> None:
     server, running, ended = MCPServer("world", log_level="ERROR"), anyio.Event(), anyio.Event()

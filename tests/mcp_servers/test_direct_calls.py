@@ -243,6 +243,10 @@ async def test_what_is_not_plain_http_is_the_sdks() -> None:
                 assert json.loads((await client.answer()).body)["result"]["structuredContent"] == {"result": 3}
                 with pytest.raises(anyio.EndOfStream):
                     await client.stream.receive()
+        async with raw_http(port) as client:
+            with anyio.fail_after(30):
+                await client.stream.send(client.post(call(3, "add", {"a": 3}, MODERN)).replace(b"\r\n", b"\n"))
+                assert json.loads((await client.answer()).body)["result"]["structuredContent"] == {"result": 4}
         for broken in (
             b"GARBAGE\r\n\r\n",
             b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
@@ -303,6 +307,30 @@ async def test_the_end_of_input_ends_calls_with_an_error(era: str, side: str) ->
                 "error": {"code": -32000, "message": "Connection closed"},
             }
             assert await client.process.wait() == 0
+
+
+UNASKED = [("cancelled", "the tool raised CancelledError"), ("abnormal", "the tool raised Abnormal")]
+
+
+@pytest.mark.parametrize(("how", "message"), UNASKED)
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_a_call_that_its_tool_cancels_is_answered_over_stdio(era: str, how: str, message: str) -> None:
+    async with raw_stdio([SERVER, "kit"], era) as client:
+        with anyio.fail_after(30):
+            assert await direct_calls(client) == 1
+            (line,) = await answered(client, call("f", "fails", {"how": how}, era))
+            assert json.loads(line)["error"] == {"code": -32603, "message": message}
+            assert len(await answered(client, call(3, "add", {"a": 1}, era))) == 1
+
+
+@pytest.mark.parametrize(("how", "message"), UNASKED)
+async def test_a_call_that_its_tool_cancels_is_answered_over_http(how: str, message: str) -> None:
+    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
+        with anyio.fail_after(30):
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+            answer = await client.ask(call("f", "fails", {"how": how}, MODERN))
+            assert json.loads(answer.body)["error"] == {"code": -32603, "message": message}
+            assert await direct_posts(client) == 2
 
 
 async def test_prints_do_not_reach_the_client() -> None:

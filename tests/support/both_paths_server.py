@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from typing import Any, Literal
@@ -28,6 +29,10 @@ class Point(BaseModel):
     x: float
     y: float | None = None
     label: str = Field(default="", alias="the-label")
+
+
+class Abnormal(BaseException):
+    """As extensions in other languages raise."""
 
 
 class Answer(BaseModel):
@@ -81,6 +86,12 @@ def create_server() -> MCPServer:
             raise MCPError(code=-32050, message="of the protocol", data={"a": 1})
         if how == "params":
             raise MCPError(code=-32602, message="of the params")
+        if how == "cancelled":
+            own = asyncio.get_running_loop().create_future()
+            own.cancel()
+            await own
+        if how == "abnormal":
+            raise Abnormal
         raise RuntimeError("secret")
 
     @server.tool()

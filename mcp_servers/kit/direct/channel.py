@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
@@ -11,13 +12,26 @@ import anyio
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.message import MessageMetadata
 from mcp.shared.transport_context import TransportContext
-from mcp_types import ProgressToken, RequestId
+from mcp_types import INTERNAL_ERROR, ErrorData, ProgressToken, RequestId
+
+log = logging.getLogger(__name__)
 
 
 @cache
 def scope_type() -> type[anyio.CancelScope]:
     """The class of cancel scopes of this event loop; `anyio.CancelScope` looks for it each time, at half its cost."""
     return type(anyio.CancelScope())
+
+
+def unasked_end(failure: BaseException) -> ErrorData:
+    """The answer to a call that nobody cancelled and whose tool raised what is no `Exception`.
+
+    Mostly a cancellation: that of a task or future of the tool's own, which it awaited. Raises what ends the program.
+    """
+    if isinstance(failure, KeyboardInterrupt | SystemExit | GeneratorExit):
+        raise failure
+    log.error("a tool ended its call", exc_info=failure)
+    return ErrorData(code=INTERNAL_ERROR, message=f"the tool raised {type(failure).__name__}")
 
 
 class Channel(ABC):

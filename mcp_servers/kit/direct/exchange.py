@@ -30,7 +30,7 @@ from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
 
 from mcp_servers.kit.direct.calls import DirectCalls
-from mcp_servers.kit.direct.channel import Channel, scope_type
+from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
 from mcp_servers.kit.direct.http_head import Head
 
 PING_S = 15.0
@@ -77,16 +77,21 @@ class Exchange(Channel):
     async def run(self, calls: DirectCalls) -> None:
         """Runs the call and writes its answer."""
         version = self._params["_meta"][PROTOCOL_VERSION_META_KEY]
-        status, body = 200, None
+        status, body, error = 200, None, None
         with self._scope:
             try:
                 result = await calls.answer(self._params, version, self._connection, self, self._request)
                 body = _encode({"jsonrpc": "2.0", "id": self.request_id, "result": result})
             except Exception as failure:  # the boundary of a request: every failure has an answer
                 error = modern_error_data(failure)
-                status = ERROR_CODE_HTTP_STATUS.get(error.code, 200)
-                message = JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
-                body = _encode(message.model_dump(mode="json", by_alias=True, exclude_none=True))
+            except BaseException as failure:  # the same boundary: unless the client ended the call
+                if self.cancelled:
+                    raise
+                error = unasked_end(failure)
+        if error is not None:
+            status = ERROR_CODE_HTTP_STATUS.get(error.code, 200)
+            message = JSONRPCError(jsonrpc="2.0", id=self.request_id, error=error)
+            body = _encode(message.model_dump(mode="json", by_alias=True, exclude_none=True))
         # First: what the tool still sends from its own tasks must not follow the answer on the connection.
         self.close()
         # Without a body the client has left, which cancels the call.

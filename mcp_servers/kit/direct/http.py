@@ -26,7 +26,7 @@ from uvicorn.server import ServerState
 
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.exchange import PING_S, Exchange
-from mcp_servers.kit.direct.http_head import HEAD_BYTES, Head, read_head
+from mcp_servers.kit.direct.http_head import HEAD_BYTES, Head, ends_otherwise, read_head
 
 PATH = b"/mcp"
 KEEP_ALIVE_S = 75.0
@@ -208,7 +208,7 @@ class HttpConnection(asyncio.Protocol):
         """Begins the next request if all of it has arrived."""
         if self._head is None:
             end = self._buffer.find(b"\r\n\r\n")
-            if end < 0 and len(self._buffer) <= HEAD_BYTES:
+            if end < 0 and len(self._buffer) <= HEAD_BYTES and not ends_otherwise(self._buffer):
                 return
             self._head = read_head(bytes(self._buffer[:end])) if 0 <= end <= HEAD_BYTES else None
             if self._head is None or self._head.length > DEFAULT_MAX_REQUEST_BODY_SIZE:

@@ -9,6 +9,7 @@ from functools import lru_cache
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (/[!-~]*) HTTP/1\.1")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t -~\x80-\xff]*")
+_BARE_END = re.compile(rb"\n\r?\n")
 _LENGTH = re.compile(rb"[0-9]{1,10}")
 _UNUSUAL = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
 HEAD_BYTES = 1 << 15
@@ -37,6 +38,11 @@ def read_head(data: bytes) -> Head | None:
     Unusual is what makes the end of the request depend on more than `Content-Length`, or what ends the connection.
     """
     return _read_repeated(data) if len(data) <= _REPEATED_BYTES else _read(data)
+
+
+def ends_otherwise(data: bytearray) -> bool:
+    """Whether a head ends in it with bare line feeds, which RFC 9112 lets a recipient accept."""
+    return _BARE_END.search(data) is not None
 
 
 def _read(data: bytes) -> Head | None:

@@ -39,7 +39,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
-from mcp_servers.kit.direct.channel import Channel, scope_type
+from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
 from mcp_servers.kit.direct.pipes import PipeInput, PipeOutput
 from mcp_servers.kit.direct.streams import Output
 
@@ -119,6 +119,10 @@ class LineServer:
                     result = await calls.answer(call.params, call.version, call.connection, channel)
                 except Exception as failure:  # the boundary of a request: every failure has an answer
                     error = _error_data(failure, call.version)
+                except BaseException as failure:  # the same boundary: unless the call was ended
+                    if call.is_over:
+                        raise
+                    error = unasked_end(failure)
         finally:
             # In `finally`, before the entry is removed: what the tool still sends from its own tasks is dropped.
             channel.close()
@@ -157,7 +161,7 @@ class LineServer:
 class _Call:
     """A direct call in progress."""
 
-    __slots__ = ("_connection", "_is_over", "_scope", "answered", "channel", "params", "task", "version")
+    __slots__ = ("_connection", "_scope", "answered", "channel", "is_over", "params", "task", "version")
 
     task: asyncio.Task[None]
     """Runs it."""
@@ -167,20 +171,20 @@ class _Call:
     ) -> None:
         self.params, self.version, self._connection = params, version, connection
         self._scope: anyio.CancelScope | None = None
-        self._is_over = self.answered = False
+        self.is_over = self.answered = False
         self.channel = LineChannel(number, params, connection, output)
 
     def begin(self) -> anyio.CancelScope:
         """The scope to run it in."""
         # Made within the call's task: a callback that reads a line need not run in a task, as a scope has to.
         self._scope = scope_type()()
-        if self._is_over:
+        if self.is_over:
             self._scope.cancel()
         return self._scope
 
     def end(self) -> None:
         """Ends it, also before its task has begun."""
-        self._is_over = True
+        self.is_over = True
         if self._scope is not None:
             self._scope.cancel()
 

@@ -68,6 +68,8 @@ class PipeOutput(Output):
             try:
                 yield output
             finally:
+                # The descriptor may belong to another file from here on, and calls that were cut still answer.
+                output._broken = True
                 output._loop.remove_writer(descriptor)
 
     def _flush(self) -> None:

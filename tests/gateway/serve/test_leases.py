@@ -14,7 +14,15 @@ from anyio.abc import TaskStatus
 from served import RawClient, at, remote, served, until_free
 
 from gateway import Gateway, GatewayConfig, GatewayError
-from gateway.errors import CallTimeout, ConfigError, HostRefused, LeaseTimeout, ToolsChanged, WorldLost
+from gateway.errors import (
+    CallTimeout,
+    ConfigError,
+    HostRefused,
+    LeaseTimeout,
+    ServerUnavailable,
+    ToolsChanged,
+    WorldLost,
+)
 from gateway.remote.hosts import HostConfig, HostList
 from gateway.types import CallFault, ToolResult
 
@@ -169,6 +177,31 @@ async def test_a_cancelled_call_is_cancelled_on_the_host(mini: Entries, config: 
             async with gateway.lease(trajectory="b", task=None, seed=1):
                 pass
         await until_free(running)
+
+
+async def test_a_lease_that_outlives_its_gateway_is_refused_and_leaves_no_place_there(
+    mini: Entries, config: Config
+) -> None:
+    made = config(store=mini("get", scope="process", max_processes=1))
+
+    async def lease(gateway: Gateway) -> None:
+        with pytest.raises(ServerUnavailable, match="the gateway is closing"):
+            async with gateway.lease(trajectory="late", task=None, seed=1):
+                pass
+
+    with anyio.fail_after(60):
+        async with served(made) as running, anyio.create_task_group() as tasks:
+            other = RawClient(running.url)
+            handle = await other.open("first")
+            gateway = Gateway(made, hosts=at(running.url))
+            async with gateway:
+                tasks.start_soon(lease, gateway)
+                while running.leases < 2:  # it waits for the only process
+                    await anyio.lowlevel.checkpoint()
+            await other.ask("mcp-rollout/leases/close", {}, lease=handle)
+            await until_free(running)
+            await lease(gateway)
+            assert not running.leases
 
 
 async def test_a_lease_that_is_given_up_before_the_host_has_answered_leaves_no_place_there(
