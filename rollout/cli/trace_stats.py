@@ -60,7 +60,7 @@ def stats(
         else:
             entries = _counted_as(tokenizer, traces, where, recorded_schemas(traces, tool_config, environments_dir))
         found = statistics_of(entries)
-        drifted: list[Drift] = []
+        drifted: list[Drift] | None = None
         if drift:
             played = (trace for trace in traces.traces(where=where) if not trace.is_withdrawn)
             drifted = drifts((siblings(trace), calls_seen(trace)) for trace in played)
@@ -68,7 +68,9 @@ def stats(
         typer.echo(none_found(directory, where), err=True)
         return 1
     if as_json:
-        shown = {"drifted_calls": len(drifted), "drift_example": str(drifted[0]) if drifted else None} if drift else {}
+        shown: dict[str, Any] = {}
+        if drifted is not None:
+            shown = {"drifted_calls": len(drifted), "drift_example": str(drifted[0]) if drifted else None}
         print_json(asdict(found) | shown)
     else:
         records = read_run_records(directory).values()
@@ -114,7 +116,7 @@ def _counted_as(tokenizer: str, traces: Traces, where: str | None, tools: Schema
         yield entry
 
 
-def _print_stats(found: Stats, drifted: Sequence[Drift], tokenizer: str | None, *, bytes_only: bool) -> None:
+def _print_stats(found: Stats, drifted: Sequence[Drift] | None, tokenizer: str | None, *, bytes_only: bool) -> None:
     console = Console()
     table = Table("", "mean", "median", "95%", "longest", title=f"{found.trajectories} trajectories")
     for column in table.columns[1:]:
@@ -134,6 +136,8 @@ def _print_stats(found: Stats, drifted: Sequence[Drift], tokenizer: str | None, 
     if drifted:
         problem = f"environment drift: {len(drifted)} calls got different results in sibling trajectories"
         console.print(f"{problem}; for one, {drifted[0]}", highlight=False, markup=False)
+    elif drifted is not None:
+        console.print("no environment drift: equal calls of sibling trajectories got equal results")
     if found.withdrawn:
         console.print(f"{found.withdrawn} withdrawn trajectories are left out")
     if found.recommended is None:

@@ -156,6 +156,11 @@ def test_stats_by_columns_and_tool(directory: Path) -> None:
         trace("stats", directory, "--by", "colour")
 
 
+def test_stats_say_where_there_is_no_drift(directory: Path) -> None:
+    assert "no environment drift" in trace("stats", directory, "--drift")
+    assert "drift" not in trace("stats", directory)
+
+
 def test_stats_by_step_are_in_the_order_of_steps(tmp_path: Path) -> None:
     store = TraceStore(tmp_path)
     for step in (10, -1, 2, 1):
