@@ -53,7 +53,8 @@ async def test_two_samples_of_each_task_have_the_same_traces(
             async with serving(local, ServeConfig()) as running:
                 async with opened_environment(made, hosts=at(running.url)) as gateway:
                     served = await played(gateway, made, engine, tasks, tmp_path / "served")
-        with connected():
+        assert shards.ray is not None
+        with connected({"hosts.ray": shards.ray}):
             async with opened_environment(sharded, hosts=hosts_of(sharded)) as gateway:
                 with anyio.fail_after(120):  # else the first shard that is there gets all leases
                     while len((await shard_director().status.remote(made.name)).load) < 2:
