@@ -161,7 +161,6 @@ class Gateway:
         await self._describe(found)
         self.catalogue = MappingProxyType({server: each.tools for server, each in found.items()})
         self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
-        # Each host bounds its own sessions; here as many may be under way as all of them hold.
         config = self.config.model_copy(update={"max_sessions": self.config.max_sessions * hosts.count})
         self._leases = Leases(config, self.catalogue, self._openings, {}, None, log=self._log, remotes=[pool])
 

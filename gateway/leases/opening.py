@@ -98,7 +98,7 @@ class Openings:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # What opens one more is a call or a lease that outlives the gateway's block, and nobody would close it.
+        # What opens one more is a call or a lease that outlives the gateway's block; it would never be closed.
         self._closing = True
         longest = max((config.close_timeout_s for config in self._config.servers.values()), default=0.0)
         # Shielded: a cancelled owner still closes its servers in order (stdin, SIGTERM, SIGKILL). All connections are

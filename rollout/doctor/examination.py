@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -71,7 +72,8 @@ class Examination:
     def __init__(
         self, server: str, config: GatewayConfig, options: Options, report: ServerReport, on_progress: OnProgress
     ) -> None:
-        self._server, self._options, self._report, self._on_progress = server, options, report, on_progress
+        self._server, self._options, self._report = server, options, report
+        self._begin = partial(on_progress, server)
         self._config, self._entry = config, config.servers[server]
         self._task = options.task
         self._starts: list[float] = []
@@ -123,9 +125,6 @@ class Examination:
         self._permissions = Permissions(write=writes, outside=self._options.allow_outside)
         if not writes and reason != NO_PROGRAM:
             self._report.notes.append(f"nothing was written: {reason} (--allow-writes)")
-
-    def _begin(self, step: str) -> None:
-        self._on_progress(self._server, step)
 
     async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> World:
         """Play the script in two leases of a new gateway, the second lease begun after the calls of the first."""

@@ -210,7 +210,7 @@ async def recorded(trace: Trace, store: TraceStore, spans: Spans) -> AsyncGenera
         raise
     except BaseException as error:  # what is left is a cancellation or the end of the process
         if isinstance(error, asyncio.CancelledError) and cancellations() == requests:
-            stray = RuntimeError("CancelledError was raised in a trajectory that nobody cancelled")
+            stray = RuntimeError("CancelledError was raised in a trajectory whose task was not cancelled")
             trace.fail("internal_error", str(stray))
             raise stray from error
         trace.fail("cancelled", "the trajectory was cancelled from outside")

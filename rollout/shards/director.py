@@ -239,8 +239,10 @@ def connected(shards: Mapping[str, ShardsConfig]) -> Generator[None]:
         for key, config in shards.items():
             check_nodes(config, key=key)
         director = shard_director()  # the handle keeps it
-        yield
-        del director
+        try:
+            yield
+        finally:
+            del director
     finally:
         if ours:
             ray.shutdown()

@@ -79,8 +79,8 @@ class MCPAgentLoop(AgentLoopBase):
             if not trace.is_withdrawn:
                 outputs = to_outputs(trace, parts, pad_token_id=self._pad_token_id)
         except (Exception, asyncio.CancelledError) as error:
-            # verl's boundary: an exception here would fail the whole GRPO group, as would a cancellation that nobody
-            # asked for.
+            # verl's boundary: an exception here would fail the whole GRPO group, as would a CancelledError that
+            # something raised by itself.
             if isinstance(error, asyncio.CancelledError) and cancellations():
                 raise
             log.exception("trajectory could not be played", trajectory=trace.id, uid=trace.origin.uid)

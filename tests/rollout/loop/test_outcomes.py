@@ -288,13 +288,13 @@ async def test_what_is_left_is_told_where_the_environment_says_so(tmp_path: Path
     assert marks(trace, 1) == ["result_cut"]
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_an_error_and_on_record(tmp_path: Path) -> None:
+async def test_a_cancelled_error_without_a_cancellation_is_an_error_and_on_record(tmp_path: Path) -> None:
     async def policy_for(_: Session) -> Policy:
         waited: asyncio.Future[Policy] = asyncio.get_running_loop().create_future()
         waited.cancel()
         return await waited
 
-    with pytest.raises(RuntimeError, match="nobody cancelled"):
+    with pytest.raises(RuntimeError, match="CancelledError was raised in a trajectory whose task was not cancelled"):
         await play({"world": server()}, policy_for, tmp_path)
     (trace,) = read_traces(tmp_path)
     assert trace.failure is not None and trace.failure.kind == "internal_error"
