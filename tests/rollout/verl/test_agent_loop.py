@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -221,6 +222,18 @@ async def test_an_engine_that_fails_withdraws_the_trajectory(config: DictConfig,
     assert is_withdrawn(await run(config, model, [SHOUT, "fail"]), config)
     (trace,) = traces(config)
     assert trace.failure is not None and "the engine is gone" in trace.failure.message
+
+
+async def test_a_cancelled_error_without_a_cancellation_withdraws_the_trajectory_and_not_its_batch(
+    config: DictConfig, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rollout.training.environments import Environments
+
+    async def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Environments, "get", cancelled)
+    assert is_withdrawn(await run(config, model, [SHOUT]), config)
 
 
 @pytest.mark.parametrize(
