@@ -53,7 +53,7 @@ def archive(journal: Path) -> Path:
 
     Raises:
         OSError: the archive cannot be written; the journal stays.
-        ConfigError: a record is of a later version; the journal stays.
+        ConfigError: a record is of another version; the journal stays.
     """
     path = archive_of(journal)
     write_archive(path, _records(journal))
@@ -87,7 +87,7 @@ def write_archive(path: Path, traces: Iterable[Trace]) -> int:
 
 
 def read_archive(path: Path) -> Iterator[Trace]:
-    """Read the traces of an archive of any version, in the order of writing.
+    """Read the traces of an archive, in the order of writing.
 
     Raises:
         TornArchive: the file is not a whole archive.
@@ -140,10 +140,10 @@ def opened(path: Path) -> pq.ParquetFile:
         if not path.exists():
             raise
         raise TornArchive(f"is not a whole archive: {error}", file=path, remedy="copy it again") from error
-    version = int((file.schema_arrow.metadata or {}).get(VERSION_KEY, b"1"))
-    if version > FORMAT_VERSION:
+    version = int((file.schema_arrow.metadata or {}).get(VERSION_KEY, b"0"))
+    if version != FORMAT_VERSION:
         file.close()
-        raise ConfigError(f"trace archive of version {version}, this program reads up to {FORMAT_VERSION}", file=path)
+        raise ConfigError(f"trace archive of version {version}, this program reads {FORMAT_VERSION}", file=path)
     return file
 
 
@@ -170,16 +170,8 @@ def batches_of(file: Any, path: Path, **chosen: Any) -> Iterator[Any]:
         yield batch
 
 
-def is_first_version(file: pq.ParquetFile) -> bool:
-    """Whether the file has each record as JSON instead of columns."""
-    return "record" in file.schema_arrow.names
-
-
 def _traces(batch: pa.RecordBatch, path: Path) -> Iterator[Trace]:
-    if "record" in batch.schema.names:
-        yield from (from_json(line, where=str(path)) for line in batch.column("record").to_pylist())
-    else:
-        yield from (from_record(record, where=str(path)) for record in records_of(batch))
+    yield from (from_record(record, where=str(path)) for record in records_of(batch))
 
 
 def _batches(traces: Iterable[Trace]) -> Iterator[pa.RecordBatch]:

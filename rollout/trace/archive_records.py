@@ -53,8 +53,7 @@ def record_of(row: Row, segments: list[Row]) -> Row:
         "origin": {name: row[name] for name in (*ORIGIN, "validate")}
         | {"step": -1 if row["step"] is None else row["step"]},
         "agent": None if row["agent"] is None else json.loads(row["agent"]),
-        # Archives of earlier versions have no such column.
-        "strategy": json.loads(row.get("strategy") or "{}"),
+        "strategy": json.loads(row["strategy"] or "{}"),
         "run": row["run"],
         "messages": messages,
         "earlier": earlier,
@@ -107,8 +106,7 @@ def _user_event(reply: Row, texts: list[str]) -> Row:
 
 
 def _as_they_are(column: str, element: Row) -> Row:
-    # An archive of an earlier version may lack some.
-    return {name: element[name] for name in AS_THEY_ARE[column] if name in element}
+    return {name: element[name] for name in AS_THEY_ARE[column]}
 
 
 def _message(row: Row, calls: list[Row], by_turn: dict[int, list[Row]]) -> Row:

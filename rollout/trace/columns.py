@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 FORMAT_VERSION = 2
-"""Version of the layout, in the file's metadata. Files of version 1 hold each record as JSON in `record`."""
+"""Version of the layout, in the file's metadata."""
 VERSION_KEY = b"mcp-rollout.traces"
 
 _TEXT, _FLAG, _SMALL, _INT, _REAL = pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rollout.trace.archive import batches_of, is_first_version, opened, read_archive
+from rollout.trace.archive import batches_of, opened
 from rollout.trace.archive_rows import selectable
 from rollout.trace.columns import SELECTABLE
 from rollout.trace.outcome import StrategyRecord
@@ -85,16 +85,13 @@ def archived_entries(path: Path) -> Iterator[Entry]:
     """
     file: Any = opened(path)  # pyarrow has no types
     with file:
-        if is_first_version(file):
-            yield from map(entry_of, read_archive(path))
-            return
         for batch in batches_of(file, path, batch_size=512, columns=_ARCHIVED):
             yield from map(_entry_of_row, batch.to_pylist())
 
 
 def _entry_of_row(row: dict[str, Any]) -> Entry:
-    # Null for a chain; archives of earlier versions have no such column.
-    strategy = StrategyRecord(**json.loads(row.get("strategy") or "{}"))
+    # Null for a chain.
+    strategy = StrategyRecord(**json.loads(row["strategy"] or "{}"))
     return _entry(
         {name: row[name] for name in SELECTABLE},
         strategy=strategy,

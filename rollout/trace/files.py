@@ -61,7 +61,7 @@ class Source:
         """Read the traces in the order of writing; what is torn is logged and skipped.
 
         Raises:
-            ConfigError: a record is of a later version.
+            ConfigError: a record is of another version.
         """
         path = self.path
         if path == self.journal:
@@ -110,7 +110,7 @@ def read_traces(directory: str | Path, *, recursive: bool = False) -> Iterator[T
     What is torn is logged and skipped: a partial last line, a line that is not a record, an incomplete archive.
 
     Raises:
-        ConfigError: a record is of a later version.
+        ConfigError: a record is of another version.
     """
     for source in sources(directory, recursive=recursive):
         yield from source.read()

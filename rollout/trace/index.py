@@ -82,7 +82,7 @@ class Index:
         """Add what was written since the last time, and drop what is gone.
 
         Raises:
-            ConfigError: a record is of a later version than this program.
+            ConfigError: a record is of another version.
         """
         self._repairing(self._refresh)
 

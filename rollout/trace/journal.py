@@ -18,7 +18,6 @@ from rollout.trace.record import SCHEMA_VERSION, Trace
 from rollout.trace.segment import Segment
 
 JOURNAL_SUFFIX = ".jsonl"
-_READ_VERSIONS = range(1, SCHEMA_VERSION + 1)
 _RECORD = TypeAdapter(Trace)
 _RECORDED = [each.name for each in fields(Trace) if each.init and each.metadata.get("recorded", True)]
 _SEGMENT = [each.name for each in fields(Segment)]
@@ -106,7 +105,7 @@ def _aliases(model: type[BaseModel]) -> list[tuple[str, str]]:
 
 
 def from_json(line: bytes | str, *, where: str = "record") -> Trace:
-    """Read a record, the inverse of `to_json`; records of earlier versions become records of this one.
+    """Read a record, the inverse of `to_json`.
 
     Args:
         line: the record.
@@ -114,7 +113,7 @@ def from_json(line: bytes | str, *, where: str = "record") -> Trace:
 
     Raises:
         NotARecord: the line is not a trace record.
-        ConfigError: the record is of a later version.
+        ConfigError: the record is of another version.
     """
     try:
         return _checked(_RECORD.validate_json(line), where)
@@ -148,10 +147,9 @@ def lines_of(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def _checked(trace: Trace, where: str) -> Trace:
-    if trace.schema_version not in _READ_VERSIONS:
-        problem = f"trace schema {trace.schema_version}, this program reads up to {SCHEMA_VERSION}"
+    if trace.schema_version != SCHEMA_VERSION:
+        problem = f"trace schema {trace.schema_version}, this program reads {SCHEMA_VERSION}"
         raise ConfigError(problem, file=where)
-    trace.schema_version = SCHEMA_VERSION
     return trace
 
 

@@ -78,7 +78,7 @@ class Traces:
         """Add what was written since the directory was opened.
 
         Raises:
-            ConfigError: a record is of a later version than this program.
+            ConfigError: a record is of another version.
         """
         self._index.refresh()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from gateway.errors import WorldLost
 from gateway.server_events import ServerEvents
@@ -22,9 +22,6 @@ from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed,
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
 SCHEMA_VERSION = 2
-
-# Records of earlier versions have the key `heard`.
-RecordedServerEvents = Annotated[ServerEvents, Field(validation_alias=AliasChoices("server_events", "heard"))]
 
 
 @dataclass(kw_only=True)
@@ -52,7 +49,7 @@ class Turn:
     user: UserEvent | None = None
     agent_message: str = ""
     """What the environment's agent said to the policy after the turn, within the user's message if there is one."""
-    server_events: RecordedServerEvents = field(default_factory=ServerEvents)
+    server_events: ServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within this turn's calls, including those to the user simulator."""
     marks: list[Mark] = field(default_factory=list[Mark])
     """Problems of this turn and the filters' actions."""
@@ -92,7 +89,7 @@ class Trace(Segment):
     stop_reason: StopReason | None = None
     failure: Failure | None = None
     reward: Reward | None = None
-    server_events: RecordedServerEvents = field(default_factory=ServerEvents)
+    server_events: ServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within the calls before and after the turns: reset, start, score."""
     strategy: StrategyRecord = field(default_factory=StrategyRecord)
     run: str = ""

@@ -40,7 +40,7 @@ def explain(pages: Pages, where: str | None = None) -> Explanation:
         where: an SQL expression over the index's columns; all trajectories by default.
 
     Raises:
-        ConfigError: `where` is no such expression, or a record is gone or of a later version.
+        ConfigError: `where` is no such expression, or a record is gone or of another version.
     """
     scopes = _scopes(pages, where)
     found: list[Finding] = []

@@ -11,7 +11,6 @@ import sys
 from array import array
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -64,24 +63,6 @@ def test_a_record_may_have_integers_of_any_length() -> None:
     assert from_json(to_json(trace)) == trace
 
 
-def test_an_archive_from_before_a_column_was_added_is_read(tmp_path: Path) -> None:
-    trace = recorded_trace()
-    write_archive(tmp_path / f"new{SUFFIX}", [trace])
-    table = pq.read_table(tmp_path / f"new{SUFFIX}")
-
-    def before(field: pa.Field) -> pa.Field:
-        if field.name not in ("calls", "user_replies"):
-            return field
-        return pa.field(
-            field.name, pa.list_(pa.struct([each for each in field.type.value_type if each.name != "state"]))
-        )
-
-    fields = [before(field) for field in table.schema if field.name != "strategy"]
-    old = pa.Table.from_pylist(table.to_pylist(), schema=pa.schema(fields, metadata=table.schema.metadata))
-    pq.write_table(old, tmp_path / f"old{SUFFIX}")
-    assert list(read_archive(tmp_path / f"old{SUFFIX}")) == list(read_archive(tmp_path / f"new{SUFFIX}"))
-
-
 def test_log_probabilities_are_kept_as_float32_and_only_where_a_token_was_sampled(tmp_path: Path) -> None:
     trace = recorded_trace()
     trace.logprobs[0] = -0.1  # no float32 has this value
@@ -113,12 +94,12 @@ def test_no_text_is_stored_twice(tmp_path: Path) -> None:
     assert list(read_archive(tmp_path / f"a{SUFFIX}")) == [trace]
 
 
-def test_an_archive_of_the_first_version_is_read(tmp_path: Path) -> None:
-    lines = [to_json(recorded_trace(name)).decode() for name in "ab"]
-    columns = {"id": ["a", "b"], "score": [0.75, 0.75], "record": pa.array(lines, pa.large_string())}
-    pq.write_table(pa.table(columns), tmp_path / f"old{SUFFIX}")
-    assert [trace.id for trace in read_traces(tmp_path)] == ["a", "b"]
-    assert ArchiveReader(tmp_path / f"old{SUFFIX}").read(1) == recorded_trace("b")
+def test_an_archive_of_another_version_is_refused_with_its_name(tmp_path: Path) -> None:
+    write_archive(tmp_path / f"new{SUFFIX}", [recorded_trace()])
+    table = pq.read_table(tmp_path / f"new{SUFFIX}")
+    pq.write_table(table.replace_schema_metadata({b"mcp-rollout.traces": b"1"}), tmp_path / f"old{SUFFIX}")
+    with pytest.raises(ConfigError, match=r"old\.traces\.parquet: trace archive of version 1, this program reads 2"):
+        list(read_archive(tmp_path / f"old{SUFFIX}"))
 
 
 def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> None:

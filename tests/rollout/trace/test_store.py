@@ -99,21 +99,6 @@ def test_a_record_of_another_schema_is_refused_with_its_place() -> None:
         from_json(other, where="x.jsonl:1")
 
 
-def test_records_of_earlier_versions_are_read() -> None:
-    trace = recorded_trace()
-    trace.server_events.more_requests, trace.turns[0].server_events.more_notifications = 2, 3
-    record = json.loads(to_json(trace))
-    record["schema_version"] = 1
-    record["heard"] = record.pop("server_events")  # before version 1 was published
-    for name in ("run", "began_at"):
-        del record[name]
-    for name in ("split", "attempt", "parent", "branched_at"):
-        del record["origin"][name]
-    for name in ("began_at", "request_ids", "seeds"):
-        del record["turns"][0][name]
-    assert from_json(json.dumps(record)) == trace
-
-
 def test_what_is_no_trace_is_refused_with_its_place_and_key() -> None:
     with pytest.raises(ConfigError, match=r"x\.jsonl:1: task: not a trace record"):
         from_json(b'{"id": "a"}', where="x.jsonl:1")
