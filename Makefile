@@ -146,21 +146,21 @@ test-full: lint third-party doctor-servers bfcl sglang areal
 
 # The last line needs 16,700 open files; with fewer than 33,000 some of its calls over HTTP wait for others (ulimit -Hn).
 bench: install bench-peers
-	$(BIN)/mcp-rollout bench call --repeats $(REPEATS)
+	$(BIN)/python -m benchmarks call --repeats $(REPEATS)
 	$(BIN)/mcp-rollout bench lease retail --repeats $(REPEATS)
 	$(BIN)/mcp-rollout bench start --repeats $(REPEATS)
-	$(BIN)/mcp-rollout bench turn --repeats $(REPEATS)
-	$(BIN)/mcp-rollout bench overlap --repeats $(REPEATS)
-	$(BIN)/mcp-rollout bench memory
-	$(BIN)/mcp-rollout bench trace --repeats $(REPEATS)
-	$(BIN)/python tests/bench/server_cost.py stdio
-	$(BIN)/python tests/bench/server_cost.py http
-	$(BIN)/python tests/bench/own_call.py
-	$(BIN)/python tests/bench/growth.py
-	$(BIN)/python tests/bench/event_loop.py
-	$(BIN)/python tests/bench/serve_cost.py --fastmcp $(FASTMCP_VENV)/bin/python
-	$(BIN)/mcp-rollout bench sessions --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
-	$(BIN)/mcp-rollout bench sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
+	$(BIN)/python -m benchmarks turn --repeats $(REPEATS)
+	$(BIN)/python -m benchmarks overlap --repeats $(REPEATS)
+	$(BIN)/python -m benchmarks memory
+	$(BIN)/python -m benchmarks trace --repeats $(REPEATS)
+	$(BIN)/python -m benchmarks.server_cost stdio
+	$(BIN)/python -m benchmarks.server_cost http
+	$(BIN)/python -m benchmarks.own_call
+	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.event_loop
+	$(BIN)/python -m benchmarks.serve_cost --fastmcp $(FASTMCP_VENV)/bin/python
+	$(BIN)/python -m benchmarks sessions --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
+	$(BIN)/python -m benchmarks sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) outputs

@@ -43,7 +43,7 @@ ADAPTERS = tuple(
     ROOT / "rollout" / room
     for room in (
         *("areal", "verl", "verl_cpu", "tokens", "decoding", "shards"),
-        *("engines/in_process.py", "bench/stock_turn.py"),
+        "engines/in_process.py",
     )
 )
 HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf", "areal"}

@@ -1,1 +1,1 @@
-"""Measurements that `mcp-rollout bench` runs, each in its own process, and the servers and peers that they use."""
+"""Measurements that `mcp-rollout bench` runs on a user's servers, each in its own process."""

@@ -26,7 +26,7 @@ COMMANDS = {
     "compare": "Compare two runs over the rows that both played.",
     "rescore": "Score recorded trajectories again, under a changed reward.",
     "trace": "Read recorded trajectories.",
-    "bench": "Measure what the gateway costs on this machine.",
+    "bench": "Measure what servers cost on this machine: leases, and starts of processes.",
 }
 """What `mcp-rollout --help` lists. Each command is the `app` of the module with its name in this package."""
 
@@ -95,10 +95,10 @@ for _name, _summary in COMMANDS.items():
     app.command(_name, help=_summary)(_listed)
 
 
-def main() -> None:
-    """Run the program; an error that the user can correct becomes a message on standard error and exit status 2."""
+def main(program: typer.Typer = app) -> None:
+    """Run a program; an error that the user can correct becomes a message on standard error and exit status 2."""
     try:
-        app()
+        program()
     except Exception as error:  # boundary of the program: other errors keep their traceback
         from gateway.errors import ConfigError, GatewayError, innermost, printed
 

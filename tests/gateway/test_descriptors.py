@@ -129,7 +129,7 @@ SESSIONS = """
 import anyio
 from gateway import Gateway, GatewayConfig
 from gateway.leases import opening
-from rollout.bench.echo_server import http_server
+from benchmarks.echo_server import http_server
 
 opening.http_posts_at_once = lambda: 4
 

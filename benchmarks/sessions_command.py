@@ -1,6 +1,6 @@
-"""`bench sessions`: thousands of stateful sessions on this machine, beside OpenEnv's own client and server.
+"""`benchmarks sessions`: thousands of stateful sessions on this machine, beside OpenEnv's own client and server.
 
-Each cell runs in its own process (`rollout.bench`), and the rows alternate within a repeat, so that other load
+Each cell runs in its own process (`run_cell`), and the rows alternate within a repeat, so that other load
 of the machine affects all rows alike.
 """
 
@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from benchmarks.sessions import TRANSPORTS
 from gateway.leases.opening import http_posts_at_once
 from rollout.bench.costs import missing_descriptors
-from rollout.bench.sessions import TRANSPORTS
 from rollout.cli.bench_cells import run_cell
 from rollout.cli.options import AsJson, output_console, print_json
 
@@ -88,8 +88,8 @@ def _check_descriptors(rows: Sequence[str], sessions: int) -> None:
 
 def _cell(row: str, sessions: int, steps: int, openenv: Path) -> dict[str, Any]:
     if row == OPENENV:
-        return run_cell("rollout.bench.openenv_peer", str(sessions), str(steps), python=str(openenv.absolute()))
-    return run_cell("rollout.bench.sessions", row, str(sessions), str(steps))
+        return run_cell("benchmarks.openenv_peer", str(sessions), str(steps), python=str(openenv.absolute()))
+    return run_cell("benchmarks.sessions", row, str(sessions), str(steps))
 
 
 def _median(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

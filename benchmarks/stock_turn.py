@@ -1,6 +1,6 @@
-"""A part of `bench turn`: a turn of our agent loop beside one of verl's stock `tool_agent`.
+"""A part of `benchmarks turn`: a turn of our agent loop beside one of verl's stock `tool_agent`.
 
-    python -m rollout.bench.stock_turn TRAJECTORIES TURNS
+    python -m benchmarks.stock_turn TRAJECTORIES TURNS
 
 Both play the same conversation with the same tokenizer and the same canned completions: ours calls an MCP server over
 stdio, stock a native Python function that does the same work. CPU time of this process, the tool's own share measured
@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from rollout.bench.echo_server import STDIO_ARGUMENTS
+from benchmarks.echo_server import STDIO_ARGUMENTS
 from rollout.bench.program import print_figures
 
 ROOT = Path(__file__).parents[2]

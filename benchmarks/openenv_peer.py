@@ -1,7 +1,7 @@
-"""OpenEnv's own client and server under the workload of `bench sessions`, in a separate environment.
+"""OpenEnv's own client and server under the workload of `benchmarks sessions`, in a separate environment.
 
-    python -m rollout.bench.openenv_peer SESSIONS STEPS        prints the same figures as `rollout.bench.sessions`
-    python -m rollout.bench.openenv_peer serve PORT
+    python -m benchmarks.openenv_peer SESSIONS STEPS        prints the same figures as `benchmarks.sessions`
+    python -m benchmarks.openenv_peer serve PORT
 
 `make bench-peers` sets the environment up. Imports nothing of ours but `costs`.
 """
@@ -140,7 +140,7 @@ def main(sessions: int, steps: int) -> None:
         raise SystemExit(f"error: {sys.executable} has no openenv-core; `make bench-peers` sets up one that has")
     if message := missing_descriptors(sessions):
         raise SystemExit(f"error: {message}")
-    with listening([sys.executable, "-m", "rollout.bench.openenv_peer", "serve"]) as (process, port):
+    with listening([sys.executable, "-m", "benchmarks.openenv_peer", "serve"]) as (process, port):
         figures = asyncio.run(measure(process.pid, port, sessions, steps))
         sys.stdout.write(json.dumps(figures) + "\n")
         sys.stdout.flush()

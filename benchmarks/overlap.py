@@ -1,6 +1,6 @@
-"""`bench overlap`: how much of an engine's throughput is kept while tools take seconds.
+"""`benchmarks overlap`: how much of an engine's throughput is kept while tools take seconds.
 
-    python -m rollout.bench.overlap ours|sdk stdio|http TRAJECTORIES TURNS
+    python -m benchmarks.overlap ours|sdk stdio|http TRAJECTORIES TURNS
 
 The engine has a fixed number of places, and each generation takes one for a fixed time, so that its throughput is
 known: what a trajectory does besides must overlap with the generations of others. Tools wait 0.2 to 2 s on the
@@ -24,10 +24,10 @@ from typing import Any
 import yaml
 from mcp import Client, StdioServerParameters
 
+from benchmarks.wait_server import MODULE
 from gateway.types import SEED_META, TRAJECTORY_META
 from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, listening, missing_descriptors
 from rollout.bench.program import print_figures
-from rollout.bench.wait_server import MODULE
 from rollout.environment.config import load_environment
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task

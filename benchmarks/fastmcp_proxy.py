@@ -1,5 +1,8 @@
 """FastMCP's proxy in front of a server, run by its own interpreter: `fastmcp_proxy.py URL PORT`."""
 
+# FastMCP has an environment of its own.
+# pyright: basic, reportMissingImports=false
+
 import sys
 
 from fastmcp.server import create_proxy

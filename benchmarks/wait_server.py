@@ -1,6 +1,6 @@
-"""The world of `bench sessions`: state per trajectory, and a step that waits on the server.
+"""The world of `benchmarks sessions`: state per trajectory, and a step that waits on the server.
 
-    python -m rollout.bench.wait_server kit|sdk [PORT]
+    python -m benchmarks.wait_server kit|sdk [PORT]
 
 The same tools over stdio or HTTP, served by the kit or by the SDK alone.
 """
@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_servers.kit import CHANGE, Harness, InProcess, serve
 from mcp_servers.kit.process import raise_open_files
 
-MODULE = "rollout.bench.wait_server"
+MODULE = "benchmarks.wait_server"
 WORLDS = 1 << 17
 
 

@@ -1,6 +1,6 @@
 """What a call costs in the gateway itself: `Session.call` with an answer that is there already.
 
-    python tests/bench/own_call.py [--calls 1000] [--rounds 20]
+    python -m benchmarks.own_call [--calls 1000] [--rounds 20]
 
 Arguments are validated, the request is built, the answer checked and read as for any server over stdio; but for the
 first call nothing is written to its pipe or read from it. Prints the CPU time of the fastest round.
@@ -15,10 +15,10 @@ from collections.abc import Mapping
 import anyio
 import structlog
 
+from benchmarks.echo_server import STDIO_ARGUMENTS
 from gateway import Gateway, GatewayConfig
 from gateway.transport.channel import Channel, Json
 from gateway.transport.delivery import Delivery
-from rollout.bench.echo_server import STDIO_ARGUMENTS
 from rollout.process import tune_collector
 
 TEXT = "x" * 100

@@ -1,6 +1,6 @@
-"""`bench memory`: whether memory stays flat while trajectories come and go.
+"""`benchmarks memory`: whether memory stays flat while trajectories come and go.
 
-    python -m rollout.bench.memory TRAJECTORIES
+    python -m benchmarks.memory TRAJECTORIES
 
 Plays short trajectories, sixteen at a time, against the kit's server in this process, so that the memory of both sides
 is in the figure; each is leased, reset, played, released and written to a journal that is archived meanwhile. Prints
@@ -20,10 +20,10 @@ from typing import Any
 
 import yaml
 
+from benchmarks.wait_server import MODULE
 from gateway.gateway import Gateway
 from rollout.bench.costs import memory_kb
 from rollout.bench.program import print_figures
-from rollout.bench.wait_server import MODULE
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task

@@ -1,6 +1,6 @@
 """What a lease costs where others wait, and what the end of a process costs where others run.
 
-    python tests/bench/growth.py [--waiting 500 16384] [--processes 100 1000]
+    python -m benchmarks.growth [--waiting 500 16384] [--processes 100 1000]
 
 CPU time, of this process per lease: so many are asked for at once, of which 64 are granted at a time. And of the
 sweeper per forked process: so many are held, and then end one after the other. Prints a line for each.
@@ -18,9 +18,9 @@ import anyio
 import anyio.lowlevel
 import structlog
 
+from benchmarks.wait_server import MODULE
 from gateway import Gateway, GatewayConfig
 from rollout.bench.costs import cpu_s, descendants
-from rollout.bench.wait_server import MODULE
 from rollout.process import tune_collector
 
 PROGRAM = Path(__file__).parents[1] / "gateway" / "forking_server.py"
@@ -65,7 +65,7 @@ async def ending(processes: int) -> None:
 
 
 def said(what: str, number: int, ms: float) -> None:
-    print(json.dumps({"what": what, "number": number, "cpu_ms_each": round(ms, 3)}), flush=True)  # noqa: T201 - a program
+    print(json.dumps({"what": what, "number": number, "cpu_ms_each": round(ms, 3)}), flush=True)
 
 
 if __name__ == "__main__":

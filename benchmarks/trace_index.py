@@ -1,11 +1,13 @@
 """What looking through many traces takes: each filter of the index, on made-up trajectories.
 
-    python tests/bench/trace_index.py [--entries 100000]
+    python -m benchmarks.trace_index [--entries 100000]
 
 Filters are timed with sorting and the first 1,000 entries read, in processor time; with them go the growth of memory
-while all entries stream, and the time to bring the index up to date. `mcp-rollout bench trace` measures the
+while all entries stream, and the time to bring the index up to date. `python -m benchmarks trace` measures the
 commands. Prints one JSON object a line.
 """
+
+# pyright: basic, reportArgumentType=false
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from trace_samples import recorded_trace
 
@@ -113,4 +115,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=100_000)
     for line in filters(parser.parse_args().entries):
-        print(json.dumps(line), flush=True)  # noqa: T201
+        print(json.dumps(line), flush=True)

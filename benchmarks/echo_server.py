@@ -1,4 +1,4 @@
-"""The server that `bench call` calls, on each transport: `python -m rollout.bench.echo_server stdio|http`.
+"""The server that `benchmarks call` calls, on each transport: `python -m benchmarks.echo_server stdio|http`.
 
 It imports little, since its start is part of what is measured.
 """
@@ -14,7 +14,7 @@ import anyio.lowlevel
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 
-STDIO_ARGUMENTS = ["-m", "rollout.bench.echo_server", "stdio"]
+STDIO_ARGUMENTS = ["-m", "benchmarks.echo_server", "stdio"]
 """Arguments of the interpreter that start the server on stdio."""
 _START_S = 30.0
 
@@ -35,7 +35,7 @@ def create_server() -> MCPServer:
 @asynccontextmanager
 async def http_server() -> AsyncGenerator[str]:
     """The URL of a server over HTTP, in its own process so that it shares no event loop with the clients."""
-    argv = [sys.executable, "-m", "rollout.bench.echo_server", "http"]
+    argv = [sys.executable, "-m", "benchmarks.echo_server", "http"]
     async with await anyio.open_process(argv, stderr=None) as process:
         assert process.stdout is not None
         with anyio.fail_after(_START_S):

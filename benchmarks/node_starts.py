@@ -1,6 +1,6 @@
 """CPU time of a start of node's servers with and without node's compile cache, in turns.
 
-    python tests/bench/node_starts.py [--rounds 9]
+    python -m benchmarks.node_starts [--rounds 9]
 
 The servers are those of `make third-party`. A start is the program's, the handshake and a listing of its tools, and its
 end. With the cache, `NODE_COMPILE_CACHE` names a directory in which an earlier start left compiled code. Prints a line
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from third_party import NODE, PLACE
 
 PACKAGES = PLACE / "node_modules" / "@modelcontextprotocol"
@@ -33,8 +33,10 @@ LINES = b"".join(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n" for 
 
 def start_ms(argv: list[str], env: dict[str, str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([NODE, *argv], env=env, **pipes) as process:
+    with subprocess.Popen(
+        [NODE, *argv], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
         process.stdin.write(LINES)
         process.stdin.flush()
         while b'"id":2' not in process.stdout.readline():
@@ -57,4 +59,4 @@ if __name__ == "__main__":
             start_ms(argv, cached)
             sides = [(start_ms(argv, plain), start_ms(argv, cached)) for _ in range(given.rounds)]
         without, with_cache = (round(statistics.median(side)) for side in zip(*sides, strict=True))
-        print(json.dumps({"server": name, "cpu_ms": without, "cpu_ms_with_cache": with_cache}), flush=True)  # noqa: T201
+        print(json.dumps({"server": name, "cpu_ms": without, "cpu_ms_with_cache": with_cache}), flush=True)

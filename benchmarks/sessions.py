@@ -1,6 +1,6 @@
-"""One cell of `bench sessions`: N sessions over one transport, each taking steps of which the server waits a second.
+"""One cell of `benchmarks sessions`: N sessions over one transport, each taking steps of which the server waits a second.
 
-    python -m rollout.bench.sessions TRANSPORT SESSIONS STEPS
+    python -m benchmarks.sessions TRANSPORT SESSIONS STEPS
 
 The workload is the one that OpenEnv publishes. All sessions are leased, reset included, and held; then each takes its
 steps without a barrier between them. Prints one `Cell` as JSON.
@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.wait_server import MODULE
 from gateway.config.models import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.bench.costs import cpu_s, listening, memory_kb, missing_descriptors, quantile
 from rollout.bench.program import print_figures
-from rollout.bench.wait_server import MODULE
 from rollout.process import tune_collector
 
 WAIT_S = 1.0

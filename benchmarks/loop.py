@@ -1,6 +1,6 @@
-"""A part of `bench turn`: whole retail trajectories with an engine that answers at once.
+"""A part of `benchmarks turn`: whole retail trajectories with an engine that answers at once.
 
-    python -m rollout.bench.loop CONCURRENCY TRAJECTORIES
+    python -m benchmarks.loop CONCURRENCY TRAJECTORIES
 
 Plays the longest tasks of retail over stdio, user simulator and score included, with the expert's completions as byte
 tokens. Then the same once more with every callback of the event loop timed, and with journals so small that they are
@@ -20,9 +20,9 @@ from typing import Any
 
 import anyio
 
+from benchmarks.callbacks import timed
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.bench.callbacks import timed
 from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants
 from rollout.bench.program import print_figures
 from rollout.engines.scripted import expert_script

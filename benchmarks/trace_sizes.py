@@ -1,11 +1,14 @@
 """What traces cost: bytes per token, processor time of writing, and how long a write holds the event loop.
 
-    python tests/bench/traces.py DIR [--turns 14] [--qwen qwen.tiktoken]
+    python -m benchmarks.trace_sizes DIR [--turns 14] [--qwen qwen.tiktoken]
 
 DIR has traces; they are archived into a temporary directory and measured. With `--qwen` the ids of an engine over bytes
 are replaced by those of Qwen's tokenizer (`pip download --no-deps dashscope` has the file; needs `tiktoken`). Prints
 one JSON object a line.
 """
+
+# tiktoken is installed for this alone.
+# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 
@@ -118,5 +121,5 @@ if __name__ == "__main__":
     recorded = [each for each in read_traces(given.directory, recursive=True) if len(each.turns) >= given.turns]
     if given.qwen is not None:
         recorded = list(map(Qwen(given.qwen).retokenised, recorded))
-    print(json.dumps(sizes(recorded)))  # noqa: T201
-    print(json.dumps([longest_step(recorded[0], length) for length in (10_000, 100_000, 1_000_000)]))  # noqa: T201
+    print(json.dumps(sizes(recorded)))
+    print(json.dumps([longest_step(recorded[0], length) for length in (10_000, 100_000, 1_000_000)]))

@@ -1,8 +1,8 @@
 """CPU time of a server per step, with a client that costs next to nothing: the kit's server beside the SDK's.
 
-    python tests/bench/server_cost.py stdio|http [--sessions 2048] [--steps 3]
+    python -m benchmarks.server_cost stdio|http [--sessions 2048] [--steps 3]
 
-The workload is that of `mcp-rollout bench sessions`, in the 2026-07-28 protocol. The client writes and reads bytes
+The workload is that of `python -m benchmarks sessions`, in the 2026-07-28 protocol. The client writes and reads bytes
 itself, so that it does not limit the server. Prints a line for each side.
 """
 
@@ -13,9 +13,9 @@ import sys
 import time
 from typing import Any
 
+from benchmarks.floor import Ask, over_http, over_stdio
+from benchmarks.wait_server import MODULE
 from rollout.bench.costs import cpu_s, listening, missing_descriptors, quantile
-from rollout.bench.floor import Ask, over_http, over_stdio
-from rollout.bench.wait_server import MODULE
 
 WAIT_S = 1.0
 
@@ -47,7 +47,7 @@ async def play(side: str, pid: int, ask: Ask, sessions: int, steps: int) -> None
         "p50_ms": round(1e3 * quantile(waits, 0.5)),
         "p99_ms": round(1e3 * quantile(waits, 0.99)),
     }
-    print(json.dumps(figures), flush=True)  # noqa: T201 - a program
+    print(json.dumps(figures), flush=True)
 
 
 async def stdio(side: str, sessions: int, steps: int) -> None:

@@ -1,6 +1,6 @@
 """How long a hostile server or policy can hold the event loop: every callback above 100 ms of CPU, by attack.
 
-    python tests/bench/event_loop.py [--above-ms 100] [--only WORD]
+    python -m benchmarks.event_loop [--above-ms 100] [--only WORD]
 
 Each attack runs through a gateway of its own, with a server in another process. Every callback of the loop is timed in
 CPU time of its thread, without the garbage collector's, so that a busy machine does not count. Prints a table: the
@@ -21,8 +21,8 @@ from typing import Any
 
 import structlog
 
+from benchmarks.callbacks import Callbacks, timed
 from gateway import Gateway, GatewayConfig, GatewayError, Session
-from rollout.bench.callbacks import Callbacks, timed
 
 logging.disable(logging.CRITICAL)
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -136,7 +136,7 @@ async def attack(serving: Any, run: Attack, above_s: float) -> tuple[Callbacks, 
 
 
 def say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - a program
+    print(line, flush=True)
 
 
 def main(above_ms: float, only: str) -> int:

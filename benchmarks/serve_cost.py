@@ -1,6 +1,6 @@
 """What `mcp-rollout serve` costs: CPU time of a call through it, and calls per second beside FastMCP's proxy.
 
-    python tests/bench/serve_cost.py [--calls 400] [--rounds 5] [--fastmcp .venv-fastmcp/bin/python]
+    python -m benchmarks.serve_cost [--calls 400] [--rounds 5] [--fastmcp .venv-fastmcp/bin/python]
 
 The server is the SDK's bare HTTP server, with a tool that does as little as a tool can. CPU time: a gateway that calls
 it directly, and one whose worlds are behind `serve`, in turns; all processes together. Calls per second: the SDK's own
@@ -24,11 +24,11 @@ import anyio
 import structlog
 from mcp import Client
 
+from benchmarks.echo_server import create_server
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.remote.hosts import HostConfig, HostList
 from rollout.bench.costs import cpu_s, listening
-from rollout.bench.echo_server import create_server
 
 CONCURRENT = 16
 TEXT = "x" * 100
@@ -103,7 +103,8 @@ async def asking(url: str) -> AsyncIterator[Call]:
     async with Client(url, mode="legacy", cache=None) as client:
 
         async def call() -> None:
-            assert (await client.call_tool("echo", {"text": TEXT})).content[0].text == TEXT
+            (content,) = (await client.call_tool("echo", {"text": TEXT})).content
+            assert content.type == "text" and content.text == TEXT
 
         await at_once(call, 8)
         yield call
@@ -155,4 +156,4 @@ if __name__ == "__main__":
         parser.error(f"{given.fastmcp} is missing; `make bench-peers` sets it up")
     logging.disable(logging.WARNING)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    print(json.dumps(anyio.run(measure, given.calls, given.rounds, given.fastmcp)))  # noqa: T201 - a program
+    print(json.dumps(anyio.run(measure, given.calls, given.rounds, given.fastmcp)))

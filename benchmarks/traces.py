@@ -1,10 +1,10 @@
-"""`bench trace`: what writing, storing and looking through traces costs, beside plain JSON.
+"""`benchmarks trace`: what writing, storing and looking through traces costs, beside plain JSON.
 
-    python -m rollout.bench.traces RECORDS
+    python -m benchmarks.traces RECORDS
 
 Plays retail's longest tasks, writes what was recorded RECORDS times, and looks through it. CPU time; the peers are
 pydantic's JSON of the same record in one write, and a reader that parses each line. Prints one JSON object. What a
-token takes on disk depends on the traces: `tests/bench/traces.py` measures given ones.
+token takes on disk depends on the traces: `benchmarks/trace_sizes.py` measures given ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from uuid import uuid4
 import anyio
 from pydantic import TypeAdapter
 
-from rollout.bench.loop import Retail
+from benchmarks.loop import Retail
 from rollout.bench.program import print_figures
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore

@@ -1,6 +1,6 @@
 """What writing traces takes of a rollout: its share of the wall time, and how long it holds the event loop at once.
 
-    python tests/bench/trace_writing.py [--rows 120] [--samples 9] [--concurrency 512] [--qwen RANKS] [--profile]
+    python -m benchmarks.trace_writing [--rows 120] [--samples 9] [--concurrency 512] [--qwen RANKS] [--profile]
 
 The expert, an engine that answers at once, plays retail over stdio. Its ids are bytes, or with `--qwen` those of Qwen's
 tokenizer, of which a trajectory has a third as many. Every step of `TraceStore.write` is timed, in wall
@@ -8,6 +8,9 @@ time and in processor time of the thread that runs the event loop; so is every c
 time is that of `play_all`, without the start of servers. Prints one JSON object, and with `--profile` where the time of
 writing goes.
 """
+
+# Methods of ByteTokens are replaced.
+# pyright: basic, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from traces import Qwen
 
-from rollout.bench.callbacks import timed
+from benchmarks.callbacks import timed
+from benchmarks.trace_sizes import Qwen
 from rollout.cli import run as command
 from rollout.cli.app import main
 from rollout.tokens.chatml import _IDS, _SPLIT, IM_END, IM_START, SPECIAL, ByteTokens
@@ -152,6 +155,6 @@ if __name__ == "__main__":
     if given.qwen is not None:
         use_qwen(given.qwen)
     found, steps = measured(given)
-    print(json.dumps(found))  # noqa: T201
+    print(json.dumps(found))
     if steps.profile is not None:
         pstats.Stats(steps.profile).sort_stats("tottime").print_stats(12)

@@ -1,6 +1,6 @@
 """What `trace view` takes on a large directory: seconds until the page is there, and the server's memory.
 
-    python tests/bench/viewer.py DIR [--trajectories 100000] [--tokens 2000]
+    python -m benchmarks.viewer DIR [--trajectories 100000] [--tokens 2000]
 
 Makes archived traces in DIR unless it has some, indexes them, starts the server twice and asks for what the first pages
 show, then opens them in chromium where that is installed. Prints one JSON object a line.
@@ -189,7 +189,7 @@ if __name__ == "__main__":
         count = traces.count()
         chosen = [entry["id"] for entry in traces.entries(columns=["id"], limit=1, offset=count // 2)]
         chosen += [entry["id"] for entry in traces.entries(columns=["id"], limit=1, offset=count - 1)]
-    print(json.dumps({"trajectories": count, "index_cpu_s": time.process_time() - began}))  # noqa: T201
-    print(json.dumps(asked(given.directory, chosen)))  # noqa: T201
+    print(json.dumps({"trajectories": count, "index_cpu_s": time.process_time() - began}))
+    print(json.dumps(asked(given.directory, chosen)))
     if shutil.which("chromium"):
-        print(json.dumps(opened(given.directory)))  # noqa: T201
+        print(json.dumps(opened(given.directory)))

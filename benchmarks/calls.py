@@ -1,4 +1,4 @@
-"""`bench call`: a call through the gateway beside the SDK's own client, and beside connecting for each call.
+"""`benchmarks call`: a call through the gateway beside the SDK's own client, and beside connecting for each call.
 
 Both sides alternate in one run, so that other load of the machine affects both alike.
 """
@@ -17,12 +17,12 @@ from typing import Any
 import anyio
 from mcp import Client, StdioServerParameters
 
+from benchmarks.echo_server import STDIO_ARGUMENTS, create_server, http_server
+from benchmarks.floor import Ask, over_http, over_stdio
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.types import SEED_META, TRAJECTORY_META
 from mcp_servers.kit import InProcess
-from rollout.bench.echo_server import STDIO_ARGUMENTS, create_server, http_server
-from rollout.bench.floor import Ask, over_http, over_stdio
 from rollout.process import tune_collector
 
 Call = Callable[[], Awaitable[Any]]

@@ -1,0 +1,1 @@
+"""Measurements of this project's own code and of its peers; not part of the wheel."""
