@@ -110,7 +110,7 @@ $(FASTMCP_VENV)/.installed: constraints/fastmcp.txt
 $(OPENENV_VENV)/.installed: constraints/openenv.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make bench-peers PYTHON=/path/to/python3.11)" >&2; exit 2; }
 	$(PYTHON) -m venv $(OPENENV_VENV)
-	$(OPENENV_VENV)/bin/python -m pip install --quiet --constraint constraints/openenv.txt openenv-core
+	$(OPENENV_VENV)/bin/python -m pip install --quiet --constraint constraints/openenv.txt openenv
 	@touch $@
 
 demo: install

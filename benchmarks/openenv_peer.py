@@ -137,7 +137,7 @@ async def measure(server: int, port: int, sessions: int, steps: int) -> dict[str
 
 def main(sessions: int, steps: int) -> None:
     if find_spec("openenv") is None:
-        raise SystemExit(f"error: {sys.executable} has no openenv-core; `make bench-peers` sets up one that has")
+        raise SystemExit(f"error: {sys.executable} has no openenv; `make bench-peers` sets up one that has")
     if message := missing_descriptors(sessions):
         raise SystemExit(f"error: {message}")
     with listening([sys.executable, "-m", "benchmarks.openenv_peer", "serve"]) as (process, port):

@@ -1,4 +1,4 @@
-"""One cell of `benchmarks sessions`: N sessions over one transport, each taking steps of which the server waits a second.
+"""One cell of `benchmarks sessions`: N sessions over one transport, with steps in which the server waits a second.
 
     python -m benchmarks.sessions TRANSPORT SESSIONS STEPS
 

@@ -40,7 +40,7 @@ def bench_sessions(
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each cell; medians are reported.")] = 1,
     over: Annotated[list[str] | None, typer.Option(help=f"Once for each of {', '.join(ROWS)}; default: all.")] = None,
     openenv: Annotated[
-        Path, typer.Option(help="Python of the environment with openenv-core (make bench-peers).")
+        Path, typer.Option(help="Python of the environment with openenv (make bench-peers).")
     ] = _OPENENV_PYTHON,
     as_json: AsJson = False,
 ) -> int:

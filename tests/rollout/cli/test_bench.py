@@ -209,12 +209,12 @@ def test_a_python_without_openenv_is_named_and_what_was_measured_is_printed() ->
     over = ["--over", "in_process", "--over", "openenv"]
     status, output, errors = run(*ONE, *over, "--openenv", sys.executable, "--json")
     assert [cell["over"] for cell in json.loads(output)["cells"]] == ["in_process"]
-    assert status == 1 and "has no openenv-core; `make bench-peers`" in errors and "Traceback" not in errors
+    assert status == 1 and "has no openenv; `make bench-peers`" in errors and "Traceback" not in errors
 
 
 def test_a_row_that_is_asked_for_twice_is_measured_once_and_no_table_is_printed_without_figures() -> None:
     status, output, errors = run(*ONE, "--over", "openenv", "--over", "openenv", "--openenv", sys.executable)
-    assert status == 1 and not output and errors.count("has no openenv-core") == 1
+    assert status == 1 and not output and errors.count("has no openenv") == 1
 
 
 def test_an_unknown_row_is_named() -> None:
