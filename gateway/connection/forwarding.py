@@ -104,9 +104,14 @@ class Forwarding:
             return None
         return error.error.model_dump(exclude_none=True)
 
-    def relay_rest(self, relay: Relay | None) -> None:
-        """Pass what belongs to no call to the client that alone uses this connection; None ends that."""
+    def relay_rest(self, relay: Relay) -> None:
+        """Pass what belongs to no call to a client of this connection's only world; the last one given gets it."""
         self._in_flight.relay = relay
+
+    def end_rest(self, relay: Relay) -> None:
+        """Pass nothing more to this client."""
+        if self._in_flight.relay is relay:
+            self._in_flight.relay = None
 
     async def notify(self, method: str, params: Json) -> None:
         """Send an MCP client's notification. Raises `ServerUnavailable`."""

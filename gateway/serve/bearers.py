@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import math
 import socket
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
@@ -26,6 +28,18 @@ class Refused(Exception):
         self.status, self.problem = status, problem
 
 
+class Share(NamedTuple):
+    """How many places one bearer may take at a time, so that no bearer can take all of them."""
+
+    leases: float = math.inf
+    worlds: float = math.inf
+
+    @classmethod
+    def of(cls, places: int, bearers: int) -> Share:
+        """Of a gateway's places: a trainer leaves one to each other bearer, and clients have an equal part each."""
+        return cls(leases=max(places - max(bearers - 1, 0), 1), worlds=max(places // max(bearers, 1), 1))
+
+
 @dataclass(eq=False)
 class Bearer:
     """One token's holder, and its use."""
@@ -33,6 +47,7 @@ class Bearer:
     name: str
     """A number for metrics; the token itself is in no log."""
     limits: TokenLimits
+    share: Share = Share()
     calls: int = 0
     """Requests under way."""
     waiting: int = 0
@@ -41,21 +56,29 @@ class Bearer:
     """Of outcomes that are kept."""
     leases: anyio.CapacityLimiter = field(init=False)
     """Worlds that are leased."""
+    worlds: anyio.CapacityLimiter = field(init=False)
+    """Worlds of MCP clients."""
 
     def __post_init__(self) -> None:
-        self.leases = anyio.CapacityLimiter(self.limits.leases)
+        self.leases = anyio.CapacityLimiter(min(self.limits.leases, self.share.leases))
+        self.worlds = anyio.CapacityLimiter(self.share.worlds)
 
 
 class Admission:
-    """Decides who may send requests, by token, Host and Origin."""
+    """Decides who may send requests, by token, Host and Origin.
 
-    def __init__(self, config: ServeConfig) -> None:
+    Args:
+        places: How many worlds the gateway can lease at a time.
+    """
+
+    def __init__(self, config: ServeConfig, places: int) -> None:
         self._config = config
+        share = Share.of(places, len(config.tokens))
         self._bearers = {
-            _digest(token.get_secret_value().encode()): Bearer(str(number), config.limits)
+            _digest(token.get_secret_value().encode()): Bearer(str(number), config.limits, share)
             for number, token in enumerate(config.tokens)
         }
-        self._anyone = Bearer("", config.limits)
+        self._anyone = Bearer("", config.limits, share)
         self._hosts: dict[bytes, bool] = {}
 
     @property

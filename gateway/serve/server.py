@@ -15,11 +15,11 @@ from anyio.abc import TaskStatus
 from uvicorn.server import ServerState
 
 from gateway.errors import ConfigError
-from gateway.serve.app import PATH, ServeApp
+from gateway.serve.app import ServeApp
 from gateway.serve.client_gateways import ClientGateways
 from gateway.serve.config import ServeConfig
 from gateway.serve.direct_http import KEEP_ALIVE_S, DirectConnection
-from gateway.serve.leases import ServedLeases
+from gateway.serve.leases import PATH, ServedLeases
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway

@@ -2,7 +2,7 @@
 
 Its tool `ask_twice`, its prompt `greet` and its resource `test://names` elicit two names, and answer with them. The old
 one sends a request for each name, the new one answers with a result that asks. With a second argument `odd`, calls
-and lists of prompts are answered with JSON of a wrong shape. What it receives is added to the file SEEN, if that is set.
+and lists of prompts are answered with JSON of a wrong shape. What it receives is added to the file SEEN.
 """
 
 import json
