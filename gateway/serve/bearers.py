@@ -8,7 +8,6 @@ import math
 import socket
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
@@ -28,7 +27,8 @@ class Refused(Exception):
         self.status, self.problem = status, problem
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Share:
     """How many places one bearer may take at a time, so that no bearer can take all of them."""
 
     leases: float = math.inf
@@ -47,7 +47,7 @@ class Bearer:
     name: str
     """A number for metrics; the token itself is in no log."""
     limits: TokenLimits
-    share: Share = Share()
+    share: Share = field(default_factory=Share)
     calls: int = 0
     """Requests under way."""
     waiting: int = 0

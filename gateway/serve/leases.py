@@ -341,13 +341,9 @@ class ServedLeases:
             self.end(lease)
 
     def end_if_broken(self, lease: ServedLease) -> None:
-        """End an MCP client's world whose state is gone with its server's process: another one begins at its address."""
-        if (
-            lease.is_clients
-            and lease.address is not None
-            and lease.session is not None
-            and lease.session.sending.broken
-        ):
+        """End an MCP client's world whose state is gone with its server's process: its address gets another."""
+        session = lease.session
+        if lease.is_clients and lease.address is not None and session is not None and session.sending.broken:
             self.end(lease)
 
     async def end_all(self) -> None:
