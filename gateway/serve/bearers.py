@@ -33,11 +33,17 @@ class Share:
 
     leases: float = math.inf
     worlds: float = math.inf
+    sessions: float = math.inf
 
     @classmethod
-    def of(cls, places: int, bearers: int) -> Share:
+    def of(cls, places: int, config: ServeConfig) -> Share:
         """Of a gateway's places: a trainer leaves one to each other bearer, and clients have an equal part each."""
-        return cls(leases=max(places - max(bearers - 1, 0), 1), worlds=max(places // max(bearers, 1), 1))
+        bearers = max(len(config.tokens), 1)
+        return cls(
+            leases=max(places - bearers + 1, 1),
+            worlds=max(places // bearers, 1),
+            sessions=max(config.client_sessions // bearers, 1),
+        )
 
 
 @dataclass(eq=False)
@@ -52,6 +58,8 @@ class Bearer:
     """Requests under way."""
     waiting: int = 0
     """Leases that wait for a world."""
+    sessions: int = 0
+    """Of MCP clients."""
     kept_bytes: int = 0
     """Of outcomes that are kept."""
     leases: anyio.CapacityLimiter = field(init=False)
@@ -73,7 +81,7 @@ class Admission:
 
     def __init__(self, config: ServeConfig, places: int) -> None:
         self._config = config
-        share = Share.of(places, len(config.tokens))
+        share = Share.of(places, config)
         self._bearers = {
             _digest(token.get_secret_value().encode()): Bearer(str(number), config.limits, share)
             for number, token in enumerate(config.tokens)

@@ -77,6 +77,9 @@ class ClientFace:
         connection = self._open.get(headers.get(b"mcp-session-id", b"").decode("latin-1"))
         if connection is not None and connection.state["address"] != address:
             raise Refused(404, "the session was begun at another address")
+        begins = b"mcp-session-id" not in headers and _era(spoken) is Era.HANDSHAKE
+        if begins and bearer.sessions >= bearer.share.sessions:
+            raise Refused(429, f"{bearer.sessions} sessions are open already (client_sessions)")
         try:
             # Here, since mcp's server asks for schemas by `_input_schema`, which cannot wait for servers to start.
             await self._gateways.open(_era(spoken))
@@ -180,7 +183,12 @@ class ClientFace:
         self._join(connection, bearer)
         if (session := connection.session_id) is not None:
             self._open[session] = connection
-            connection.exit_stack.callback(self._open.pop, session, None)
+            bearer.sessions += 1
+            connection.exit_stack.callback(self._forget, session, bearer)
+
+    def _forget(self, session: str, bearer: Bearer) -> None:
+        del self._open[session]
+        bearer.sessions -= 1
 
     def _join(self, connection: ClientConnection, bearer: Bearer) -> ServedLease:
         address: str = connection.state["address"]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -185,6 +191,15 @@ async def test_one_bearer_cannot_take_every_place(mini: Entries) -> None:
         tasks.cancel_scope.cancel()
 
 
+async def test_one_bearer_cannot_open_every_session(mini: Entries) -> None:
+    async with cells(mini, tokens=TOKENS, client_sessions=4) as running:
+        async with client(running.url, TOKEN, "legacy"), client(running.url, TOKEN, "legacy"):
+            with pytest.raises((MCPError, ExceptionGroup)):
+                await called(running.url, "legacy", "pid")
+            assert (await called(running.url, "legacy", "pid", OTHER_TOKEN)).isdigit()
+        assert (await called(running.url, "legacy", "pid")).isdigit()
+
+
 async def test_one_trainer_leaves_a_place_to_each_other_one(mini: Entries) -> None:
     async with cells(mini, tokens=TOKENS, bounds={"max_sessions": 3}) as running:
         own, other = RawClient(running.url, TOKEN), RawClient(running.url, OTHER_TOKEN)
@@ -204,3 +219,37 @@ async def test_worlds_that_were_left_do_not_hold_up_the_end(mini: Entries) -> No
             with anyio.fail_after(60):
                 await running.drain()
         assert running.leases == 0
+
+
+def test_sigterm_ends_worlds_that_were_left_and_streams_that_are_open(mini: Entries, tmp_path: Path) -> None:
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"store": mini("put", scope="process")}}))
+    argv = [sys.executable, "-m", "rollout.cli", "serve", str(file), "--port", "0", "--drain-s", "600"]
+    program = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    overdue = threading.Timer(90, program.kill)
+    overdue.start()
+    assert program.stdout is not None
+    url = program.stdout.readline().strip()
+
+    async def leave() -> None:
+        for number in range(3):
+            async with Client(f"{url}/{number}", mode=MODERN) as user:
+                await user.call_tool("put", {"text": "plum"})
+        async with httpx2.AsyncClient() as http:
+            begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+            headers = {"accept": "application/json, text/event-stream"}
+            session = (await http.post(url, json=message, headers=headers)).headers["mcp-session-id"]
+            async with http.stream("GET", url, headers={**headers, "mcp-session-id": session}) as stream:
+                assert stream.status_code == 200
+                program.send_signal(signal.SIGTERM)
+                await anyio.to_thread.run_sync(program.wait)
+
+    try:
+        anyio.run(leave)
+        _, problems = program.communicate()
+        assert program.returncode == 0 and "exceeded" not in problems
+    finally:
+        overdue.cancel()
+        program.kill()
+        program.communicate()
