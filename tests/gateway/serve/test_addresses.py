@@ -47,15 +47,15 @@ async def cells(mini: Entries, **options: Any) -> AsyncIterator[Any]:
         yield running
 
 
-@pytest.mark.parametrize("reading", ERAS)
-@pytest.mark.parametrize("writing", ERAS)
+@pytest.mark.parametrize(("writing", "reading"), [ERAS, ERAS[::-1]])
 async def test_clients_of_both_eras_keep_state_at_an_address_and_no_two_share_it(
     mini: Entries, writing: str, reading: str
 ) -> None:
     async with cells(mini, tokens=TOKENS) as running:
         for name, value in (("/one", "plum"), ("/two", "pear")):
             await called(running.url + name, writing, "put", text=value)
-        assert await called(running.url + "/one", reading, "get") == "plum"
+        for mode in ERAS:
+            assert await called(running.url + "/one", mode, "get") == "plum"
         assert await called(running.url + "/two", reading, "get") == "pear"
         for other in (running.url + "/three", running.url):
             assert await called(other, reading, "get") == "nothing"
