@@ -140,8 +140,10 @@ class ClientFace:
                 return await call_next(ctx)
             extensions = {} if _place(ctx)[0] else _EXTENSIONS  # leases are not opened at a world's address
             if ctx.method == "initialize":
+                # Before mcp's server accepts it: a session without a world would be one that is refused everything.
+                if "lease" not in connection.state:
+                    self._begin_session(connection, ctx)
                 answer = cast("Json", await call_next(ctx))
-                self._begin_session(connection, ctx)
                 return {**answer, **_described(connection.state["lease"].client, experimental=extensions)}
             world = self._world(ctx)
             client = world.client if world else self._gateways.opened(Era.MODERN if modern else Era.HANDSHAKE)
@@ -214,8 +216,8 @@ class ClientFace:
         return self._join(connection, lease.bearer) if lease.over.is_set() and connection.state["address"] else lease
 
     async def _tell(self, connection: ClientConnection, context: Context) -> None:
-        lease = self._of_session(connection)
-        if not lease.client.relays:
+        lease: ServedLease = connection.state["lease"]
+        if lease.over.is_set() or not lease.client.relays:
             return
         session = await self._leases.session_of(lease)
         for found in map(session.sending.local, session.sending.connections):

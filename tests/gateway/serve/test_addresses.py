@@ -16,7 +16,9 @@ import anyio
 import httpx2
 import pytest
 from mcp import Client, MCPError
+from mcp.server.mcpserver import MCPServer
 from served import OTHER_TOKEN, TOKEN, RawClient, at, client, served, until_free
+from serving import serving
 
 from gateway import Gateway, GatewayConfig
 
@@ -106,6 +108,25 @@ async def test_the_address_of_a_lease_is_its_world_with_the_policys_tools(mini: 
         with pytest.raises((MCPError, ExceptionGroup)):  # and not a new world, of which its trainer knows nothing
             await called(address, mode, "get")
         assert running.leases == 0
+
+
+async def test_results_at_a_leases_address_are_whole_but_for_what_is_its_trainers(mini: Entries) -> None:
+    server = MCPServer("sums", log_level="CRITICAL")
+
+    @server.tool()
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    del add  # registered
+    async with serving(server, "http") as entry:
+        async with served(
+            GatewayConfig.model_validate({"servers": {"sums": entry, "store": mini("reward")}})
+        ) as running:
+            params = {"key": "k", "trajectory": "t", "seed": 1}
+            opened = (await RawClient(running.url).ask("mcp-rollout/leases/open", params))["result"]
+            async with Client(running.url.removesuffix("/mcp") + opened["address"], mode=MODERN) as user:
+                assert (await user.call_tool("add", {"a": 2, "b": 3})).structured_content == {"result": 5}
+                assert "reward" not in str((await user.call_tool("reward", {})).meta)
 
 
 async def test_no_client_without_a_name_enters_the_world_of_a_gateways_trajectory(mini: Entries) -> None:

@@ -1,4 +1,4 @@
-"""langchain-mcp-adapters, a session for each call: `... URL TEXT` writes, calls another tool, and prints what it reads."""
+"""langchain-mcp-adapters, a session for each call: `... URL TEXT` writes, calls another tool, prints what it reads."""
 
 import asyncio
 import sys
