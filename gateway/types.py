@@ -13,6 +13,8 @@ from typing import Any, cast
 
 LEASE_EXTENSION = "mcp-rollout/leases"
 """The extension of the protocol by which a gateway leases worlds of another one."""
+OWN_PREFIX = "mcp-rollout/"
+"""What begins the names below in `_meta`: of gateways and servers, never of an MCP client."""
 TRAJECTORY_META = "mcp-rollout/trajectory"
 """Key in each request's `_meta`: the trajectory id, by which our `shared` servers keep state apart."""
 SEED_META = "mcp-rollout/seed"

@@ -11,7 +11,7 @@ from mcp.shared.dispatcher import CallOptions
 
 from gateway.connection.call_request import send_stamped
 from gateway.connection.in_flight import InFlightCall
-from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay
+from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
 from gateway.errors import CallTimeout, GatewayError, ProtocolError
 from gateway.transport.delivery import GatewayAnswer
 
@@ -33,7 +33,7 @@ class Forwarding:
         """Send an MCP client's request, once; returns the raw result without secrets.
 
         Args:
-            meta: Added to the request's `_meta`.
+            meta: Added to the request's `_meta`, where the client has no say: the lease's trajectory and seed.
 
         Raises:
             ErrorAnswer: the server's answer is an error.
@@ -73,14 +73,17 @@ class Forwarding:
     async def _answer(
         self, session: ClientSession, request: ForwardedRequest, meta: Mapping[str, Any], call: InFlightCall, token: int
     ) -> Json:
-        stamped: Json = {"method": request.method, "params": {**request.params, "_meta": {**meta, **request.meta}}}
+        given: Json = without_own(request.meta)
+        # Arguments are the tool's own; what else a client writes can have members of `_meta`, as its answers have.
+        params = {name: each if name == "arguments" else without_own(each) for name, each in request.params.items()}
+        stamped: Json = {"method": request.method, "params": {**params, "_meta": {**meta, **given}}}
         options: CallOptions = {}
         session._stamp(stamped, options)  # pyright: ignore[reportPrivateUsage]
         # Over the session's own stamp: what the client says of itself is what the server is to act on.
         own = cast("Json", stamped["params"]["_meta"])
-        for name in request.without - request.meta.keys():
+        for name in request.without - given.keys():
             own.pop(name, None)
-        own.update(request.meta)
+        own.update(given)
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             said = {"progress": progress, "total": total, "message": message}
@@ -101,14 +104,19 @@ class Forwarding:
             return None
         return error.error.model_dump(exclude_none=True)
 
-    def relay_rest(self, relay: Relay | None) -> None:
-        """Pass what belongs to no call to the client that alone uses this connection; None ends that."""
+    def relay_rest(self, relay: Relay) -> None:
+        """Pass what belongs to no call to a client of this connection's only world; the last one given gets it."""
         self._in_flight.relay = relay
+
+    def end_rest(self, relay: Relay) -> None:
+        """Pass nothing more to this client."""
+        if self._in_flight.relay is relay:
+            self._in_flight.relay = None
 
     async def notify(self, method: str, params: Json) -> None:
         """Send an MCP client's notification. Raises `ServerUnavailable`."""
         session = self._calls.open_session(server=self._server, tool=method)
-        stamped: Json = {"method": method, "params": params}
+        stamped: Json = {"method": method, "params": without_own(params)}
         options: CallOptions = {}
         session._stamp(stamped, options)  # pyright: ignore[reportPrivateUsage]
         await session._dispatcher.notify(method, stamped["params"], options)  # pyright: ignore[reportPrivateUsage]

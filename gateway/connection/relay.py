@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+
+from gateway.types import OWN_PREFIX
 
 Json = dict[str, Any]
+
+
+def without_own(value: Any) -> Any:
+    """What a client wrote, without every member that only gateways may write: a trajectory, a seed, a reward."""
+    if isinstance(value, dict):
+        given = cast("Json", value)
+        return {name: without_own(each) for name, each in given.items() if not name.startswith(OWN_PREFIX)}
+    return [without_own(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 class ErrorAnswer(Exception):
@@ -39,7 +49,7 @@ class Relay(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardedRequest:
-    """A request that goes to the server as its client wrote it."""
+    """A request that goes to the server as its client wrote it, but for `without_own`."""
 
     method: str
     params: Json

@@ -13,7 +13,7 @@ from mcp.client.session import ClientRequestContext, ClientSession
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.connection.in_flight import InFlightCall, Refused
-from gateway.connection.relay import ErrorAnswer, Json, Relay
+from gateway.connection.relay import ErrorAnswer, Json, Relay, without_own
 from gateway.errors import RequestRefused
 from gateway.schemas.cost import measure
 from gateway.server_events import RequestKind
@@ -165,7 +165,7 @@ class InFlightCalls:
                 stopped.enter_context(call.clock_stopped())
             try:
                 asked = params.model_dump(by_alias=True, mode="json", exclude_unset=True)
-                answer = await relay.request(method, calls[-1].redact(asked) if calls else asked)
+                answer = without_own(await relay.request(method, calls[-1].redact(asked) if calls else asked))
                 return TypeAdapter(model).validate_python(answer, by_name=False)
             except ErrorAnswer as refused:
                 return mcp.ErrorData.model_validate(refused.error)

@@ -66,6 +66,11 @@ class Sending:
         """Whether no call to these servers failed or is still running, so that a reset makes them fit for reuse."""
         return not any(server in self._failed or self._running[server] for server in servers)
 
+    @property
+    def broken(self) -> bool:
+        """Whether a connection is gone that cannot be opened again: the trajectory's state there is lost."""
+        return any(not each.alive and server not in self._reopen for server, each in self.connections.items())
+
     def mark_failed(self, server: str) -> None:
         """Note that a server broke its contract: it is not used again after this session."""
         self._failed.add(server)

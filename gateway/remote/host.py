@@ -116,6 +116,7 @@ class RemoteHost:
             GatewayError: what its own gateway raised, or what `request` raises.
         """
         params: Json = {"key": uuid4().hex, "trajectory": trajectory, "seed": seed, "servers": servers, "reset": reset}
+        params["address"] = False  # its trajectory plays in it, and no MCP client of the same bearer
         params["wait_s"] = min(_WAIT_S, self.offer.idle_s / 2)
         handle = ""
         try:

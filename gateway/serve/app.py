@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -18,7 +19,7 @@ from gateway.serve.client_gateways import ClientGateways
 from gateway.serve.config import ServeConfig
 from gateway.serve.direct_http import concerns
 from gateway.serve.lease_face import LeaseFace
-from gateway.serve.leases import ServedLeases
+from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.channel import read_json
@@ -32,7 +33,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 
-PATH = "/mcp"
+_ADDRESS = re.compile(rf"{PATH}(?:/([A-Za-z0-9._~-]{{1,128}}))?")
 _JSON = b"application/json"
 _INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL = -32600, -32602, -32603
 
@@ -65,7 +66,7 @@ class ServeApp:
         leases: ServedLeases,
     ) -> None:
         self._config, self._leases = config, leases
-        self._admission, self._counts = Admission(config), Counts()
+        self._admission, self._counts = Admission(config, gateway.places), Counts()
         self._lease_face = LeaseFace(gateway, config, leases, self._counts)
         self.client_face = ClientFace(clients, leases, config, self._counts, tasks)
 
@@ -88,7 +89,7 @@ class ServeApp:
             headers: Names in lower case.
         """
         try:
-            return await self._post(headers, body, self._admission.admit(headers))
+            return await self._post(headers, body, self._admission.admit(headers), "")
         except Refused as refused:
             return self._refused(refused)
 
@@ -104,23 +105,28 @@ class ServeApp:
             return Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"}))
         headers = dict(scope["headers"])
         bearer = self._admission.admit(headers)
-        match scope["method"], scope["path"]:
-            case "POST", "/mcp":
+        address = _address_of(scope["path"])
+        if address is None:
+            if scope["path"] != "/metrics":
+                raise Refused(404, f"nothing is served here: the endpoint is {PATH}, a world's address {PATH}/NAME")
+            if scope["method"] == "GET":
+                return Answer(200, self._metrics(), CONTENT_TYPE)
+        match scope["method"]:
+            case "POST" if address is not None:
                 body = await self._body(receive)
                 # The lease extension is answered here, too: uvicorn reads what is unusual in its framing alone.
-                answer = await self._post(headers, body, bearer) if concerns(headers, body) else None
+                answer = await self._post(headers, body, bearer, address) if concerns(headers, body) else None
                 if answer is None:
                     # mcp's server reads the body itself; the rest of `receive` tells it when its client has left.
-                    await self.client_face.serve(bearer, scope, _again(body, receive), send)
+                    await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
                 return answer
-            case "GET" | "DELETE", "/mcp":
-                return await self.client_face.serve(bearer, scope, receive, send)
-            case "GET", "/metrics":
-                return Answer(200, self._metrics(), CONTENT_TYPE)
-            case _, "/mcp" | "/metrics":
-                raise Refused(405, "this method is not served here")
+            case "DELETE" if address and b"mcp-session-id" not in headers:
+                await self._leases.close_at(address, bearer)
+                return Answer(200, b"{}")
+            case "GET" | "DELETE" if address is not None:
+                return await self.client_face.serve(bearer, address, scope, receive, send)
             case _:
-                raise Refused(404, f"nothing is served here: the endpoint is {PATH}")
+                raise Refused(405, "this method is not served here")
 
     async def _body(self, receive: Receive) -> bytes:
         parts: list[bytes] = []
@@ -136,8 +142,8 @@ class ServeApp:
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _post(self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer) -> Answer | None:
-        """As `respond`."""
+    async def _post(self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer, address: str) -> Answer | None:
+        """As `respond`. At a world's address there are no leases to ask for."""
         try:
             message = read_json(body)
         except (ValueError, RecursionError) as error:
@@ -151,7 +157,7 @@ class ServeApp:
         if number is None:
             return None
         try:
-            answer = await self._dispatch(method, params, bearer)
+            answer = None if address else await self._dispatch(method, params, bearer)
         except GatewayError as error:
             # With status 200: the gateway on the other side sends again what was answered with 429 or from 500 on.
             answer = failed(error)
@@ -164,7 +170,7 @@ class ServeApp:
             log.exception("serve.request_failed", method=method[:100])
             return Answer(500, _error(number, _INTERNAL, "a defect of this server; its log has more"))
         if answer is None:
-            response = await self.client_face.call(bearer, headers, message)
+            response = await self.client_face.call(bearer, address, headers, message)
             return Answer(200, response) if response is not None else None
         return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
 
@@ -187,6 +193,12 @@ class ServeApp:
         leases = self._leases
         bearers = self._admission.bearers
         return exposition(self._counts, bearers, leases=len(leases), granted=leases.granted, freed=leases.freed)
+
+
+def _address_of(path: str) -> str | None:
+    """The name of the world that a path is the address of, empty without one; None for any other path."""
+    found = _ADDRESS.fullmatch(path)
+    return found and (found[1] or "")
 
 
 def _extensions(meta: dict[str, Any]) -> dict[str, Any]:

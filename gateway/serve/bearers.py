@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import math
 import socket
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,25 @@ class Refused(Exception):
         self.status, self.problem = status, problem
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many places one bearer may take at a time, so that no bearer can take all of them."""
+
+    leases: float = math.inf
+    worlds: float = math.inf
+    sessions: float = math.inf
+
+    @classmethod
+    def of(cls, places: int, config: ServeConfig) -> Share:
+        """Of a gateway's places: a trainer leaves one to each other bearer, and clients have an equal part each."""
+        bearers = max(len(config.tokens), 1)
+        return cls(
+            leases=max(places - bearers + 1, 1),
+            worlds=max(places // bearers, 1),
+            sessions=max(config.client_sessions // bearers, 1),
+        )
+
+
 @dataclass(eq=False)
 class Bearer:
     """One token's holder, and its use."""
@@ -33,29 +53,40 @@ class Bearer:
     name: str
     """A number for metrics; the token itself is in no log."""
     limits: TokenLimits
+    share: Share = field(default_factory=Share)
     calls: int = 0
     """Requests under way."""
     waiting: int = 0
     """Leases that wait for a world."""
+    sessions: int = 0
+    """Of MCP clients."""
     kept_bytes: int = 0
     """Of outcomes that are kept."""
     leases: anyio.CapacityLimiter = field(init=False)
     """Worlds that are leased."""
+    worlds: anyio.CapacityLimiter = field(init=False)
+    """Worlds of MCP clients."""
 
     def __post_init__(self) -> None:
-        self.leases = anyio.CapacityLimiter(self.limits.leases)
+        self.leases = anyio.CapacityLimiter(min(self.limits.leases, self.share.leases))
+        self.worlds = anyio.CapacityLimiter(self.share.worlds)
 
 
 class Admission:
-    """Decides who may send requests, by token, Host and Origin."""
+    """Decides who may send requests, by token, Host and Origin.
 
-    def __init__(self, config: ServeConfig) -> None:
+    Args:
+        places: How many worlds the gateway can lease at a time.
+    """
+
+    def __init__(self, config: ServeConfig, places: int) -> None:
         self._config = config
+        share = Share.of(places, config)
         self._bearers = {
-            _digest(token.get_secret_value().encode()): Bearer(str(number), config.limits)
+            _digest(token.get_secret_value().encode()): Bearer(str(number), config.limits, share)
             for number, token in enumerate(config.tokens)
         }
-        self._anyone = Bearer("", config.limits)
+        self._anyone = Bearer("", config.limits, share)
         self._hosts: dict[bytes, bool] = {}
 
     @property

@@ -16,7 +16,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
-from gateway.errors import ConfigError, GatewayError, WorldLost
+from gateway.errors import ConfigError, GatewayError
 from gateway.remote.names import EXTENSION, VERSION
 from gateway.serve.bearers import Bearer, Refused
 from gateway.serve.client_calls import RunningCalls
@@ -27,7 +27,7 @@ from gateway.serve.client_results import WORLD_META, enveloped, in_era, joined_s
 from gateway.serve.client_sessions import ClientSessions, user_of
 from gateway.serve.client_world import MOST_ROUNDS, WorldRequest, error_of
 from gateway.serve.config import ServeConfig
-from gateway.serve.leases import ServedLease, ServedLeases
+from gateway.serve.leases import NO_LEASE, ServedLease, ServedLeases
 from gateway.serve.metrics import Counts
 from gateway.types import Scope
 
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
 Context = ServerRequestContext[Any, Any]
 
-_BEARER = "mcp_rollout.bearer"
-_OWN = frozenset(("initialize", "ping"))
-"""Methods that mcp's server answers."""
+_BEARER, _ADDRESS = "mcp_rollout.bearer", "mcp_rollout.address"
 _TOLD = frozenset(("notifications/roots/list_changed",))
 """A client's notifications that are passed."""
 _EXTENSIONS: Json = {EXTENSION: {"version": VERSION}}
@@ -70,19 +68,27 @@ class ClientFace:
         self._server.middleware.append(self._answer)
         self.sessions = ClientSessions(self._server, config)
 
-    async def serve(self, bearer: Bearer, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request of a bearer. Raises `Refused`."""
+    async def serve(self, bearer: Bearer, address: str, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request of a bearer at an address. Raises `Refused`."""
         if bearer.calls >= bearer.limits.calls:
             raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
-        spoken = dict(scope["headers"]).get(b"mcp-protocol-version", b"").decode("latin-1")
+        headers = dict(scope["headers"])
+        spoken = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+        connection = self._open.get(headers.get(b"mcp-session-id", b"").decode("latin-1"))
+        if connection is not None and connection.state["address"] != address:
+            raise Refused(404, "the session was begun at another address")
+        begins = b"mcp-session-id" not in headers and _era(spoken) is Era.HANDSHAKE
+        if begins and bearer.sessions >= bearer.share.sessions:
+            raise Refused(429, f"{bearer.sessions} sessions are open already (client_sessions)")
         try:
             # Here, since mcp's server asks for schemas by `_input_schema`, which cannot wait for servers to start.
             await self._gateways.open(_era(spoken))
         except (GatewayError, ConfigError) as error:
             raise Refused(503, f"the servers for MCP clients did not start: {error}") from error
-        await self.sessions.handle_request({**scope, _BEARER: bearer, "user": user_of(bearer)}, receive, send)
+        known = {_BEARER: bearer, _ADDRESS: address, "user": user_of(bearer)}
+        await self.sessions.handle_request({**scope, **known}, receive, send)
 
-    async def call(self, bearer: Bearer, headers: Mapping[bytes, bytes], message: Json) -> bytes | None:
+    async def call(self, bearer: Bearer, address: str, headers: Mapping[bytes, bytes], message: Json) -> bytes | None:
         """The JSON-RPC response to a `tools/call` that needs no stream; None where mcp's server is to answer."""
         session = headers.get(b"mcp-session-id", b"").decode("latin-1")
         spoken = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
@@ -92,7 +98,8 @@ class ClientFace:
             return None
         lease: ServedLease = connection.state["lease"]
         plain = message.get("method") == "tools/call" and isinstance(number, int | str) and not isinstance(number, bool)
-        if not plain or lease.bearer is not bearer or not connection.initialize_accepted:
+        known = lease.bearer is bearer and connection.state["address"] == address
+        if not plain or not known or not connection.initialize_accepted:
             return None
         if bearer.calls >= bearer.limits.calls:
             raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
@@ -120,7 +127,6 @@ class ClientFace:
         """mcp's middleware: every request and notification of clients."""
         connection = connection_of(ctx)
         modern = connection.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS
-        client = self._gateways.opened(Era.MODERN if modern else Era.HANDSHAKE)
         if ctx.request_id is None:
             # Not others: `initialized` was the gateway's to send, and progress names a token that no server has made.
             if ctx.method in _TOLD and not modern:
@@ -130,21 +136,25 @@ class ClientFace:
                 self._calls.cancel(connection.session_id or "", (ctx.params or {}).get("requestId"))
             return await call_next(ctx)
         try:
-            if ctx.method in _OWN:
-                answer = await call_next(ctx)
-                if ctx.method == "initialize":
-                    self._begin_session(connection, ctx, client)
-                    return {**cast("Json", answer), **_described(client, experimental=_EXTENSIONS)}
-                return answer
+            if ctx.method == "ping":
+                return await call_next(ctx)
+            extensions = {} if _place(ctx)[0] else _EXTENSIONS  # leases are not opened at a world's address
+            if ctx.method == "initialize":
+                # Before mcp's server accepts it: a session without a world would be one that is refused everything.
+                if "lease" not in connection.state:
+                    self._begin_session(connection, ctx)
+                answer = cast("Json", await call_next(ctx))
+                return {**answer, **_described(connection.state["lease"].client, experimental=extensions)}
+            world = self._world(ctx)
+            client = world.client if world else self._gateways.opened(Era.MODERN if modern else Era.HANDSHAKE)
             if ctx.method == "server/discover":
-                return {**cast("Json", await call_next(ctx)), **_described(client, extensions=_EXTENSIONS)}
-            # As listed at the start, and without cursors: the tools of a world do not change while it lasts.
+                return {**cast("Json", await call_next(ctx)), **_described(client, extensions=extensions)}
             if ctx.method == "tools/list":
-                listed: Json = {"tools": list(client.tools.values())}
+                listed: Json = {"tools": await self._tools(client, world)}
                 return enveloped({**listed, **_CACHE}) if modern else listed
             relay = relay_of(ctx)
             if modern:
-                return await relay.passing(self._in_world(ctx, client, relay))
+                return await relay.passing(self._in_world(ctx, relay))
             running = self._calls.take(connection.session_id or "", ctx.request_id)
             if running is not None:
                 return await relay.passing(running.through(relay))
@@ -155,21 +165,61 @@ class ClientFace:
         except Refused as refused:
             raise MCPError(code=INTERNAL_ERROR, message=refused.problem) from refused
 
-    def _begin_session(self, connection: ClientConnection, context: Context, client: ClientGateway) -> None:
-        """Lease the world of a session that begins; it is freed when mcp ends the session."""
-        lease = self._leases.begin_for_client(_bearer(context), client.gateway)
-        lease.requests += 1  # mcp's bound on idle sessions holds in place of that on leases
-        connection.state["lease"] = lease
-        # Returns at once: mcp unwinds the stack while it ends the session, and the release may take seconds.
-        connection.exit_stack.callback(lease.end)
+    def _world(self, context: Context) -> ServedLease | None:
+        """The world of a request: its session's, or that at its address; None where none has begun."""
+        connection = connection_of(context)
+        if "lease" in connection.state:
+            return self._of_session(connection)
+        return self._leases.at(*_place(context))
+
+    async def _tools(self, client: ClientGateway, world: ServedLease | None) -> list[Json]:
+        """As listed at the start, and without cursors: the tools of a world do not change while it lasts."""
+        if world is None or world.is_clients:
+            return list(client.tools.values())
+        # A lease can be of some of the servers.
+        return [client.tools[name] for name in (await self._leases.session_of(world)).tools]
+
+    def _begin_session(self, connection: ClientConnection, context: Context) -> None:
+        """Let a session that begins join the world at its address; without a name it leases one of its own."""
+        connection.state["address"], bearer = _place(context)
+        self._join(connection, bearer)
         if (session := connection.session_id) is not None:
             self._open[session] = connection
-            connection.exit_stack.callback(self._open.pop, session, None)
+            bearer.sessions += 1
+            connection.exit_stack.callback(self._forget, session, bearer)
+
+    def _forget(self, session: str, bearer: Bearer) -> None:
+        del self._open[session]
+        bearer.sessions -= 1
+
+    def _join(self, connection: ClientConnection, bearer: Bearer) -> ServedLease:
+        address: str = connection.state["address"]
+        lease = self._leases.at(address, bearer)
+        if lease is None or (lease.is_clients and not address):
+            lease = self._leases.begin_for_client(bearer, self._gateways.opened(Era.HANDSHAKE), address or None)
+        connection.state["lease"] = lease
+        connection.state.pop("rest", None)
+        lease.sessions += 1  # mcp's bound on idle sessions holds in place of that on leases
+        # Returns at once: mcp unwinds the stack while it ends the session, and the release may take seconds.
+        connection.exit_stack.callback(self._leave, lease)
+        return lease
+
+    def _leave(self, lease: ServedLease) -> None:
+        lease.sessions -= 1
+        lease.used()
+        if lease.address is None:
+            self._leases.end(lease)
+
+    def _of_session(self, connection: ClientConnection) -> ServedLease:
+        """The world of a session. Where that at its address is over, another one begins."""
+        lease: ServedLease = connection.state["lease"]
+        return self._join(connection, lease.bearer) if lease.over.is_set() and connection.state["address"] else lease
 
     async def _tell(self, connection: ClientConnection, context: Context) -> None:
-        if not self._gateways.opened(Era.HANDSHAKE).relays:
+        lease: ServedLease = connection.state["lease"]
+        if lease.over.is_set() or not lease.client.relays:
             return
-        session = await self._leases.session_of(connection.state["lease"])
+        session = await self._leases.session_of(lease)
         for found in map(session.sending.local, session.sending.connections):
             await found.forwarding.notify(context.method, dict(context.params or {}))
 
@@ -177,79 +227,77 @@ class ClientFace:
         """The result of a request within a session. Raises `ErrorAnswer`, `GatewayError`."""
         params = dict(given)
         meta: Json = dict(params.pop("_meta", None) or {})
-        lease: ServedLease = connection.state["lease"]
-        session = await self._leases.session_of(lease)
-        self._pass_rest(connection, session)
         if method == "logging/setLevel":
             connection.state["level"] = params.get("level")
         elif level := connection.state.get("level"):
             meta[LOG_LEVEL_META_KEY] = level  # for servers of 2026-07-28
-        world = WorldRequest(self._gateways.opened(Era.HANDSHAKE), session, relay, method, meta)
+        lease = self._of_session(connection)
         with self._counted(lease, method):
+            session = await self._leases.session_of(lease)
+            self._pass_rest(connection, lease, session)
+            world = WorldRequest(lease.client, session, relay, method, meta)
             return self._noted(method, in_era(await world.result(params, rounds=MOST_ROUNDS), "", modern=False))
 
-    async def _in_world(self, context: Context, client: ClientGateway, relay: ClientRelay) -> Json:
+    async def _in_world(self, context: Context, relay: ClientRelay) -> Json:
         """The result of a request without a session. Raises `ErrorAnswer`, `GatewayError`."""
         params = dict(context.params or {})
         meta: Json = dict(params.pop("_meta", None) or {})
-        lease, begun = self._world(_bearer(context), client, params, meta)
-        named = False
-        try:
+        named = str(meta.pop(WORLD_META, ""))
+        lease = self._at_address(context, split_state(params) or named)
+
+        async def begin(back: Relay) -> Json:
             session = await self._leases.session_of(lease)
+            return await WorldRequest(lease.client, session, back, context.method, meta).result(params, rounds=0)
 
-            async def begin(back: Relay) -> Json:
-                return await WorldRequest(client, session, back, context.method, meta).result(params, rounds=0)
+        with self._counted(lease, context.method):
+            if lease.client.pushes:
+                result = await self._parked.result(lease.handle, context.method, params, relay, begin)
+            else:
+                result = await begin(relay)
+        if SUBSCRIPTION_META in (said := cast("Json", result.get("_meta") or {})):
+            result = {**result, "_meta": {**said, SUBSCRIPTION_META: context.request_id}}
+        return self._noted(context.method, in_era(joined_state(result, lease.world), lease.world, modern=True))
 
-            with self._counted(lease, context.method):
-                if client.pushes:
-                    result = await self._parked.result(lease.handle, context.method, params, relay, begin)
-                else:
-                    result = await begin(relay)
-            if SUBSCRIPTION_META in (said := cast("Json", result.get("_meta") or {})):
-                result = {**result, "_meta": {**said, SUBSCRIPTION_META: context.request_id}}
-            named = context.method == "tools/call" or result.get("resultType") == "input_required"
-            return self._noted(context.method, in_era(joined_state(result, lease.handle), lease.handle, modern=True))
-        finally:
-            if begun and not named:  # its client cannot name it later
-                lease.end()
-
-    def _world(self, bearer: Bearer, client: ClientGateway, params: Json, meta: Json) -> tuple[ServedLease, bool]:
-        """The world that a request names, or one that begins with it; and whether it does."""
-        handle = str(meta.pop(WORLD_META, ""))
-        handle = split_state(params) or handle
+    def _at_address(self, context: Context, named: str) -> ServedLease:
+        """The world at a request's address, which begins where there is none, unless the request names one."""
+        address, bearer = _place(context)
         try:
-            if not handle:
-                return self._leases.begin_for_client(bearer, client.gateway), True
-            return self._leases.find(handle, bearer, is_clients=True), False
+            lease = self._leases.at(address, bearer)
+            if named and (lease is None or lease.world != named):
+                raise ErrorAnswer({"code": INVALID_PARAMS, "message": NO_LEASE})
+            return lease or self._leases.begin_for_client(bearer, self._gateways.opened(Era.MODERN), address)
         except Refused as refused:
             raise ErrorAnswer({"code": INTERNAL_ERROR, "message": refused.problem}) from refused
-        except WorldLost as error:
-            raise ErrorAnswer({"code": INVALID_PARAMS, "message": str(error)}) from error
 
     @contextmanager
     def _counted(self, lease: ServedLease, method: str) -> Generator[None]:
         """Count a request to its bearer and its lease while it is under way."""
+        silent = method == "subscriptions/listen"
         lease.bearer.calls += 1
-        lease.requests += 1
+        lease.requests += not silent
+        lease.sessions += silent
         try:
             yield
         except GatewayError as error:
             self._counts.calls[error.code] += method == "tools/call"
+            self._leases.end_if_broken(lease)
             raise
         finally:
             lease.bearer.calls -= 1
-            lease.requests -= 1
+            lease.requests -= not silent
+            lease.sessions -= silent
             lease.used()
+            self._leases.end_if_unused(lease)
 
     def _noted(self, method: str, result: Json) -> Json:
         if method == "tools/call":
             self._counts.calls["error_result" if result.get("isError") else "result"] += 1
         return result
 
-    def _pass_rest(self, connection: ClientConnection, session: Session) -> None:
+    def _pass_rest(self, connection: ClientConnection, lease: ServedLease, session: Session) -> None:
         """Pass to a session's own stream what the servers of its own connections send outside of requests."""
         # At a session's first request, not when it begins: only then is its lease granted.
-        if "rest" in connection.state or not self._gateways.opened(Era.HANDSHAKE).relays:
+        if "rest" in connection.state or not lease.client.relays:
             return
         connection.state["rest"] = relay = ClientRelay(connection, connection.client_capabilities)
         self._leases.pass_on(relay)
@@ -257,12 +305,14 @@ class ClientFace:
             # Of a shared connection it is unknown whose such a message is.
             if found.config.scope is not Scope.SHARED:
                 found.forwarding.relay_rest(relay)
-                connection.exit_stack.callback(found.forwarding.relay_rest, None)
+                connection.exit_stack.callback(found.forwarding.end_rest, relay)
         connection.exit_stack.callback(relay.close)
 
 
-def _bearer(context: Context) -> Bearer:
-    return cast("Any", context.request).scope[_BEARER]
+def _place(context: Context) -> tuple[str, Bearer]:
+    """The address of a request, and its bearer."""
+    scope = cast("Any", context.request).scope
+    return scope[_ADDRESS], scope[_BEARER]
 
 
 def _era(version: str) -> Era:

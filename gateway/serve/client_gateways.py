@@ -51,6 +51,11 @@ class ClientGateway:
     tools: Mapping[str, Json]
     """The policy's, by exposed name, in the protocol's form."""
 
+    @classmethod
+    def of_tools(cls, gateway: Gateway) -> ClientGateway:
+        """A gateway of which clients get the policy's tools alone."""
+        return cls(gateway=gateway, capabilities={}, tools=_tools(gateway, {}))
+
     def having(self, capability: str) -> list[str]:
         """The servers with a capability."""
         return [server for server, declared in self.capabilities.items() if capability in declared]
@@ -81,7 +86,7 @@ class ClientGateways:
         base = self._gateway
         made = base.for_clients(_config(base.config, era), era)
         if made is None:
-            return ClientGateway(gateway=base, capabilities={}, tools=_tools(base, {}))
+            return ClientGateway.of_tools(base)
         try:
             # In a task of the server's: a gateway is left by the task that entered it, and outlives this request.
             opened: ClientGateway = await self._tasks.start(self._hold, made, base.failures.keys())

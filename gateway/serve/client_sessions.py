@@ -20,7 +20,6 @@ from gateway.serve.config import ServeConfig
 
 _RETRY_MS = 1000
 """After which a client resumes a stream that was closed."""
-_MOST_SESSIONS = 10_000
 
 
 class RecentEvents(EventStore):
@@ -67,7 +66,7 @@ class ClientSessions(StreamableHTTPSessionManager):
             retry_interval=_RETRY_MS,
             session_idle_timeout=config.idle_s,
             max_request_body_size=config.max_request_bytes,
-            max_sessions=_MOST_SESSIONS,
+            max_sessions=config.client_sessions,
         )
 
     @property
@@ -78,6 +77,11 @@ class ClientSessions(StreamableHTTPSessionManager):
     @event_store.setter
     def event_store(self, given: EventStore | None) -> None:
         pass
+
+    async def end_all(self) -> None:
+        """End every session and its streams, which uvicorn would wait for."""
+        for transport in list(self._server_instances.values()):
+            await transport.terminate()
 
     def touch(self, session: str) -> None:
         """Note a request of a session that mcp does not see."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 
-from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay
+from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
 from gateway.errors import GatewayError
-from gateway.remote.outcome import encoded_failure
+from gateway.remote.outcome import encoded_failure, encoded_result
 from gateway.serve.client_gateways import ClientGateway
 from gateway.serve.client_routes import route
+from gateway.server_events import ServerEvents
 
 if TYPE_CHECKING:
     from gateway.leases.session import Session
@@ -84,7 +85,8 @@ class WorldRequest:
         given = cast("Json", arguments)
         if not self._client.relays or tool.resource_kind is not None:
             result = await self._session.call(tool.exposed_name, given)
-            return {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}
+            # Without rewards and states: these are for the trainer whose lease it is.
+            return without_own(encoded_result(result, ServerEvents()))
         prepared = self._session.prepared(tool, given)
         if prepared.faults:
             return {"content": [{"type": "text", "text": prepared.refusal(tool.exposed_name)}], "isError": True}

@@ -54,6 +54,8 @@ class ServeConfig(BaseModel):
     """Longest request."""
     idle_s: Seconds = 60
     """After so many seconds without a request for it, a lease is freed: its client has vanished."""
+    client_sessions: int = Field(default=10_000, ge=1)
+    """Sessions of MCP clients at a time, in equal parts for the bearers; further ones are refused."""
     kept_events: int = Field(default=256, ge=1)
     """Events of a client's session that are kept, so that it can resume a stream that broke."""
     kept_event_bytes: int = Field(default=4 << 20, ge=1)

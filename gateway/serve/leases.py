@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, WorldLost
 from gateway.serve.bearers import Bearer, Refused
 from gateway.serve.calls import LeasedCalls
+from gateway.serve.client_gateways import ClientGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.params import Params
 from gateway.types import ToolDefinition
@@ -26,25 +28,36 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+PATH = "/mcp"
+"""The endpoint; below it are the addresses of worlds."""
+_LEASED = "~"
+"""Begins the addresses of leases. No client's world begins at one, also when its lease is over."""
+NO_LEASE = "no such lease here: it was freed, or this server was started again since"
 _SWEEPS = 4
 """Looks for idle leases within an idle bound."""
+_THINKS = 10
+"""How many times the idle bound an MCP client's world may be silent."""
 
 
 class ServedLease:
-    """One lease: a task of its own holds the gateway's session until it is over."""
+    """One lease: a task of its own holds the gateway's session until it is over.
+
+    Args:
+        client: What it is to MCP clients, and leased from.
+        address: Where MCP clients find its world; None for a world without an address.
+        is_clients: Whether it is an MCP client's world: then the policy's tools are all that it gives access to.
+    """
 
     def __init__(
-        self, handle: str, key: str, bearer: Bearer, trajectory: str, gateway: Gateway, *, is_clients: bool = False
+        self, key: str, bearer: Bearer, trajectory: str, client: ClientGateway, address: str | None, *, is_clients: bool
     ) -> None:
-        self.handle, self.key, self.bearer, self.trajectory = handle, key, bearer, trajectory
-        self.gateway = gateway
-        """What its world is leased from."""
-        self.is_clients = is_clients
-        """Whether it is an MCP client's world: then the policy's tools are all that it gives access to."""
+        self.handle = secrets.token_urlsafe(24)
+        self.key, self.bearer, self.trajectory = key or self.handle, bearer, trajectory
+        self.client, self.address, self.is_clients = client, address, is_clients
         self.used_at = anyio.current_time()
         """When the last request for it began or ended."""
-        self.requests = 0
-        """Under way."""
+        self.requests = self.sessions = 0
+        """Under way; sessions of MCP clients and subscriptions, which may be silent."""
         self.settled, self.over, self.done = anyio.Event(), anyio.Event(), anyio.Event()
         """It was granted or refused; it is to end; its world is released."""
         self.scope = anyio.CancelScope()
@@ -53,6 +66,11 @@ class ServedLease:
         """Why it was not granted."""
         self.calls = LeasedCalls(bearer)
         self.tools: Mapping[tuple[str, str], ToolDefinition] = {}
+
+    @property
+    def world(self) -> str:
+        """What MCP clients know it by. Not a lease's handle: with that its bearer calls the harness's tools."""
+        return self.handle if self.is_clients else str(self.address)
 
     def used(self) -> None:
         """Renew it."""
@@ -76,6 +94,8 @@ class ServedLeases:
         self._opened: dict[tuple[Bearer, str], ServedLease] = {}
         """By the key of the request that opened it, which its client may repeat."""
         self._trajectories: set[str] = set()
+        self._at: dict[tuple[Bearer, str], ServedLease] = {}
+        """By address, which is each bearer's own."""
         self.draining = False
         self.freed = 0
         """Leases whose client has vanished, since the start."""
@@ -85,20 +105,37 @@ class ServedLeases:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def find(self, handle: object, bearer: Bearer, *, is_clients: bool = False) -> ServedLease:
-        """A lease of this bearer, which this request renews.
-
-        Args:
-            is_clients: Which face asks: each knows its own leases only.
+    def find(self, handle: object, bearer: Bearer) -> ServedLease:
+        """A lease of this bearer, and no MCP client's world, which this request renews.
 
         Raises:
             WorldLost: there is none by this handle, or it is another bearer's; the two cannot be told apart.
         """
         lease = self._leases.get(handle) if isinstance(handle, str) else None
-        known = lease is not None and lease.bearer is bearer and lease.is_clients is is_clients
-        if lease is None or not known or lease.over.is_set():
-            raise WorldLost("no such lease here: it was freed, or this server was started again since")
-        lease.used_at = anyio.current_time()
+        if lease is None or lease.bearer is not bearer or lease.is_clients or lease.over.is_set():
+            raise WorldLost(NO_LEASE)
+        lease.used()
+        return lease
+
+    def at(self, address: str, bearer: Bearer) -> ServedLease | None:
+        """The world at an address of this bearer, which this request renews; None where one is to begin.
+
+        At the address without a name that is the bearer's only lease, as long as no world has begun there.
+
+        Raises:
+            WorldLost: the address was a lease's, which is over, or another bearer's.
+            Refused: it has no name, and the bearer has several leases.
+        """
+        lease = self._at.get((bearer, address))
+        if lease is None and not address:
+            leases = [each for (of, _), each in self._at.items() if of is bearer and not each.is_clients]
+            if len(leases) > 1:
+                raise Refused(409, f"this bearer has {len(leases)} leases: use the address of one ({PATH}/...)")
+            lease = leases[0] if leases else None
+        if lease is not None:
+            lease.used()
+        elif address.startswith(_LEASED):
+            raise WorldLost(NO_LEASE)
         return lease
 
     async def open(self, params: Params, bearer: Bearer) -> dict[str, Any]:
@@ -126,7 +163,8 @@ class ServedLeases:
             raise lease.error
         session = lease.session
         directory = str(session.lease_dir) if session is not None and session.lease_dir is not None else None
-        return {"lease": lease.handle, "granted": session is not None, "directory": directory}
+        address = None if lease.address is None else f"{PATH}/{lease.address}"
+        return {"lease": lease.handle, "granted": session is not None, "directory": directory, "address": address}
 
     def _begin(self, params: Params, key: str, bearer: Bearer) -> ServedLease:
         self._check_room(bearer)
@@ -134,7 +172,9 @@ class ServedLeases:
         if trajectory in self._trajectories:  # servers keep worlds apart by it
             raise ServerUnavailable("the trajectory has a lease here already")
         tools = self._tools(params.texts("servers"))
-        lease = ServedLease(secrets.token_urlsafe(24), key, bearer, trajectory, self._gateway)
+        has_address = params.flag("address") if params.has("address") else True
+        address = f"{_LEASED}{secrets.token_urlsafe(24)}" if has_address else None
+        lease = ServedLease(key, bearer, trajectory, self._offered, address, is_clients=False)
         # Before its task begins, so that a repeated request finds it.
         self._add(lease)
         self._tasks.start_soon(self._hold, lease, None, seed, tools, reset)
@@ -144,21 +184,20 @@ class ServedLeases:
         """Let a relay pass notifications until it is closed."""
         self._tasks.start_soon(relay.pump)
 
-    def begin_for_client(self, bearer: Bearer, gateway: Gateway) -> ServedLease:
-        """A world for one session of an MCP client, or for one handle; it begins to wait for its place.
+    def begin_for_client(self, bearer: Bearer, client: ClientGateway, address: str | None) -> ServedLease:
+        """A world of an MCP client; it begins to wait for its place.
 
         Args:
-            gateway: Has the worlds of MCP clients.
+            client: Has the worlds of MCP clients.
+            address: Of the world; None for a session's own.
 
         Raises:
             Refused: as `open`.
         """
         self._check_room(bearer)
-        handle = secrets.token_urlsafe(24)
-        # The handle is its key as well: a client has no key to repeat the beginning of a world by.
-        lease = ServedLease(handle, handle, bearer, f"client-{uuid4().hex}", gateway, is_clients=True)
+        lease = ServedLease("", bearer, f"client-{uuid4().hex}", client, address, is_clients=True)
         self._add(lease)
-        tools = [tool.exposed_name for tool in policy_tools(gateway.catalogue)]
+        tools = [tool.exposed_name for tool in policy_tools(client.gateway.catalogue)]
         self._tasks.start_soon(self._hold, lease, self._config.task, self._config.seed, tools, False)
         return lease
 
@@ -180,6 +219,13 @@ class ServedLeases:
     def _add(self, lease: ServedLease) -> None:
         self._leases[lease.handle] = self._opened[lease.bearer, lease.key] = lease
         self._trajectories.add(lease.trajectory)
+        if lease.address is not None:
+            self._at[lease.bearer, lease.address] = lease
+
+    @cached_property
+    def _offered(self) -> ClientGateway:
+        """What a trainer's lease is to MCP clients at its address: the tools of the policy."""
+        return ClientGateway.of_tools(self._gateway)
 
     def _tools(self, servers: list[str] | None) -> list[str]:
         """Exposed names of the policy's tools of these servers of the gateway's; all of them for None."""
@@ -195,8 +241,8 @@ class ServedLeases:
         try:
             with lease.scope:
                 # Before the gateway's own slots: a bearer at its limit takes none of them while it waits.
-                async with bearer.leases:
-                    leasing = lease.gateway.lease(
+                async with bearer.worlds if lease.is_clients else bearer.leases:
+                    leasing = lease.client.gateway.lease(
                         trajectory=lease.trajectory, task=task, seed=seed, tools=tools, resets=reset
                     )
                     async with leasing as session:
@@ -224,16 +270,34 @@ class ServedLeases:
     def _forget(self, lease: ServedLease) -> None:
         del self._leases[lease.handle], self._opened[lease.bearer, lease.key]
         self._trajectories.discard(lease.trajectory)
+        self._leave_address(lease)
         lease.calls.forget()
 
-    async def close(self, handle: object, bearer: Bearer, *, is_clients: bool = False) -> None:
+    def _leave_address(self, lease: ServedLease) -> None:
+        place = lease.bearer, lease.address or ""
+        if self._at.get(place) is lease:
+            del self._at[place]
+
+    def end(self, lease: ServedLease) -> None:
+        """End a lease, and return at once; another world may begin at its address."""
+        self._leave_address(lease)
+        lease.end()
+
+    async def close(self, handle: object, bearer: Bearer) -> None:
         """End a lease; returns when its world is released. One that is gone is closed already."""
         try:
-            lease = self.find(handle, bearer, is_clients=is_clients)
+            lease = self.find(handle, bearer)
         except WorldLost:
             return
-        lease.end()
+        self.end(lease)
         await lease.done.wait()
+
+    async def close_at(self, address: str, bearer: Bearer) -> None:
+        """End an MCP client's world; returns when it is released."""
+        lease = self._at.get((bearer, address))
+        if lease is not None and lease.is_clients:
+            self.end(lease)
+            await lease.done.wait()
 
     def renew(self, handles: list[str], bearer: Bearer) -> list[str]:
         """Renew leases; returns those that are gone."""
@@ -249,27 +313,43 @@ class ServedLeases:
         """Free the leases whose clients have vanished, until cancelled."""
         while True:
             await anyio.sleep(self._config.idle_s / _SWEEPS)
-            before = anyio.current_time() - self._config.idle_s
             for lease in list(self._leases.values()):
+                # MCP clients renew nothing while their model thinks. Where their bearer needs the place, it is freed.
+                thinks = lease.is_clients and not lease.bearer.waiting
+                idle_s = self._config.idle_s * (_THINKS if thinks else 1)
                 # Its time begins when its last request ends: a call may take longer than `idle_s`.
-                if lease.used_at < before and not lease.requests and not lease.over.is_set():
-                    log.warning("lease.freed", trajectory=lease.trajectory, idle_s=self._config.idle_s)
+                silent = lease.used_at < anyio.current_time() - idle_s and not lease.requests and not lease.sessions
+                if silent and not lease.over.is_set():
+                    log.warning("lease.freed", trajectory=lease.trajectory, idle_s=idle_s)
                     self.freed += 1
-                    lease.end()
+                    self.end(lease)
 
     async def drained(self) -> None:
         """Lease nothing more, and wait until no lease is left, for at most `drain_s`; then end them."""
         self.draining = True
+        for lease in list(self._leases.values()):
+            self.end_if_unused(lease)
         with anyio.move_on_after(self._config.drain_s):
             # Nothing is added while it drains, so this takes as many steps as there are leases.
             while self._leases:
                 await next(iter(self._leases.values())).done.wait()
         await self.end_all()
 
+    def end_if_unused(self, lease: ServedLease) -> None:
+        """While draining, end an MCP client's world without a request under way: it does not say that it goes on."""
+        if self.draining and lease.is_clients and (not lease.requests or lease.session is None):
+            self.end(lease)
+
+    def end_if_broken(self, lease: ServedLease) -> None:
+        """End an MCP client's world whose state is gone with its server's process: its address gets another."""
+        session = lease.session
+        if lease.is_clients and lease.address is not None and session is not None and session.sending.broken:
+            self.end(lease)
+
     async def end_all(self) -> None:
         """End every lease; returns when all worlds are released."""
         self.draining = True
         for lease in list(self._leases.values()):
-            lease.end()
+            self.end(lease)
         for lease in list(self._leases.values()):
             await lease.done.wait()

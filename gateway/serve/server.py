@@ -15,11 +15,11 @@ from anyio.abc import TaskStatus
 from uvicorn.server import ServerState
 
 from gateway.errors import ConfigError
-from gateway.serve.app import PATH, ServeApp
+from gateway.serve.app import ServeApp
 from gateway.serve.client_gateways import ClientGateways
 from gateway.serve.config import ServeConfig
 from gateway.serve.direct_http import KEEP_ALIVE_S, DirectConnection
-from gateway.serve.leases import ServedLeases
+from gateway.serve.leases import PATH, ServedLeases
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
@@ -102,6 +102,7 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
             with anyio.CancelScope(shield=True):  # worlds are released whatever ends the block; each wait is bounded
                 # Before uvicorn ends: it still carries the answers of the calls that are cancelled now.
                 await leases.end_all()
+                await app.client_face.sessions.end_all()
                 server.should_exit = True
                 # uvicorn waits for requests for half of it, and then cancels them.
                 with anyio.move_on_after(2 * _STOP_S):

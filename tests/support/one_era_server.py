@@ -2,10 +2,11 @@
 
 Its tool `ask_twice`, its prompt `greet` and its resource `test://names` elicit two names, and answer with them. The old
 one sends a request for each name, the new one answers with a result that asks. With a second argument `odd`, calls
-and lists of prompts are answered with JSON of a wrong shape.
+and lists of prompts are answered with JSON of a wrong shape. What it receives is added to the file SEEN.
 """
 
 import json
+import os
 import sys
 
 OLD, ODD = sys.argv[1] == "old", sys.argv[2:] == ["odd"]
@@ -25,6 +26,13 @@ ANSWERS = {
 }
 
 
+def seen(line):
+    if path := os.environ.get("SEEN"):
+        with open(path, "a") as file:
+            file.write(line)
+    return json.loads(line)
+
+
 def send(message):
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
@@ -33,7 +41,7 @@ def send(message):
 def ask(number):
     send({"id": number, "method": "elicitation/create", "params": ELICITATION})
     while True:
-        answer = json.loads(sys.stdin.readline())
+        answer = seen(sys.stdin.readline())
         if answer.get("id") == number and "method" not in answer:
             return answer["result"]["content"]["name"] if "result" in answer else answer["error"]["message"]
 
@@ -61,7 +69,7 @@ def result_of(method, params):
 
 
 for line in sys.stdin:
-    asked = json.loads(line)
+    asked = seen(line)
     number, method = asked.get("id"), asked.get("method")
     if number is None or method is None:
         continue

@@ -9,6 +9,8 @@ from typing import Any
 
 import anyio
 import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from gateway import Gateway, GatewayConfig
 from gateway.remote.hosts import HostConfig, HostList
@@ -64,6 +66,15 @@ class RawClient:
             found = (await self.ask("mcp-rollout/leases/open", params))["result"]
             if found["granted"]:
                 return found["lease"]
+
+
+@asynccontextmanager
+async def client(url: str, token: str, mode: str) -> AsyncIterator[Client]:
+    """The SDK's client of a bearer."""
+    headers = {"authorization": f"Bearer {token}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+        async with Client(streamable_http_client(url, http_client=http), mode=mode, cache=None) as found:
+            yield found
 
 
 async def until_free(running: Serving) -> None:

@@ -50,16 +50,6 @@ async def test_each_session_of_the_handshake_era_has_a_world_of_its_own(mini: En
         await until_free(running)
 
 
-async def test_without_sessions_a_handle_is_the_world(mini: Entries, config: Config) -> None:
-    async with served(config(store=mini("put", "get", scope="process"))) as running:
-        async with Client(running.url, mode=MODERN) as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["put", "get"]
-            first = await client.call_tool("put", {"text": "plum"})
-            world = {"mcp-rollout/world": (first.meta or {})["mcp-rollout/world"]}
-            assert text(await client.call_tool("get", {}, meta=world)) == "plum"
-            assert text(await client.call_tool("get", {})) != "plum"
-
-
 async def test_the_worlds_task_names_schemas_and_fixed_arguments_are_as_configured(
     mini: Entries, config: Config
 ) -> None:

@@ -1,0 +1,276 @@
+"""A world has an address: unchanged clients keep their state there, and no other address or bearer shares it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, MCPError
+from mcp.server.mcpserver import MCPServer
+from served import OTHER_TOKEN, TOKEN, RawClient, at, client, served, until_free
+from serving import serving
+
+from gateway import Gateway, GatewayConfig
+
+Entries = Callable[..., dict[str, Any]]
+Config = Callable[..., GatewayConfig]
+pytestmark = pytest.mark.anyio
+MODERN = "2026-07-28"
+ERAS = ["legacy", MODERN]
+TOKENS = (TOKEN, OTHER_TOKEN)
+
+
+def text(result: Any) -> str:
+    return result.content[0].text
+
+
+async def called(url: str, mode: str, tool: str, token: str = TOKEN, **arguments: str) -> str:
+    """One call of a client that connects for it alone."""
+    async with client(url, token, mode) as user:
+        return text(await user.call_tool(tool, arguments))
+
+
+@asynccontextmanager
+async def cells(mini: Entries, **options: Any) -> AsyncIterator[Any]:
+    """Cells of which each world has its own process."""
+    entry = mini("put", "get", "die", "pid", "reset", scope="process")
+    config = {"servers": {"store": entry}, **options.pop("bounds", {})}
+    async with served(GatewayConfig.model_validate(config), **options) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("writing", "reading"), [ERAS, ERAS[::-1]])
+async def test_clients_of_both_eras_keep_state_at_an_address_and_no_two_share_it(
+    mini: Entries, writing: str, reading: str
+) -> None:
+    async with cells(mini, tokens=TOKENS) as running:
+        for name, value in (("/one", "plum"), ("/two", "pear")):
+            await called(running.url + name, writing, "put", text=value)
+        for mode in ERAS:
+            assert await called(running.url + "/one", mode, "get") == "plum"
+        assert await called(running.url + "/two", reading, "get") == "pear"
+        for other in (running.url + "/three", running.url):
+            assert await called(other, reading, "get") == "nothing"
+        assert await called(running.url + "/one", reading, "get", OTHER_TOKEN) == "nothing"
+
+
+async def test_a_client_of_2026_without_a_name_keeps_the_one_world_of_its_bearer(mini: Entries) -> None:
+    async with cells(mini, tokens=TOKENS) as running:
+        await called(running.url, MODERN, "put", text="plum")
+        await called(running.url + "/named", MODERN, "put", text="pear")
+        assert await called(running.url, MODERN, "get") == "plum" and running.leases == 2
+        assert await called(running.url, MODERN, "get", OTHER_TOKEN) == "nothing"
+
+
+async def test_the_handle_of_a_world_reaches_no_other_one_and_begins_none(mini: Entries) -> None:
+    async with cells(mini) as running, Client(running.url, mode=MODERN) as user:
+        first = await user.call_tool("put", {"text": "plum"})
+        world: Any = {"mcp-rollout/world": (first.meta or {})["mcp-rollout/world"]}
+        assert text(await user.call_tool("get", {}, meta=world)) == "plum"
+        async with Client(running.url + "/other", mode=MODERN) as other:
+            with pytest.raises(MCPError, match="no such lease"):
+                await other.call_tool("get", {}, meta=world)
+        assert running.leases == 1
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_the_address_of_a_lease_is_its_world_with_the_policys_tools(mini: Entries, mode: str) -> None:
+    async with cells(mini, tokens=TOKENS) as running:
+        own = RawClient(running.url, TOKEN)
+        opened = (await own.ask("mcp-rollout/leases/open", {"key": "k", "trajectory": "t", "seed": 1}))["result"]
+        lease, address = opened["lease"], running.url.removesuffix("/mcp") + opened["address"]
+        assert lease not in address
+        for place in (address, running.url):  # without a name: the only lease of the bearer
+            async with client(place, TOKEN, mode) as user:
+                assert "reset" not in {tool.name for tool in (await user.list_tools()).tools}
+                assert (await user.call_tool("reset", {"task": "t", "seed": 1})).is_error
+                result = await user.call_tool("put", {"text": place})
+                assert lease not in str(result)
+            found = await own.ask("tools/call", {"name": "get", "arguments": {}}, lease=lease, call=place)
+            assert found["result"]["content"][0]["text"] == place
+        with pytest.raises((MCPError, ExceptionGroup)):
+            await called(address, mode, "get", OTHER_TOKEN)
+        second = await own.open("u")
+        with pytest.raises((MCPError, ExceptionGroup)):  # which of the two is not clear
+            await called(running.url, mode, "get")
+        for each in (lease, second):
+            await own.ask("mcp-rollout/leases/close", lease=each)
+        with pytest.raises((MCPError, ExceptionGroup)):  # and not a new world, of which its trainer knows nothing
+            await called(address, mode, "get")
+        assert running.leases == 0
+
+
+async def test_results_at_a_leases_address_are_whole_but_for_what_is_its_trainers(mini: Entries) -> None:
+    server = MCPServer("sums", log_level="CRITICAL")
+
+    @server.tool()
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    del add  # registered
+    async with serving(server, "http") as entry:
+        async with served(
+            GatewayConfig.model_validate({"servers": {"sums": entry, "store": mini("reward")}})
+        ) as running:
+            params = {"key": "k", "trajectory": "t", "seed": 1}
+            opened = (await RawClient(running.url).ask("mcp-rollout/leases/open", params))["result"]
+            async with Client(running.url.removesuffix("/mcp") + opened["address"], mode=MODERN) as user:
+                assert (await user.call_tool("add", {"a": 2, "b": 3})).structured_content == {"result": 5}
+                assert "reward" not in str((await user.call_tool("reward", {})).meta)
+
+
+async def test_no_client_without_a_name_enters_the_world_of_a_gateways_trajectory(mini: Entries) -> None:
+    async with cells(mini, tokens=TOKENS) as running:
+        made = GatewayConfig.model_validate({"servers": {"store": mini("put", "get", "die", "pid", "reset")}})
+        async with (
+            Gateway(made, hosts=at(running.url, TOKEN)) as gateway,
+            gateway.lease(trajectory="t", task=None, seed=1) as session,
+        ):
+            await session.call("put", {"text": "plum"})
+            assert await called(running.url, MODERN, "get") == "nothing"
+            assert (await session.call("get", {})).text == "plum"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_world_whose_process_has_ended_is_followed_by_another_at_its_address(mini: Entries, mode: str) -> None:
+    async with cells(mini) as running, Client(running.url + "/one", mode=mode, cache=None) as user:
+        await user.call_tool("put", {"text": "plum"})
+        with pytest.raises(MCPError):
+            await user.call_tool("die", {})
+        assert text(await user.call_tool("get", {})) == "nothing"
+
+
+async def test_a_world_ends_when_its_address_is_deleted_and_when_it_is_idle(mini: Entries) -> None:
+    async with cells(mini, idle_s=0.05) as running, httpx2.AsyncClient() as http:
+        url = running.url + "/one"
+        async with Client(url, mode=MODERN) as user:
+            await user.call_tool("put", {"text": "plum"})
+            assert (await http.delete(url)).status_code == 200 and running.leases == 0
+            await user.call_tool("put", {"text": "plum"})
+            await until_free(running)
+            assert text(await user.call_tool("get", {})) == "nothing"
+
+
+async def test_a_session_is_unknown_at_another_address(mini: Entries) -> None:
+    begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "get", "arguments": {}}}
+    headers = {"accept": "application/json, text/event-stream"}
+    async with cells(mini) as running:
+        here = RawClient(running.url + "/one")
+        answer = await here.post({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}, **headers)
+        headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        assert (await here.post(call, **headers)).status_code == 200
+        for other in (running.url, running.url + "/two"):
+            assert (await RawClient(other).post(call, **headers)).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/mcp/", "/mcp/a/b", "/mcp/a%2Fb", "/mcp/%C3%A9", "/mcp/" + "a" * 129, "/mcps"])
+async def test_what_is_no_address_is_not_served(mini: Entries, path: str) -> None:
+    async with cells(mini) as running:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+        assert (await RawClient(running.url.removesuffix("/mcp") + path).post(message)).status_code == 404
+
+
+async def test_no_lease_is_opened_at_the_address_of_a_world(mini: Entries) -> None:
+    async with cells(mini) as running:
+        answer = await RawClient(running.url + "/one").post(
+            {"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/catalogue", "params": {}}
+        )
+        assert answer.status_code >= 400 and "catalogue" not in answer.text
+        entry = {"store": {"url": running.url + "/one", "required": True}}
+        async with (
+            Gateway(GatewayConfig.model_validate({"servers": entry})) as gateway,
+            gateway.lease(trajectory="t", task=None, seed=1) as session,
+        ):
+            await session.call("put", {"text": "plum"})
+        assert await called(running.url + "/one", MODERN, "get") == "plum"
+
+
+async def test_one_bearer_cannot_take_every_place(mini: Entries) -> None:
+    async with cells(mini, tokens=TOKENS, bounds={"max_sessions": 4}) as running, anyio.create_task_group() as tasks:
+        granted: list[str] = []
+
+        async def take(name: str) -> None:
+            await called(f"{running.url}/{name}", MODERN, "pid")
+            granted.append(name)
+
+        for number in range(6):
+            tasks.start_soon(take, str(number))
+        assert (await called(running.url, MODERN, "pid", OTHER_TOKEN)).isdigit()
+        assert (await called(running.url + "/x", "legacy", "pid", OTHER_TOKEN)).isdigit()
+        assert len(granted) <= 2
+        tasks.cancel_scope.cancel()
+
+
+async def test_one_bearer_cannot_open_every_session(mini: Entries) -> None:
+    async with cells(mini, tokens=TOKENS, client_sessions=4) as running:
+        async with client(running.url, TOKEN, "legacy"), client(running.url, TOKEN, "legacy"):
+            with pytest.raises((MCPError, ExceptionGroup)):
+                await called(running.url, "legacy", "pid")
+            assert (await called(running.url, "legacy", "pid", OTHER_TOKEN)).isdigit()
+        assert (await called(running.url, "legacy", "pid")).isdigit()
+
+
+async def test_one_trainer_leaves_a_place_to_each_other_one(mini: Entries) -> None:
+    async with cells(mini, tokens=TOKENS, bounds={"max_sessions": 3}) as running:
+        own, other = RawClient(running.url, TOKEN), RawClient(running.url, OTHER_TOKEN)
+        for name in "ab":
+            await own.open(name)
+        third = {"key": "c", "trajectory": "c", "seed": 1, "wait_s": 0}
+        assert not (await own.ask("mcp-rollout/leases/open", third))["result"]["granted"]
+        assert await other.open("d")
+
+
+async def test_worlds_that_were_left_do_not_hold_up_the_end(mini: Entries) -> None:
+    async with cells(mini, drain_s=600, idle_s=600) as running:
+        for number in range(4):
+            await called(f"{running.url}/{number}", MODERN, "put", text="plum")
+        async with Client(running.url, mode="legacy") as user:
+            await user.call_tool("put", {"text": "plum"})
+            with anyio.fail_after(60):
+                await running.drain()
+        assert running.leases == 0
+
+
+def test_sigterm_ends_worlds_that_were_left_and_streams_that_are_open(mini: Entries, tmp_path: Path) -> None:
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"store": mini("put", scope="process")}}))
+    argv = [sys.executable, "-m", "rollout.cli", "serve", str(file), "--port", "0", "--drain-s", "600"]
+    program = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    overdue = threading.Timer(90, program.kill)
+    overdue.start()
+    assert program.stdout is not None
+    url = program.stdout.readline().strip()
+
+    async def leave() -> None:
+        for number in range(3):
+            async with Client(f"{url}/{number}", mode=MODERN) as user:
+                await user.call_tool("put", {"text": "plum"})
+        async with httpx2.AsyncClient() as http:
+            begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+            headers = {"accept": "application/json, text/event-stream"}
+            session = (await http.post(url, json=message, headers=headers)).headers["mcp-session-id"]
+            async with http.stream("GET", url, headers={**headers, "mcp-session-id": session}) as stream:
+                assert stream.status_code == 200
+                program.send_signal(signal.SIGTERM)
+                await anyio.to_thread.run_sync(program.wait)
+
+    try:
+        anyio.run(leave)
+        _, problems = program.communicate()
+        assert program.returncode == 0 and "exceeded" not in problems
+    finally:
+        overdue.cancel()
+        program.kill()
+        program.communicate()
