@@ -16,7 +16,7 @@ from gateway.serve.bearers import Admission, Bearer, Refused
 from gateway.serve.client_face import ClientFace
 from gateway.serve.client_gateways import ClientGateways
 from gateway.serve.config import ServeConfig
-from gateway.serve.direct_http import ADMITTED, concerns
+from gateway.serve.direct_http import ADMITTED, BEGUN, concerns
 from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
@@ -114,10 +114,13 @@ class ServeApp:
             case "POST", "/mcp":
                 body = await self._body(receive)
                 # The lease extension is answered here, too: uvicorn reads what is unusual in its framing alone.
-                answer = await self._post(headers, body, bearer) if concerns(headers, body) else None
+                concerned, answer = concerns(headers, body), None
+                if concerned and not scope["state"].get(BEGUN):
+                    answer = await self._post(headers, body, bearer)
                 if answer is None:
-                    # mcp's server reads the body itself; the rest of `receive` tells it when its client has left.
-                    await self.client_face.serve(bearer, scope, _again(body, receive), send)
+                    with self.client_face.posted(headers, body, begun=concerned):
+                        # mcp's server reads the body itself; the rest of `receive` tells it when its client has left.
+                        await self.client_face.serve(bearer, scope, _again(body, receive), send)
                 return answer
             case "GET" | "DELETE", "/mcp":
                 return await self.client_face.serve(bearer, scope, receive, send)

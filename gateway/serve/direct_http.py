@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ADMITTED = "mcp-rollout.admitted"
 """In a request's state: what notes that its connection has shown a token."""
+BEGUN = "mcp-rollout.begun"
+"""In a request's state: `ServeApp.respond` was asked for its answer, and had none."""
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than clients keep one, so that they do not send into a closing one."""
 _FIRST_LINE = b"POST /mcp HTTP/1.1\r\n"
@@ -239,7 +241,7 @@ class DirectConnection(asyncio.Protocol):
         if answer is None:
             # In front of requests that were sent ahead: uvicorn reads the connection from this request on.
             self._buffer[:0] = head + body
-            self._hand_over()
+            self._hand_over(begun=True)
             return
         self._write(answer)
         self._busy = False
@@ -260,12 +262,13 @@ class DirectConnection(asyncio.Protocol):
         lines = b"".join(b"%s: %s\r\n" % header for header in answer.headers)
         self._transport.write(b"%s%s%s\r\n%s" % (head, lines, more, answer.body))
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, *, begun: bool = False) -> None:
         self._leave()
         if self._transport.is_closing():
             return
         # `set_protocol` calls neither of the two methods below: to the event loop the connection is an old one.
-        app_state = {**self._app_state, ADMITTED: partial(self._unadmitted.discard, self._transport)}
+        admitted = partial(self._unadmitted.discard, self._transport)
+        app_state = {**self._app_state, ADMITTED: admitted, BEGUN: begun}
         successor = _OneRequest(self._again, self._unadmitted, self._config, self._state, app_state)
         self._transport.set_protocol(successor)
         successor.connection_made(self._transport)
