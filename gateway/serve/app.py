@@ -17,7 +17,7 @@ from gateway.serve.bearers import Admission, Bearer, Refused
 from gateway.serve.client_face import ClientFace
 from gateway.serve.client_gateways import ClientGateways
 from gateway.serve.config import ServeConfig
-from gateway.serve.direct_http import concerns
+from gateway.serve.direct_http import ADMITTED, BEGUN, concerns
 from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
@@ -76,24 +76,29 @@ class ServeApp:
         try:
             answer = await self._answer(scope, receive, send)
         except Refused as refused:
-            answer = self._refused(refused)
+            answer = self.refused(refused)
         if answer is None:
             return
         await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def respond(self, headers: dict[bytes, bytes], body: bytes) -> Answer | None:
+    def admit(self, headers: dict[bytes, bytes]) -> Bearer:
+        """As `Admission.admit`."""
+        return self._admission.admit(headers)
+
+    async def respond(self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer) -> Answer | None:
         """The answer to one POST of the lease extension, or to a client's call that needs no stream; else None.
 
         Args:
-            headers: Names in lower case.
+            headers: Names in lower case; `bearer` is whom `admit` found in them.
         """
         try:
-            return await self._post(headers, body, self._admission.admit(headers), "")
+            return await self._post(headers, body, bearer, "")
         except Refused as refused:
-            return self._refused(refused)
+            return self.refused(refused)
 
-    def _refused(self, refused: Refused) -> Answer:
+    def refused(self, refused: Refused) -> Answer:
+        """The answer to a request that is not executed."""
         self._counts.refused[refused.status] += 1
         return Answer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
 
@@ -105,6 +110,7 @@ class ServeApp:
             return Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"}))
         headers = dict(scope["headers"])
         bearer = self._admission.admit(headers)
+        scope["state"][ADMITTED]()
         address = _address_of(scope["path"])
         if address is None:
             if scope["path"] != "/metrics":
@@ -115,10 +121,13 @@ class ServeApp:
             case "POST" if address is not None:
                 body = await self._body(receive)
                 # The lease extension is answered here, too: uvicorn reads what is unusual in its framing alone.
-                answer = await self._post(headers, body, bearer, address) if concerns(headers, body) else None
+                concerned, answer = concerns(headers, body), None
+                if concerned and not scope["state"].get(BEGUN):
+                    answer = await self._post(headers, body, bearer, address)
                 if answer is None:
-                    # mcp's server reads the body itself; the rest of `receive` tells it when its client has left.
-                    await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
+                    with self.client_face.posted(headers, body, begun=concerned):
+                        # mcp's server reads the body itself; the rest of `receive` tells it when its client has left.
+                        await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
                 return answer
             case "DELETE" if address and b"mcp-session-id" not in headers:
                 await self._leases.close_at(address, bearer)

@@ -11,6 +11,9 @@ import anyio
 from gateway.errors import DeliveryUnknown, ServerUnavailable
 from gateway.serve.bearers import Bearer, Refused
 
+_MOST_CANCELLED = 1000
+"""Keys that are kept of calls which were cancelled before they arrived: the two requests cross on the way at most."""
+
 
 @dataclass(eq=False, slots=True)
 class _Call:
@@ -27,6 +30,7 @@ class LeasedCalls:
     def __init__(self, bearer: Bearer) -> None:
         self._bearer = bearer
         self._calls: dict[str, _Call] = {}
+        self._cancelled: deque[str] = deque()
         self._kept: deque[_Call] = deque()
         """Calls whose outcome is kept, in the order in which they ended."""
         self._bytes = self._running = 0
@@ -97,10 +101,15 @@ class LeasedCalls:
 
     def cancel(self, key: str) -> None:
         """Cancel a call that is under way. One whose request has not arrived yet is not executed when it does."""
-        call = self._calls.setdefault(key, _Call(("", "")))
-        if call.tool == ("", ""):
-            call.done.set()
-        call.scope.cancel()
+        call = self._calls.get(key)
+        if call is not None:
+            call.scope.cancel()
+            return
+        self._calls[key] = call = _Call(("", ""))
+        call.done.set()
+        self._cancelled.append(key)
+        if len(self._cancelled) > _MOST_CANCELLED:
+            del self._calls[self._cancelled.popleft()]
 
     def close(self) -> None:
         """Begin no more calls, and cancel those under way."""
@@ -121,4 +130,5 @@ class LeasedCalls:
         self._bearer.kept_bytes -= self._bytes
         self._bytes = 0
         self._calls.clear()
+        self._cancelled.clear()
         self._kept.clear()

@@ -6,7 +6,8 @@ anything, goes on while mcp's server takes its HTTP request over and opens a str
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,6 +17,7 @@ from mcp_types import INVALID_REQUEST
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
+from gateway.serve.bearers import Refused
 from gateway.serve.client_world import DEFECT
 
 if TYPE_CHECKING:
@@ -118,13 +120,40 @@ class RunningCalls:
     def __init__(self, tasks: TaskGroup, config: ServeConfig) -> None:
         self._tasks = tasks
         self._stream_after_s, self._take_over_s = config.stream_after_s, config.take_over_s
-        self._calls: dict[tuple[str, object], RunningCall] = {}
+        self._calls: dict[tuple[str, str], RunningCall] = {}
+        self._posted: set[tuple[str, str]] = set()
+        """Requests that mcp's server answers. It tells the ids 1 and "1" not apart."""
+
+    @contextmanager
+    def posted(self, session: str, number: object, *, begun: bool) -> Generator[None]:
+        """While mcp's server answers a request, no other of its session may have its id.
+
+        Args:
+            begun: Whether `answer` was asked first, and may have begun the call.
+
+        Raises:
+            Refused: one is under way. mcp's server would answer neither: it would lose the stream of the first.
+        """
+        key = session, str(number)
+        self._check(key, key in self._posted or (not begun and key in self._calls))
+        self._posted.add(key)
+        try:
+            yield
+        finally:
+            self._posted.discard(key)
+
+    def _check(self, key: tuple[str, str], is_repeated: bool) -> None:
+        if is_repeated:
+            raise Refused(400, f"a request with the id {key[1][:100]} is under way in this session")
 
     async def answer(self, session: str, number: object, begin: Begin) -> RunningCall | None:
-        """The call, where it was answered without a stream; None where mcp's server is to go on with it."""
-        key = session, number
-        if key in self._calls:
-            return None
+        """The call, where it was answered without a stream; None where mcp's server is to go on with it.
+
+        Raises:
+            Refused: as `posted`.
+        """
+        key = session, str(number)
+        self._check(key, key in self._posted or key in self._calls)
         call = self._calls[key] = RunningCall()
         # In the server's task group: the call goes on while mcp's server takes the HTTP request over.
         self._tasks.start_soon(call.run, begin)
@@ -140,14 +169,14 @@ class RunningCalls:
 
     def take(self, session: str, number: object) -> RunningCall | None:
         """The call that mcp's server is to go on with, if it has begun."""
-        return self._calls.pop((session, number), None)
+        return self._calls.pop((session, str(number)), None)
 
     def cancel(self, session: str, number: object) -> None:
         """Cancel a call that its client gives up."""
-        if (call := self._calls.get((session, number))) is not None:
+        if (call := self._calls.get((session, str(number)))) is not None:
             call.scope.cancel()
 
-    async def _forget(self, key: tuple[str, object], call: RunningCall) -> None:
+    async def _forget(self, key: tuple[str, str], call: RunningCall) -> None:
         with anyio.move_on_after(self._take_over_s):
             await call.taken_over()
         # Compared, since a client may give the number to another call once this one was taken over.

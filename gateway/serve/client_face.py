@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +29,7 @@ from gateway.serve.client_world import MOST_ROUNDS, WorldRequest, error_of
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import NO_LEASE, ServedLease, ServedLeases
 from gateway.serve.metrics import Counts
+from gateway.transport.channel import read_json
 from gateway.types import Scope
 
 if TYPE_CHECKING:
@@ -87,6 +88,16 @@ class ClientFace:
             raise Refused(503, f"the servers for MCP clients did not start: {error}") from error
         known = {_BEARER: bearer, _ADDRESS: address, "user": user_of(bearer)}
         await self.sessions.handle_request({**scope, **known}, receive, send)
+
+    def posted(self, headers: Mapping[bytes, bytes], body: bytes, *, begun: bool) -> AbstractContextManager[None]:
+        """As `RunningCalls.posted`, for what is a request of a session."""
+        try:
+            message = read_json(body) if b"mcp-session-id" in headers else {}
+        except (ValueError, RecursionError):  # mcp's server says so
+            message = {}
+        if "method" not in message or message.get("id") is None:
+            return nullcontext()
+        return self._calls.posted(headers[b"mcp-session-id"].decode("latin-1"), message["id"], begun=begun)
 
     async def call(self, bearer: Bearer, address: str, headers: Mapping[bytes, bytes], message: Json) -> bytes | None:
         """The JSON-RPC response to a `tools/call` that needs no stream; None where mcp's server is to answer."""

@@ -52,6 +52,10 @@ class ServeConfig(BaseModel):
     """The seed of such a reset."""
     max_request_bytes: int = Field(default=8 << 20, ge=1024)
     """Longest request."""
+    receive_s: Seconds = 30
+    """How long a request may take to arrive whole, from its first byte on; then its connection is closed."""
+    unadmitted: int = Field(default=4096, ge=1)
+    """Connections that have not shown a token yet; beyond it the oldest is closed."""
     idle_s: Seconds = 60
     """After so many seconds without a request for it, a lease is freed: its client has vanished."""
     client_sessions: int = Field(default=10_000, ge=1)

@@ -18,7 +18,7 @@ from gateway.errors import ConfigError
 from gateway.serve.app import ServeApp
 from gateway.serve.client_gateways import ClientGateways
 from gateway.serve.config import ServeConfig
-from gateway.serve.direct_http import KEEP_ALIVE_S, DirectConnection
+from gateway.serve.direct_http import KEEP_ALIVE_S, DirectConnection, Unadmitted
 from gateway.serve.leases import PATH, ServedLeases
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Servi
             uvicorn.Config(
                 app,
                 http=_connections(app, config),
+                ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -122,9 +123,9 @@ def _connections(app: ServeApp, config: ServeConfig) -> type[asyncio.Protocol]:
 
     class Connection(DirectConnection):
         def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: Any, **_: Any) -> None:
-            super().__init__(app, limit, config, server_state, app_state)
+            super().__init__(app, limits, unadmitted, config, server_state, app_state)
 
-    limit = config.max_request_bytes
+    limits, unadmitted = config, Unadmitted(config.unadmitted)
     return Connection
 
 

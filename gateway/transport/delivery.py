@@ -15,6 +15,7 @@ from typing import Self
 
 import anyio
 
+_MOST_REDIRECTS = 5
 _BURST = 5
 _PERIOD_S = 1.0
 
@@ -118,6 +119,7 @@ class Delivery:
         self.request_id: int | None = None
         """Its JSON-RPC id, where it went over a channel."""
         self._pace: Pace | None = None
+        self._redirects: set[str] = set()
         self._over = False
         self._scopes: list[anyio.CancelScope] = []
         self._outer: Token[Delivery | None] | None = None
@@ -136,6 +138,17 @@ class Delivery:
     def round_done(self) -> None:
         """Note that the server answered with a request for input."""
         self.sent = Sent.ROUNDS
+        self._redirects.clear()
+
+    def may_follow(self, url: str, target: str) -> bool:
+        """Note that `url` redirected the request to `target`, and return whether it may be sent there.
+
+        A redirect says that the request was not fulfilled (RFC 9110, section 15.4), but it was sent: so a call is sent
+        once more and never again, as where `verdict` says so, and nothing is sent to the same place twice.
+        """
+        self._redirects.add(url)
+        most = 1 if self.is_call else _MOST_REDIRECTS
+        return target not in self._redirects and len(self._redirects) <= most
 
     def break_off(self, broke: Broke, reason: str) -> None:
         """Note that the request will not be answered, and why. A later answer to it counts all the same."""

@@ -17,14 +17,13 @@ from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.event_stream import EventStream
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection, HttpConnections
-from gateway.transport.http_request import Requests, tls
+from gateway.transport.http_request import Requests, redirected, tls
 from gateway.transport.http_streams import ReadStream
 from gateway.transport.link import Link
 
 if TYPE_CHECKING:
     from gateway.config.models import ServerConfig
 
-_MOST_REDIRECTS = 20
 _MOST_FAILED_RESUMPTIONS = 2
 _RESUME_S = 1.0
 """Before a stream is resumed, where its server does not say how long to wait."""
@@ -105,14 +104,19 @@ class HttpCalls:
 
         `_leave` ends the use of the connection.
         """
-        url: str | None = self._requests.url
-        for _ in range(_MOST_REDIRECTS + 1):
+        url, place = self._requests.reached, delivery if method == "POST" else Delivery()
+        while True:
             connection = await self._sent(method, url, headers, body, delivery)
-            url = self._requests.redirected(method, url, connection.answer)
-            if url is None:
+            answer = connection.answer
+            target = redirected(method, url, answer.status, answer.header(b"location"))
+            if target is None:
+                if method == "POST":
+                    self._requests.reached = url if answer.status == 200 else self._requests.url
                 return connection
             self._leave(connection)
-        raise HttpFault(Broke.LINE, f"more than {_MOST_REDIRECTS} redirects")
+            if not place.may_follow(url, target):
+                raise HttpFault(Broke.LINE, f"{answer.status_line}: redirected again, or to where it was sent before")
+            url = target
 
     async def _sent(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, delivery: Delivery

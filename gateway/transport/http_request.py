@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import httpx2
@@ -41,13 +41,20 @@ class Requests:
     def __init__(self, client: httpx2.AsyncClient, address: Address, authority: Authority | None) -> None:
         self._client, self._address, self._authority = client, address, authority
         self.url = address.url
+        self.reached = address.url
+        """Where the last request arrived that was answered with success: there the server has redirected others to."""
         self.session_id = ""
         """Empty where the server gave none."""
         self._heads: dict[tuple[str, str, str | None, tuple[tuple[str, str], ...]], bytes] = {}
         client.event_hooks["request"].append(self._note_session)
+        client.event_hooks["response"].append(self._note_place)
 
     async def _note_session(self, request: httpx2.Request) -> None:
         self.session_id = request.headers.get("mcp-session-id", self.session_id)
+
+    async def _note_place(self, response: httpx2.Response) -> None:
+        if response.request.method == "POST" and response.is_success:
+            self.reached = str(response.request.url)
 
     @property
     def token(self) -> str | None:
@@ -97,26 +104,24 @@ class Requests:
         self._client.cookies.extract_cookies(httpx2.Response(answer.status, headers=answer.headers, request=request))
         self._heads.clear()
 
-    def redirected(self, method: str, url: str, answer: HttpAnswer) -> str | None:
-        """Where an answer sends the request, if that is followed: on the same origin, or from http to https there."""
-        if answer.status not in (_SAME_METHOD if method == "POST" else _ANY_REDIRECT):
-            return None
-        location = answer.header(b"location")
-        if not location:
-            return None
-        given = httpx2.URL(url)
-        try:
-            found = given.join(location.decode("latin-1"))
-        except (httpx2.InvalidURL, ValueError):
-            return None
-        before, after = _place(given), _place(found)
-        upgraded = before == ("http", given.host, 80) and after == ("https", given.host, 443)
-        if found.userinfo or not (before == after or upgraded):
-            return None
-        return str(found.copy_with(fragment=None))
-
     def origin(self, url: str) -> Origin:
         return _origin(self.url, url)
+
+
+def redirected(method: str, url: str, status: int, location: bytes) -> str | None:
+    """Where an answer sends the request, if that is followed: on the same origin, or from http to https there."""
+    if status not in (_SAME_METHOD if method == "POST" else _ANY_REDIRECT) or not location:
+        return None
+    given = httpx2.URL(url)
+    try:
+        found = given.join(location.decode("latin-1"))
+    except (httpx2.InvalidURL, ValueError):
+        return None
+    before, after = _place(given), _place(found)
+    upgraded = before == ("http", given.host, 80) and after == ("https", given.host, 443)
+    if found.userinfo or not (before == after or upgraded):
+        return None
+    return str(found.copy_with(fragment=None))
 
 
 @cache
@@ -127,7 +132,7 @@ def tls() -> ssl.SSLContext:
     return context
 
 
-@cache
+@lru_cache(maxsize=1024)  # of a server's making, where it redirects
 def _origin(server: str, url: str) -> Origin:
     return Origin(server, *_place(httpx2.URL(url)))
 

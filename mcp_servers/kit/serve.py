@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 import anyio
 from mcp.server.mcpserver import MCPServer
 
 from mcp_servers.kit.direct.calls import DirectCalls
+from mcp_servers.kit.direct.door import TOKEN, Door
 from mcp_servers.kit.direct.http import serve_http
 from mcp_servers.kit.direct.lines import serve_stdio
 from mcp_servers.kit.direct.pipes import standard_streams_are_pipes
@@ -24,7 +27,11 @@ def parser(program: str | None, description: str) -> argparse.ArgumentParser:
     prog = f"python -m {program}" if program else None
     result = argparse.ArgumentParser(prog=prog, description=description)
     result.add_argument(
-        "--http", type=address, metavar="HOST:PORT", help="serve streamable HTTP at /mcp; default: stdio"
+        "--http",
+        type=address,
+        metavar="HOST:PORT",
+        help=f"serve streamable HTTP at /mcp; default: stdio. Clients need the token in {TOKEN}, without which only "
+        "loopback addresses are served",
     )
     return result
 
@@ -44,10 +51,16 @@ def serve(server: MCPServer, http: tuple[str, int] | None) -> None:
             anyio.run(serve_stdio, server, calls)
         return
     raise_open_files()
-    if calls is None:
-        server.run("streamable-http", host=http[0], port=http[1])
-    else:
-        anyio.run(serve_http, server, calls, *http)
+    anyio.run(serve_http, server, calls, door(server, http[0]), *http)
+
+
+def door(server: MCPServer, host: str) -> Door:
+    """Who may use the server at this address; ends the program if other machines reach it and there is no token."""
+    try:
+        return Door(host, os.environ, authorizes=server.settings.auth is not None)
+    except ValueError as error:
+        sys.stderr.write(f"error: --http: {error}\n")
+        raise SystemExit(2) from None
 
 
 def main(

@@ -15,7 +15,8 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import SecretStr, ValidationError
 
 from mcp_servers.kit import parser, serve
-from mcp_servers.kit.serve import address
+from mcp_servers.kit.direct.http import serve_http
+from mcp_servers.kit.serve import address, door
 from mcp_servers.user_simulator.endpoint import Endpoint, EndpointConfig
 from mcp_servers.user_simulator.live import AnswerPage, LiveUser, answer_questions
 from mcp_servers.user_simulator.modelled import ModelledUser, Persona
@@ -114,7 +115,7 @@ async def _serve_with_page(
         if http is None:
             await server.run_stdio_async()
         else:
-            await server.run_streamable_http_async(host=http[0], port=http[1])
+            await serve_http(server, None, door(server, http[0]), *http)
 
 
 def _answer(given: Sequence[str]) -> None:

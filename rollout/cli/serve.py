@@ -37,6 +37,7 @@ def serve(
     seed: Annotated[int, typer.Option(help="Seed of that task.")] = 0,
     idle_s: Annotated[float, typer.Option(help="Seconds without a request after which a lease is freed.")] = 60,
     drain_s: Annotated[float, typer.Option(help="Seconds that leases may go on after SIGTERM.")] = 30,
+    receive_s: Annotated[float, typer.Option(help="Seconds that a request may take to arrive whole.")] = 30,
     environments_dir: EnvironmentsDir = None,
 ) -> None:
     """Serve worlds to gateways on other machines and tools to MCP clients, until SIGTERM or SIGINT.
@@ -45,7 +46,7 @@ def serve(
     """
     tokens = read_tokens(token_file) if token_file is not None else ()
     given = {"host": host, "port": port, "tokens": tokens, "allowed_hosts": allow_host or (), "idle_s": idle_s}
-    given |= {"task": task, "seed": seed, "drain_s": drain_s}
+    given |= {"task": task, "seed": seed, "drain_s": drain_s, "receive_s": receive_s}
     config = validate(ServeConfig, given, file="mcp-rollout serve")
     anyio.run(_serve, load_target(file, environments_dir), config)
 

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from serving import listening, serving
 
 from gateway import Gateway, GatewayConfig, Session
-from gateway.errors import ProtocolError
+from gateway.errors import DeliveryUnknown, ProtocolError
 from gateway.leases import opening
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +149,64 @@ async def test_a_redirect_on_the_origin_is_followed_and_the_call_runs_once() -> 
     async with fronted(redirect=b"/elsewhere") as (session, front, ran):
         assert (await session.call("put", {"text": "x"})).text == "x is stored"
     assert [call["path"] for call in front.calls] == ["/mcp?key=k", "/elsewhere?"] and ran == ["x"]
+
+
+@pytest.mark.usefixtures("both_call_paths")
+@pytest.mark.parametrize(("kind", "most"), [("itself", 1), ("a loop of two", 2), ("ever new places", 2)])
+async def test_a_call_that_is_redirected_again_and_again_is_sent_once_more_at_most(kind: str, most: int) -> None:
+    """Each place may have run it: the server only says that it did not."""
+    server, posts = MCPServer("world", log_level="ERROR"), list[str]()
+
+    @server.tool()
+    async def put(text: str) -> str:
+        """Put."""
+        return text
+
+    app = server.streamable_http_app()
+
+    async def front(scope: Message, receive: Any, send: Any) -> None:
+        if (b"mcp-method", b"tools/call") not in scope.get("headers", ()):
+            return await app(scope, receive, send)
+        posts.append(scope["path"])
+        there = {"itself": "/mcp", "a loop of two": "/b" if scope["path"] == "/mcp" else "/mcp"}
+        place = there.get(kind, f"/{len(posts)}").encode()
+        await send({"type": "http.response.start", "status": 307, "headers": [(b"location", place)]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with listening(front) as address:
+        config = GatewayConfig.model_validate({"servers": {"world": {"url": f"{address}/mcp", "required": True}}})
+        async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            with pytest.raises(DeliveryUnknown):
+                await session.call("put", {"text": "x"})
+    assert len(posts) == most
+
+
+async def test_calls_go_straight_to_where_the_server_has_redirected_earlier_requests() -> None:
+    """A chain of two redirects is followed for what may run twice; a call is then not redirected at all."""
+    server, paths = MCPServer("world", log_level="ERROR"), list[tuple[bool, str]]()
+
+    @server.tool()
+    async def put(text: str) -> str:
+        """Put."""
+        return f"{text} is stored"
+
+    app = server.streamable_http_app()
+
+    async def front(scope: Message, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] == "/c":
+            paths.append(((b"mcp-method", b"tools/call") in scope.get("headers", ()), scope.get("path", "")))
+            return await app({**scope, "path": "/mcp"}, receive, send)
+        paths.append(((b"mcp-method", b"tools/call") in scope["headers"], scope["path"]))
+        there = b"/b" if scope["path"] == "/mcp" else b"/c"
+        await send({"type": "http.response.start", "status": 307, "headers": [(b"location", there)]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with listening(front) as address:
+        config = GatewayConfig.model_validate({"servers": {"world": {"url": f"{address}/mcp", "required": True}}})
+        async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            for _ in range(2):
+                assert (await session.call("put", {"text": "x"})).text == "x is stored"
+    assert [path for is_call, path in paths if is_call] == ["/c", "/c"]
 
 
 async def test_a_cookie_that_an_answer_sets_goes_with_the_next_call() -> None:

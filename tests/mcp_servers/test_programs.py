@@ -34,6 +34,7 @@ async def test_each_server_resets_and_releases_over_stdio(arguments: list[str]):
     ("arguments", "complaint"),
     [
         (["mcp_servers.retail", "--http", "nowhere"], "is not HOST:PORT"),
+        (["mcp_servers.retail", "--http", "0.0.0.0:0"], "MCP_SERVER_TOKEN must hold a token"),
         (["mcp_servers.user_simulator", "--scenarios", "missing.json"], "missing.json"),
         (["mcp_servers.user_simulator", "model", "--personas", "json:loads"], "USER_MODEL_URL is not set"),
         (["mcp_servers.user_simulator", "replay", "--recording", "missing.jsonl"], "missing.jsonl"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import Any
 
 import pydantic_core
@@ -21,16 +22,21 @@ from mcp.shared.inbound import decode_header_value, x_mcp_header_map
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
+from mcp_servers.kit.direct.door import ADMITTED, Door, headers_of
 from mcp_servers.kit.direct.exchange import PING_S, Exchange
 from mcp_servers.kit.direct.http_head import HEAD_BYTES, Head, ends_otherwise, read_head
 
 PATH = b"/mcp"
 KEEP_ALIVE_S = 75.0
 """How long an idle connection is kept: longer than clients keep one, so that they do not send into a closing one."""
+RECEIVE_S = 30.0
+"""How long a request may take to arrive whole, and the first one of a connection to begin."""
+MOST_UNADMITTED = 4096
+"""Connections without a request that was admitted; beyond it, the oldest is closed."""
 _SWEEP_S = 1.0
 _CHECKED = (b"host", b"origin", b"content-type", b"accept")
 _ACCEPTED = 256
@@ -42,13 +48,16 @@ log = logging.getLogger(__name__)
 class HttpServer:
     """What the connections of one server share."""
 
-    def __init__(self, server: MCPServer, calls: DirectCalls) -> None:
-        self.calls, self._server = calls, server
+    def __init__(self, server: MCPServer, calls: DirectCalls | None, door: Door) -> None:
+        self.calls, self.door, self._server = calls, door, server
         self._security = TransportSecurityMiddleware(server.session_manager.security_settings)
         self._accepted: dict[tuple[bytes, ...], bool] = {}
         self._mirrored: dict[str, tuple[Any, bool]] = {}
         # In order of time, so that a sweep looks at the oldest entries only.
         self.idle: dict[HttpConnection, float] = {}
+        self.late: dict[HttpConnection, float] = {}
+        """Connections with a part of a request, by when it began to arrive."""
+        self.unadmitted: dict[HttpConnection, None] = {}
         self.silent: dict[Exchange, float] = {}
 
     async def admitted(self, head: Head, body: bytes) -> dict[str, Any] | None:
@@ -63,7 +72,7 @@ class HttpServer:
             return None
         params = message["params"]
         version = head.headers[b"mcp-protocol-version"].decode("latin-1")
-        if not self.calls.admits(params, version):
+        if self.calls is None or not self.calls.admits(params, version):
             return None
         meta = params.get("_meta")
         if meta is None or meta.get(PROTOCOL_VERSION_META_KEY) != version or CLIENT_CAPABILITIES_META_KEY not in meta:
@@ -77,7 +86,8 @@ class HttpServer:
         """Whether the head alone leaves the direct path open."""
         headers = head.headers
         return (
-            head.method == b"POST"
+            self.calls is not None
+            and head.method == b"POST"
             and head.target == PATH
             and not head.repeated
             and headers.get(b"mcp-method") == b"tools/call"
@@ -108,10 +118,14 @@ class HttpServer:
         return mirrored
 
     async def sweep(self) -> None:
-        """Closes connections that were idle for `KEEP_ALIVE_S`, and pings the clients of calls that are silent."""
+        """Closes connections that were idle or late for too long, and pings the clients of calls that are silent."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = time.monotonic()
+            for connection, since in list(self.late.items()):
+                if now - since < RECEIVE_S:
+                    break
+                connection.transport.abort()
             for connection, since in list(self.idle.items()):
                 if now - since < KEEP_ALIVE_S:
                     break
@@ -142,16 +156,26 @@ class HttpConnection(asyncio.Protocol):
         """The SDK's HTTP server answers the request in progress."""
         self.is_handed_over = False
         """The SDK's HTTP server reads this connection from now on."""
+        self._ignored = 0
+        """Bytes of a refused request's body that its client may still send: closed before, it might miss the answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._state.connections.add(self)  # pyright: ignore[reportArgumentType]
-        self._server.idle[self] = time.monotonic()
+        server = self._server
+        server.idle[self] = server.late[self] = time.monotonic()
+        server.unadmitted[self] = None
+        if len(server.unadmitted) > MOST_UNADMITTED:
+            oldest = next(iter(server.unadmitted))
+            del server.unadmitted[oldest]
+            oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)  # pyright: ignore[reportArgumentType]
         self._server.idle.pop(self, None)
+        self._server.late.pop(self, None)
+        self._server.unadmitted.pop(self, None)
         if self._exchange is not None:
             self._exchange.disconnected()
         if self._sdk is not None:
@@ -159,8 +183,12 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.is_handed_over:
-            assert self._sdk is not None
-            self._sdk.data_received(data)
+            self._hand_on(data)
+            return
+        if self._ignored:
+            self._ignored -= min(self._ignored, len(data))
+            if not self._ignored:
+                self.close()
             return
         self._buffer += data
         if not self._busy:
@@ -206,6 +234,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Begins the next request if all of it has arrived."""
+        self._server.late.setdefault(self, time.monotonic())
         if self._head is None:
             end = self._buffer.find(b"\r\n\r\n")
             if end < 0 and len(self._buffer) <= HEAD_BYTES and not ends_otherwise(self._buffer):
@@ -215,6 +244,11 @@ class HttpConnection(asyncio.Protocol):
                 self._hand_over()
                 return
             self._start = end + 4
+            # Before any of the body is kept.
+            if (refused := self._server.door.refusal(self._head.headers)) is not None:
+                self._refuse(refused, self._start + self._head.length)
+                return
+            self._server.unadmitted.pop(self, None)
         stop = self._start + self._head.length
         if len(self._buffer) < stop:
             return
@@ -223,6 +257,7 @@ class HttpConnection(asyncio.Protocol):
         self._head = None
         # From here on the sweep must not close the connection: a request is in progress.
         self._server.idle.pop(self, None)
+        self._server.late.pop(self, None)
         if self._server.may_admit(head):
             self._busy = True
             task = asyncio.get_running_loop().create_task(self._serve(head, whole))
@@ -239,6 +274,7 @@ class HttpConnection(asyncio.Protocol):
         self._exchange = Exchange(self.transport, self._state.default_headers, head, message)
         self._server.silent[self._exchange] = time.monotonic()
         try:
+            assert self._server.calls is not None
             await self._exchange.run(self._server.calls)
         finally:
             self._server.silent.pop(self._exchange, None)
@@ -249,17 +285,40 @@ class HttpConnection(asyncio.Protocol):
         self._busy = self._is_sdks = True
         self._sdk_connection().data_received(whole)
 
+    def _refuse(self, refused: tuple[int, bytes], stop: int) -> None:
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers_of(refused))
+        status, text = refused
+        self.transport.write(b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, STATUS_PHRASES[status], lines, text))
+        self._ignored = stop - min(len(self._buffer), stop)
+        self._buffer.clear()
+        if not self._ignored:
+            self.close()
+
     def _hand_over(self) -> None:
         """Gives this and all further bytes to the SDK's HTTP server."""
         self.is_handed_over = self._is_sdks = True
         self._server.idle.pop(self, None)
         data = bytes(self._buffer)
         self._buffer.clear()
+        self._hand_on(data)
+
+    def _hand_on(self, data: bytes) -> None:
         self._sdk_connection().data_received(data)
+        self.note_arrival()
+
+    def note_arrival(self) -> None:
+        """Note whether the SDK's HTTP server, which reads the connection, waits for the rest of a request."""
+        assert self._sdk is not None
+        # Compared by name: h11 is not among the packages that a server may import.
+        if repr(self._sdk.conn.their_state) in ("IDLE", "SEND_BODY"):
+            self._server.late.setdefault(self, time.monotonic())
+        else:
+            self._server.late.pop(self, None)
 
     def _sdk_connection(self) -> SdkConnection:
         if self._sdk is None:
-            self._sdk = SdkConnection(self._config, self._state, self._app_state)
+            app_state = {**self._app_state, ADMITTED: partial(self._server.unadmitted.pop, self, None)}
+            self._sdk = SdkConnection(self._config, self._state, app_state)
             self._sdk.owner = self
             self._sdk.connection_made(self.transport)
         return self._sdk
@@ -276,15 +335,21 @@ class SdkConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.owner.is_handed_over:
+        if self.owner.is_handed_over:
+            self.owner.note_arrival()
+        else:
             self._unset_keepalive_if_required()  # the owner closes idle connections
             self.owner.done()
 
 
-async def serve_http(server: MCPServer, calls: DirectCalls, host: str, port: int) -> None:
-    """Serves at `/mcp` until the process receives a signal."""
-    app = server.streamable_http_app(host=host)
-    http = HttpServer(server, calls)
+async def serve_http(server: MCPServer, calls: DirectCalls | None, door: Door, host: str, port: int) -> None:
+    """Serves at `/mcp` until the process receives a signal.
+
+    Args:
+        calls: None where the SDK has to serve all calls.
+    """
+    app = door.guarding(server.streamable_http_app(host=host))
+    http = HttpServer(server, calls, door)
 
     class Connection(HttpConnection):
         def __init__(
@@ -292,7 +357,8 @@ async def serve_http(server: MCPServer, calls: DirectCalls, host: str, port: int
         ) -> None:
             super().__init__(http, config, server_state, app_state)
 
-    config = uvicorn.Config(app, host=host, port=port, log_level=server.settings.log_level.lower(), http=Connection)
+    level = server.settings.log_level.lower()
+    config = uvicorn.Config(app, host=host, port=port, log_level=level, http=Connection, ws="none")
     sweeping = asyncio.get_running_loop().create_task(http.sweep())
     try:
         await uvicorn.Server(config).serve()

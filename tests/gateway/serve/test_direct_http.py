@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
+import tracemalloc
 from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
-from served import served
+from odd_requests import answer_or_end, odd_request
+from served import TOKEN, served
 
 from gateway import GatewayConfig
 
@@ -85,3 +89,108 @@ async def test_requests_in_any_pieces_and_framing_are_answered(
 async def test_what_is_unusual_or_wrong_is_refused(mini: Entries, config: Config, sent: bytes, status: int) -> None:
     async with served(config(store=mini("get")), max_request_bytes=2000) as running:
         assert [found for found, _ in await answers(running.url, [sent], 1)] == [status]
+
+
+def post(*headers: str, token: str = "", body: bytes = BODY) -> bytes:
+    given = [f"Authorization: Bearer {token}"] if token else []
+    return request(f"Content-Length: {len(body)}", *given, *headers, body=body)
+
+
+async def everything(url: str, sent: bytes) -> bytes:
+    """All that one connection is answered, until the server closes it."""
+    address, found = urlsplit(url), b""
+    async with await anyio.connect_tcp(address.hostname or "", address.port or 0) as stream:
+        with anyio.fail_after(20), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            await stream.send(sent)
+            while True:
+                found += await stream.receive()
+    return found
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 8000000", "Transfer-Encoding: chunked"])
+async def test_a_wrong_token_is_answered_before_the_body_arrives(mini: Entries, config: Config, framing: str) -> None:
+    async with served(config(store=mini("get")), tokens=(TOKEN,), receive_s=0.3) as running:
+        for head in (request(framing, body=b""), request(framing, "Authorization: Bearer wrong", body=b"")):
+            answer = await everything(running.url, head)  # until it is closed, although the body never arrives
+            assert answer.startswith(b"HTTP/1.1 401 ")
+
+
+async def test_the_body_of_a_wrong_token_is_not_kept(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("get")), tokens=(TOKEN,)) as running:
+        address, size, piece = urlsplit(running.url), 6 << 20, b" " * (64 << 10)
+        async with await anyio.connect_tcp(address.hostname or "", address.port or 0) as stream:
+            with anyio.fail_after(20):
+                await stream.send(request(f"Content-Length: {size}", "Authorization: Bearer wrong", body=b""))
+                assert (await stream.receive()).startswith(b"HTTP/1.1 401 ")
+                tracemalloc.start()
+                try:
+                    for _ in range(size // len(piece) - 1):
+                        await stream.send(piece)
+                    most = tracemalloc.get_traced_memory()[1]
+                finally:
+                    tracemalloc.stop()
+                await stream.send(piece)
+                with pytest.raises(anyio.EndOfStream):
+                    await stream.receive()
+    assert most < 3 << 20
+
+
+@pytest.mark.parametrize(
+    ("half", "answered"),
+    [
+        (b"", 0),
+        (b"POST", 0),
+        (b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n", 0),
+        (PLAIN[:-1], 0),
+        (CHUNKED[:-1], 0),
+        (CHUNKED[:-40], 0),
+        (request(line="GET /health HTTP/1.1", body=b"")[:-2], 0),
+        (request("Content-Length: 5", line="GET /health HTTP/1.1", body=b""), 1),
+        (PLAIN + CHUNKED + PLAIN[:-1], 2),
+    ],
+)
+async def test_half_a_request_ends_with_its_connection(
+    mini: Entries, config: Config, half: bytes, answered: int
+) -> None:
+    async with served(config(store=mini("get")), receive_s=0.2) as running:
+        assert (await everything(running.url, half)).count(b"HTTP/1.1 200 ") == answered
+
+
+async def test_connections_without_a_token_are_bounded_and_those_with_one_go_on(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("get")), tokens=(TOKEN,), unadmitted=3) as running:
+        address = urlsplit(running.url)
+        async with AsyncExitStack() as stack:
+
+            async def connected() -> Any:
+                stream = await anyio.connect_tcp(address.hostname or "", address.port or 0)
+                return await stack.enter_async_context(stream)
+
+            with anyio.fail_after(20):
+                admitted, silent = await connected(), [await connected()]
+                await admitted.send(post(token=TOKEN))
+                assert (await admitted.receive()).startswith(b"HTTP/1.1 200 ")
+                silent += [await connected() for _ in range(8)]
+                for stream in silent[:6]:
+                    with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                        await stream.receive()
+                for stream in (admitted, *silent[6:]):
+                    await stream.send(post(token=TOKEN))
+                    assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("ends", [(b"\r\n", b"\n", b"\n\n"), (b"\r\n", b"\n", b"\n\r\n"), (b"\n", b"\n", b"\n\n")])
+async def test_a_head_with_bare_line_feeds_is_answered(
+    mini: Entries, config: Config, ends: tuple[bytes, bytes, bytes]
+) -> None:
+    first, other, last = ends
+    lines = [b"Host: 127.0.0.1", b"Content-Length: %d" % len(BODY)]
+    async with served(config(store=mini("get"))) as running:
+        sent = b"POST /mcp HTTP/1.1" + first + other.join(lines) + last + BODY
+        assert [status for status, _ in await answers(running.url, [sent], 1)] == [200]
+
+
+async def test_any_head_is_answered_or_closed_in_time(mini: Entries, config: Config) -> None:
+    rng = random.Random(7)
+    async with served(config(store=mini("get")), receive_s=0.5) as running, anyio.create_task_group() as tasks:
+        for number in range(300):
+            tasks.start_soon(answer_or_end, urlsplit(running.url).port or 0, odd_request(rng, number, BODY))

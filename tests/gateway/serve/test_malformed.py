@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client, MCPError
+from mcp.server.mcpserver import MCPServer
 from served import RawClient, served
+from serving import serving
 
 from gateway import GatewayConfig
+from gateway.errors import ServerUnavailable
+from gateway.serve.bearers import Bearer
+from gateway.serve.calls import LeasedCalls
+from gateway.serve.config import TokenLimits
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
@@ -60,3 +67,54 @@ async def test_a_result_of_a_wrong_shape_ends_its_request_alone(mode: str, asked
                     await (user.call_tool("a__ask_twice", {}) if asked == "call" else user.list_prompts())
         renewed = await client.ask("mcp-rollout/leases/renew", {"leases": [lease]})
         assert renewed["result"]["lost"] == []
+
+
+@pytest.mark.parametrize("first", ["direct", "in a stream", "a prompt's"])
+async def test_an_id_that_is_posted_again_while_under_way_is_refused_and_the_first_is_answered(first: str) -> None:
+    server, begun, released = MCPServer("waits", log_level="ERROR"), anyio.Event(), anyio.Event()
+
+    async def waits() -> str:
+        """Wait for the other request."""
+        begun.set()
+        await released.wait()
+        return "done"
+
+    server.tool()(waits)
+    server.prompt()(waits)
+    answers: list[httpx2.Response] = []
+    async with serving(server, "http-handshake") as entry:
+        made = GatewayConfig.model_validate({"servers": {"waits": entry}})
+        async with served(made, stream_after_s=0.01 if first == "in a stream" else 20) as running:
+            client = RawClient(running.url)
+            opened = await client.post(message(1, "initialize", **BEGIN), **HEADERS)
+            session = {**HEADERS, "mcp-session-id": opened.headers["mcp-session-id"]}
+            kind = "prompts/get" if "prompt" in first else "tools/call"
+            asked = message(2, kind, name="waits", arguments={})
+
+            async def post() -> None:
+                answers.append(await client.post(asked, **session))
+
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(post)
+                    await begun.wait()
+                    for repeated in (asked, {**asked, "id": "2"}):
+                        assert (await client.post(repeated, **session)).status_code == 400
+                    released.set()
+                assert '"done"' in answers[0].text and answers[0].status_code == 200
+                # Once it is answered, the id is free again.
+                assert '"done"' in (await client.post(asked, **session)).text
+
+
+async def test_keys_of_calls_that_never_arrive_are_bounded() -> None:
+    calls = LeasedCalls(Bearer("a", TokenLimits()))
+
+    async def execute() -> bytes:
+        return b"ran"
+
+    for number in range(5000):
+        calls.cancel(str(number))
+    with pytest.raises(ServerUnavailable, match="cancelled before it arrived"):
+        await calls.once("4999", ("s", "t"), execute)
+    assert await calls.once("0", ("s", "t"), execute) == b"ran"
+    assert len(calls._calls) <= 1001  # pyright: ignore[reportPrivateUsage]
