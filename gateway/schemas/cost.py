@@ -7,6 +7,7 @@ into a value meets one member at a time, so the costs of members with different 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -34,6 +35,8 @@ _BIG = 1 << 63
 """Integers from here on are read digit by digit for each comparison, and under `uniqueItems` each meets each."""
 _BIG_STEPS, _BIG_BITS = 4, 222
 """Reading two such integers takes as long as that many other steps, and one for each square of so many bits."""
+_DIVISION_STEPS, _MAGNITUDE_STEPS = 150, 4
+"""Dividing by a `multipleOf` takes as long as that many other steps, and so many for each power of ten in it."""
 _type_of: Callable[[Any], Any] = type
 _OBJECT: Any = Mapping
 _ARRAY: Any = (list, tuple)
@@ -209,11 +212,20 @@ def _own(node: Node) -> tuple[int, int]:
             steps += measure(value).nodes
         elif isinstance(value, Mapping | list):
             steps += len(cast("list[Any]", value))
-        if keyword == "pattern" and isinstance(value, str):
+        if keyword == "multipleOf" and isinstance(value, int | float):
+            steps += _DIVISION_STEPS + _MAGNITUDE_STEPS * _magnitude(value)
+        elif keyword == "pattern" and isinstance(value, str):
             text += states(value)
         elif keyword == "patternProperties" and isinstance(value, Mapping):
             text += sum(states(str(pattern)) for pattern in cast("Mapping[Any, Any]", value))
     return steps, text
+
+
+def _magnitude(number: float) -> int:
+    """Powers of ten in a number, of either sign: the engine divides exactly, with as many digits."""
+    if isinstance(number, int):
+        return number.bit_length() // 3
+    return abs(math.frexp(number)[1]) // 3 if math.isfinite(number) else 0
 
 
 def _applied_first(nodes: Sequence[Node]) -> list[int]:

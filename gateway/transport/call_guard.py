@@ -18,7 +18,6 @@ from mcp_types import JSONRPCError, jsonrpc_message_adapter
 
 from gateway.transport.delivery import DELIVERY, Broke, Delivery, Pace
 from gateway.transport.http_client import describe, drain, header, is_plain, note_failure
-from gateway.transport.http_request import redirected
 from gateway.transport.http_streams import BackgroundPosts
 from gateway.transport.lines import MOST_VALUES, separators, too_many_values
 from gateway.transport.link import Link
@@ -135,11 +134,6 @@ class CallGuard(httpx2.AsyncBaseTransport):
         if response is None:
             return _no_answer(request)
         self._note_status(request, response, delivery)
-        url = str(request.url)
-        target = redirected("POST", url, response.status_code, header(response, b"location"))
-        if target is not None and not delivery.may_follow(url, target):
-            await response.aclose()
-            return _no_answer(request)
         if not is_plain(response):
             encoding = header(response, b"content-encoding")[:40].decode("latin-1")
             problem = f"the answer is encoded ({encoding}), although `identity` was requested"

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from gateway.transport.delivery import Broke
 
 _MOST_HEAD_BYTES = 64 << 10
+_MOST_INFORMATIONAL = 16
+"""Heads of an answer before its own, such as 103 Early Hints."""
 _MOST_LINE_BYTES = 4 << 10
 """Of the line before a chunk, or of a trailer."""
 _REPEATED_BYTES = 1024
@@ -47,12 +49,25 @@ class HttpAnswer:
         limit: Bytes of the body. An answer that announces more is refused before any of them is read.
     """
 
-    __slots__ = ("_head", "_left", "_limit", "_rest", "_size", "_stage", "body", "complete", "reusable", "status")
+    __slots__ = (
+        "_head",
+        "_informational",
+        "_left",
+        "_limit",
+        "_rest",
+        "_size",
+        "_stage",
+        "body",
+        "complete",
+        "reusable",
+        "status",
+    )
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.status = 0
         self._head = _NO_HEAD
+        self._informational = 0
         self.body: bytearray = bytearray()
         """What has arrived and was not taken."""
         self.complete = False
@@ -90,10 +105,10 @@ class HttpAnswer:
     def status_line(self) -> str:
         return f"HTTP {self.status} {self._head.reason}".rstrip()
 
-    def take(self) -> bytes:
-        """The bytes of the body that have arrived since the last call."""
-        taken = bytes(self.body)
-        self.body.clear()
+    def take(self, most: int | None = None) -> bytes:
+        """The bytes of the body that have arrived since the last call, up to a number of them."""
+        taken = bytes(self.body if most is None else self.body[:most])
+        del self.body[: len(taken)]
         return taken
 
     def feed(self, data: bytes) -> None:
@@ -143,8 +158,11 @@ class HttpAnswer:
 
     def _parse_head(self, data: bytes) -> None:
         head = _read_repeated(data) if len(data) <= _REPEATED_BYTES else _read(data)
-        if head is None:
-            return  # informational: another head follows
+        if head is None:  # informational: another head follows
+            self._informational += 1
+            if self._informational > _MOST_INFORMATIONAL:
+                raise _malformed(f"more than {_MOST_INFORMATIONAL} informational heads")
+            return
         self._head, self.status, self.reusable = head, head.status, head.reusable
         self._stage, self._left = head.stage, head.left
         if head.stage is _Stage.LENGTH:

@@ -16,8 +16,9 @@ from gateway.transport.channel import Json, LeftToSession, answers, is_response,
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.event_stream import EventStream
 from gateway.transport.http_answer import HttpAnswer, HttpFault
+from gateway.transport.http_client import NOT_FOLLOWED, redirected
 from gateway.transport.http_connection import HttpConnection, HttpConnections
-from gateway.transport.http_request import Requests, redirected, tls
+from gateway.transport.http_request import Requests, tls
 from gateway.transport.http_streams import ReadStream
 from gateway.transport.link import Link
 
@@ -30,6 +31,8 @@ _RESUME_S = 1.0
 _NO_RESPONSE = "the answer is no response to this request"
 _AT_A_STRETCH = 100
 """Messages handled before other tasks get their turn."""
+_PIECE_BYTES = 128 << 10
+"""Bytes of a stream that are read before other tasks get theirs: each may be a line."""
 
 
 class HttpCalls:
@@ -115,7 +118,7 @@ class HttpCalls:
                 return connection
             self._leave(connection)
             if not place.may_follow(url, target):
-                raise HttpFault(Broke.LINE, f"{answer.status_line}: redirected again, or to where it was sent before")
+                raise HttpFault(Broke.LINE, answer.status_line + NOT_FOLLOWED)
             url = target
 
     async def _sent(
@@ -189,8 +192,10 @@ class HttpCalls:
         """
         answer, number, handled, foreign = connection.answer, request["id"], 0, False
         while True:
-            ended = answer.complete  # before what has arrived is taken: more may arrive while it is handled
-            for data in events.feed(answer.take()):
+            # Before what has arrived is taken: more may arrive while it is handled.
+            ended = answer.complete and len(answer.body) <= _PIECE_BYTES
+            piece = answer.take(_PIECE_BYTES)
+            for data in events.feed(piece):
                 message = read_json(data)
                 if not is_response(message):
                     await self._receive(message)
@@ -211,6 +216,8 @@ class HttpCalls:
                 return None
             if not answer.body and not answer.complete:
                 await connection.arrival()
+            elif len(piece) == _PIECE_BYTES:
+                await anyio.lowlevel.checkpoint()
 
     async def _receive(self, message: Json) -> None:
         """Pass on what a server says within the call: this task's context tells whose call it is."""

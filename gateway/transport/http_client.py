@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from http.cookiejar import CookieJar
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import httpx2
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
 MOST_DISCARDED_BYTES = 64 << 10
 """How much of a body that has no reader is read to keep its connection usable; closing costs less than reading more."""
+_MOST_COOKIES, _MOST_COOKIE_BYTES = 50, 16 << 10
 _KEEPALIVE_S = 2.0
 """How long an idle connection is used again. Stock uvicorn closes idle ones after 5 s: a request that it meets closing
 is lost on the way, and whether it ran is unknown."""
 _PORTS = {"http": 80, "https": 443}
+_SAME_METHOD, _ANY_REDIRECT = frozenset((307, 308)), frozenset((301, 302, 303, 307, 308))
 _BODY_HEADERS = frozenset(("content-encoding", "content-length", "transfer-encoding"))
+NOT_FOLLOWED = ": redirected again, or to where it was sent before"
 Layer = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
 """Wraps a transport in another one."""
 
@@ -71,7 +75,7 @@ class Address:
 
     def __init__(self, url: str) -> None:
         given = httpx2.URL(url)
-        self._origin = _origin(given)
+        self._origin = place(given)
         self.url = str(given.copy_with(userinfo=b"", query=None, fragment=None))
         self.path, self.query = given.raw_path.partition(b"?")[0], given.query
         self.auth = httpx2.BasicAuth(given.username, given.password) if given.userinfo else None
@@ -80,7 +84,7 @@ class Address:
 
     def complete(self, request: httpx2.Request) -> None:
         """Add the hidden parts to a request for this address; leave others as they are."""
-        if _origin(request.url) != self._origin:
+        if place(request.url) != self._origin:
             return
         if self.query and request.url.raw_path == self.path:
             request.url = request.url.copy_with(query=self.query)
@@ -88,8 +92,25 @@ class Address:
             next(self.auth.sync_auth_flow(request))
 
 
-def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
+def place(url: httpx2.URL) -> tuple[str, str, int]:
+    """Its origin."""
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme, 0)
+
+
+def redirected(method: str, url: str, status: int, location: bytes) -> str | None:
+    """Where an answer sends the request, if that is followed: on the same origin, or from http to https there."""
+    if status not in (_SAME_METHOD if method == "POST" else _ANY_REDIRECT) or not location:
+        return None
+    given = httpx2.URL(url)
+    try:
+        found = given.join(location.decode("latin-1"))
+    except (httpx2.InvalidURL, ValueError):
+        return None
+    before, after = place(given), place(found)
+    upgraded = before == ("http", given.host, 80) and after == ("https", given.host, 443)
+    if found.userinfo or not (before == after or upgraded):
+        return None
+    return str(found.copy_with(fragment=None))
 
 
 class AddressedTransport(httpx2.AsyncBaseTransport):
@@ -112,7 +133,7 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Exchange(httpx2.AsyncBaseTransport):
-    """The lowest layer of our own: notes when a request leaves, and drops bodies that have no reader.
+    """The lowest layer of our own: notes when a request leaves, bounds redirects, and drops bodies without a reader.
 
     mcp reads the body of a redirect, of the answer to a DELETE and of an answer to a GET that is not an event stream as
     a whole, however long it is. Answers to a POST have a reader, who bounds them.
@@ -126,6 +147,12 @@ class _Exchange(httpx2.AsyncBaseTransport):
         if request.method == "POST" and delivery is not None and isinstance(request.stream, httpx2.AsyncByteStream):
             request.stream = _NotedBody(request.stream, delivery)
         response = await self._inner.handle_async_request(request)
+        if request.method == "POST" and delivery is not None and response.is_redirect:
+            url = str(request.url)
+            target = redirected("POST", url, response.status_code, header(response, b"location"))
+            if target is not None and not delivery.may_follow(url, target):
+                await response.aclose()
+                raise httpx2.RemoteProtocolError(f"HTTP {response.status_code}{NOT_FOLLOWED}")
         if _has_reader(request, response) or _is_short(response):
             return response
         # This closes the connection under it, which costs less than a body without an end.
@@ -149,6 +176,21 @@ class _NotedBody(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class BoundedCookies(CookieJar):
+    """The cookies of one server, which go with each request to it; too many or too long ones are not kept."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        given: list[str] = response.info().get_all("Set-Cookie", [])
+        # Before they are parsed, which takes fifty microseconds each.
+        if len(given) <= _MOST_COOKIES and sum(map(len, given)) <= _MOST_COOKIE_BYTES:
+            super().extract_cookies(response, request)
+            if (
+                len(self) > _MOST_COOKIES
+                or sum(len(each.name + (each.value or "")) for each in self) > _MOST_COOKIE_BYTES
+            ):
+                self.clear()
 
 
 def open_client(
@@ -180,7 +222,7 @@ def open_client(
     # Compressed, fifty megabytes fit into fifty kilobytes, and a limit would count the latter.
     headers["accept-encoding"] = "identity"
     timeout = httpx2.Timeout(config.start_timeout_s, read=read_timeout_s)
-    return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout)
+    return httpx2.AsyncClient(transport=transport, headers=headers, timeout=timeout, cookies=BoundedCookies())
 
 
 def _has_reader(request: httpx2.Request, response: httpx2.Response) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httpx2
 
-from gateway.transport.http_client import Address, certificates, is_rejection
+from gateway.transport.http_client import Address, certificates, is_rejection, place
 
 if TYPE_CHECKING:
     from gateway.transport.http_answer import HttpAnswer
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _OWN = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
-_PORTS = {"http": 80, "https": 443}
-_SAME_METHOD, _ANY_REDIRECT = frozenset((307, 308)), frozenset((301, 302, 303, 307, 308))
 _MOST_HEADS = 256
 
 
@@ -108,22 +106,6 @@ class Requests:
         return _origin(self.url, url)
 
 
-def redirected(method: str, url: str, status: int, location: bytes) -> str | None:
-    """Where an answer sends the request, if that is followed: on the same origin, or from http to https there."""
-    if status not in (_SAME_METHOD if method == "POST" else _ANY_REDIRECT) or not location:
-        return None
-    given = httpx2.URL(url)
-    try:
-        found = given.join(location.decode("latin-1"))
-    except (httpx2.InvalidURL, ValueError):
-        return None
-    before, after = _place(given), _place(found)
-    upgraded = before == ("http", given.host, 80) and after == ("https", given.host, 443)
-    if found.userinfo or not (before == after or upgraded):
-        return None
-    return str(found.copy_with(fragment=None))
-
-
 @cache
 def tls() -> ssl.SSLContext:
     """The certificates of every client, and HTTP/1.1 as the only protocol."""
@@ -134,8 +116,4 @@ def tls() -> ssl.SSLContext:
 
 @lru_cache(maxsize=1024)  # of a server's making, where it redirects
 def _origin(server: str, url: str) -> Origin:
-    return Origin(server, *_place(httpx2.URL(url)))
-
-
-def _place(url: httpx2.URL) -> tuple[str, str, int]:
-    return url.scheme, url.host, url.port or _PORTS.get(url.scheme, 0)
+    return Origin(server, *place(httpx2.URL(url)))

@@ -33,6 +33,8 @@ ANSWER: TypeAdapter[Answer] = TypeAdapter(
 )
 
 
+_MOST_OTHER_BLOCKS = 2000
+"""Content blocks of a result where not all are plain text: each takes mcp's models some thirty microseconds."""
 _NO_META: Mapping[str, Any] = {}
 _type_of: Callable[[Any], Any] = type
 
@@ -55,6 +57,9 @@ def read_answer(raw: Mapping[str, Any], version: str) -> PlainResult | Answer:
     modern = version in MODERN_PROTOCOL_VERSIONS
     if (plain := _plain(raw)) is not None and (not modern or "resultType" in raw):
         return plain
+    blocks = raw.get("content")
+    if isinstance(blocks, list) and (number := len(cast("list[Any]", blocks))) > _MOST_OTHER_BLOCKS:
+        raise ValueError(f"the result has {number} blocks, not all plain text, and the most is {_MOST_OTHER_BLOCKS}")
     structured = raw.get("structuredContent")
     if not modern:
         raw = {name: value for name, value in raw.items() if name != "resultType"}

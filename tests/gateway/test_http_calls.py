@@ -5,13 +5,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from serving import listening, serving
 
 from gateway import Gateway, GatewayConfig, Session
+from gateway.config.models import ServerConfig
 from gateway.errors import DeliveryUnknown, ProtocolError
 from gateway.leases import opening
+from gateway.transport.http_client import Address, open_client
 
 pytestmark = pytest.mark.anyio
 Message = MutableMapping[str, Any]
@@ -214,6 +217,22 @@ async def test_a_cookie_that_an_answer_sets_goes_with_the_next_call() -> None:
         await session.call("put", {"text": "x"})
         await session.call("put", {"text": "y"})
     assert front.calls[1]["cookie"] == "node=7"
+
+
+async def test_cookies_are_bounded_in_number_and_length() -> None:
+    headers = [("set-cookie", f"c{number}=1") for number in range(30)]
+    async with open_client(ServerConfig(url="http://a.test"), Address("http://a.test")) as client:
+
+        def keep(*given: tuple[str, str]) -> int:
+            request = httpx2.Request("POST", "http://a.test")
+            client.cookies.extract_cookies(httpx2.Response(200, headers=list(given), request=request))
+            return len(client.cookies)
+
+        assert keep(*headers) == 30
+        assert keep(*headers * 3) == 30  # not even read
+        assert keep(("set-cookie", "long=" + "x" * 20_000)) == 30
+        assert keep(("set-cookie", "one=1")) == 31
+        assert keep(*[(name, "d" + value) for name, value in headers]) == 0
 
 
 async def test_where_calls_are_traced_mcps_session_sends_them_and_makes_a_span_of_each(

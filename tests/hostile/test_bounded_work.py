@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from gateway.schemas import compiled
 from gateway.schemas.arguments import prepare
 from gateway.schemas.check import schema_fault
 from gateway.schemas.compiled import MOST_EFFORT, Program, TooMuch
+from gateway.transport import http_answer
 from gateway.transport.lines import LineSplitter
+from gateway.transport.results import read_answer
 from gateway.types import ToolDefinition
 
 LONG = 400_000
@@ -116,3 +119,41 @@ def test_a_chunk_of_short_lines_is_split_without_a_look_at_each(last: bytes, mon
     with counted(monkeypatch, LineSplitter, "_add") as looks:
         assert len(LineSplitter(1 << 20).feed(b"x\n" * LONG + last)) == LONG
         assert looks() <= 2
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_informational_heads_are_read_up_to_a_number(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = http_answer.HttpAnswer(1 << 20)
+    head = b"HTTP/1.1 103 Early Hints" + end
+    answer.feed(head * 16)
+    with (
+        counted(monkeypatch, http_answer.HttpAnswer, "_read_head") as heads,
+        pytest.raises(http_answer.HttpFault, match="more than 16 informational heads"),
+    ):
+        answer.feed(head * 10_000)
+    assert heads() == 1
+
+
+def test_an_event_stream_is_taken_in_pieces() -> None:
+    answer = http_answer.HttpAnswer(8 << 20)
+    answer.feed(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + b"\n" * (4 << 20))
+    assert len(answer.take(1 << 17)) == 1 << 17 and len(answer.take()) == (4 << 20) - (1 << 17)
+
+
+@pytest.mark.parametrize("divisor", [0.01, 7, 5e-324, 1e300, 2.5e-200, 10**300])
+def test_divisions_by_a_multiple_are_counted_by_what_they_cost(divisor: float) -> None:
+    program = Program({"type": "array", "items": {"multipleOf": divisor}})
+    one, two = (program.effort([1e308] * number)[0] for number in (1, 2))
+    digits = abs(Decimal(divisor).adjusted())
+    assert two - one >= 150 + 4 * digits - 20
+    assert Program({"type": "array", "items": {"multipleOf": 0.01}}).errors([0.5] * 1000) == []
+    with pytest.raises(TooMuch):
+        program.errors([1e308] * 5000)
+
+
+def test_blocks_that_are_not_plain_text_are_bounded_in_number() -> None:
+    block = {"type": "text", "text": "x", "annotations": {"priority": 1}}
+    read_answer({"content": [block] * 2000}, "2025-11-25")
+    read_answer({"content": [{"type": "text", "text": "x"}] * 9999}, "2025-11-25")
+    with pytest.raises(ValueError, match="the most is 2000"):
+        read_answer({"content": [block] * 9999}, "2025-11-25")
