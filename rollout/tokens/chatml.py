@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from rollout.formats import hermes
+from rollout.formats.control_text import KNOWN
 from rollout.tokens.parsing import CompletionParser
 from rollout.types import Call, Edit, Message, Parsed
 
@@ -40,6 +41,12 @@ class ByteTokens:
         for piece in _SPLIT.split(text):
             ids += [_IDS[piece]] if piece in _IDS else piece.encode()
         return ids
+
+    def encode_text(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def control_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
+        return KNOWN.count(messages, tools)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD."""

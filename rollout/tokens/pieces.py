@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from rollout.tokens.control_text import NO_CONTROL, ControlText
+from rollout.formats.control_text import NO_CONTROL, ControlText
 from rollout.tokens.text_tokenizer import TextTokenizer, decode
 from rollout.types import Message
 

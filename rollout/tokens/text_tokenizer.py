@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from gateway.errors import ConfigError
+from rollout.formats.control_text import BREAK, ControlText
 from rollout.formats.format import Format
-from rollout.tokens.control_text import BREAK, ControlText
 from rollout.types import Message
 
 _GUARDS = ("", "\n", ".", "a")
 """Texts before which a part is tokenised, where a tokenizer treats the beginning of a text in a way of its own."""
+_WHITESPACE = " \t\r\n\u2581"
 _WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 
 
@@ -120,11 +121,11 @@ def control_text_of(tokenizer: Any, format: Format) -> ControlText:
 
     Added runs of whitespace, and single characters that are not special, are text like any other.
     """
-    added = {token.content: token.special for token in tokenizer.added_tokens_decoder.values()}
-    special = {text: text in tokenizer.all_special_tokens or added.get(text, False) for text in tokenizer.get_added_vocab()}
-    own = {text for text, is_special in (added | special).items() if text.strip(" \t\r\n\u2581") and (is_special or len(text) > 1)}
-    if single := sorted(text for text in own if len(text) == 1):
+    added: dict[int, Any] = tokenizer.added_tokens_decoder
+    special = {*tokenizer.all_special_tokens, *(token.content for token in added.values() if token.special)}
+    if single := sorted(text for text in special if len(text) == 1):
         raise _refusal(f"has the control token {single[0]!r}, of one character")
+    own = {text for text in (*special, *tokenizer.get_added_vocab()) if len(text) > 1 and text.strip(_WHITESPACE)}
     return ControlText(own | format.markers)
 
 

@@ -55,6 +55,7 @@ def record_of(row: Row, segments: list[Row]) -> Row:
         "agent": None if row["agent"] is None else json.loads(row["agent"]),
         # Archives of earlier versions have no such column.
         "strategy": json.loads(row.get("strategy") or "{}"),
+        "control_text": row.get("control_text") or 0,
         "run": row["run"],
         "messages": messages,
         "earlier": earlier,

@@ -96,7 +96,7 @@ def _entry_of_row(row: dict[str, Any]) -> Entry:
     # Null for a chain; archives of earlier versions have no such column.
     strategy = StrategyRecord(**json.loads(row.get("strategy") or "{}"))
     return _entry(
-        {name: row[name] for name in SELECTABLE},
+        {name: row.get(name) for name in SELECTABLE},
         strategy=strategy,
         completions=[generation["sampled"] for generation in row["generations"][strategy.shared_turns :]],
         thoughts=(

@@ -78,9 +78,11 @@ class ControlText:
         }
         return [text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)])]
 
-    def broken(self, messages: Sequence[Message]) -> list[Message]:
+    def broken(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Message], list[dict[str, Any]]]:
         """Copies whose texts have a space in each spelling, for a renderer that finds spellings in any text."""
-        return _changed(messages, (), partial(self._begins.sub, r"\1 "))[0]
+        return _changed(messages, tools, partial(self._begins.sub, r"\1 "))
 
     def mark(self, text: str) -> str:
         """The text with breaks where it needs some."""
@@ -147,16 +149,15 @@ def _value(value: Any, change: Callable[[str], str]) -> Any:
             return value
 
 
-_COMMON = (
-    *("<|start|>", "<|system|>", "<|user|>", "<|assistant|>", "[gMASK]", "<sop>", "<tool_response>", "</tool_response>"),
-    *("<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[TOOL_CALLS]"),
-    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "<start_of_turn>"),
-    *("<end_of_turn>", "<|turn>", "<|tool>", "<tool|>", "<tool_response|>", "<|im_start|>", "]~!b[", "]~b]"),
-    *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"),
-    *("<|python_tag|>", "<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>"),
-    *("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "\uff5cDSML\uff5c", "<\uff5cbegin\u2581of\u2581sentence\uff5c>"),
-    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<image>"),
-)
+_COMMON = """
+    <|start|> <|system|> <|user|> <|assistant|> [gMASK] <sop> <tool_response> </tool_response> <s> </s> <bos>
+    <eos> <pad> <unk> [INST] [/INST] <<SYS>> <</SYS>> [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS]
+    [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] <start_of_turn> <end_of_turn> <|turn> <|tool> <tool|> <tool_response|>
+    <|im_start|> ]~!b[ ]~b] <|begin_of_text|> <|end_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|>
+    <|eom_id|> <|python_tag|> <|im_system|> <|im_user|> <|im_assistant|> <|im_middle|> <\uff5cUser\uff5c>
+    <\uff5cAssistant\uff5c> \uff5cDSML\uff5c <\uff5cbegin\u2581of\u2581sentence\uff5c> <|vision_start|>
+    <|vision_end|> <|image_pad|> <|video_pad|> <image>
+""".split()
 NO_CONTROL = ControlText(())
 KNOWN = ControlText({*_COMMON, *(marker for each in FORMATS.values() for marker in each.markers)})
 """The markers of every format and of common chat templates, for policies whose tokenizer is out of reach."""
