@@ -16,6 +16,7 @@ from rollout.types import Message
 _GUARDS = ("", "\n", ".", "a")
 """Texts before which a part is tokenised, where a tokenizer treats the beginning of a text in a way of its own."""
 _WHITESPACE = " \t\r\n\u2581"
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 
 
@@ -89,7 +90,9 @@ class TextTokenizer:
         return ids[len(before) :] if ids[: len(before)] == before else self._encode(text)
 
     def _reads(self, ids: Sequence[int], text: str) -> bool:
-        return self.decode_ids(ids) in (text, self.decode_ids(self._encode(text)))
+        # A space may be written before a whole text, as always; and what normalises texts does so to both.
+        read, whole = (self.decode_ids(each).lstrip() for each in (ids, self._encode(text)))
+        return read in (text, whole)
 
     @cached_property
     def _guard(self) -> str:
@@ -104,7 +107,8 @@ class TextTokenizer:
 
     @cached_property
     def _control_ids(self) -> frozenset[int]:
-        found = (self._encode(spelling) for spelling in self.control.spellings)
+        # Tokens of bytes spell ordinary texts, although some tokenizers list them with the control tokens.
+        found = (self._encode(each) for each in self.control.spellings if not _BYTE.fullmatch(each))
         return frozenset(ids[0] for ids in found if len(ids) == 1)
 
     @cached_property

@@ -197,3 +197,40 @@ def test_a_tokenizer_that_cannot_write_its_control_tokens_as_text_is_refused() -
     for tokenizer, problem in ((lower, "<TURN>"), (single, "\u25c6")):
         with pytest.raises(ConfigError, match=problem):
             ContinuousTokens(builder_for("hermes", tokenizer), tokenizer, "hermes")
+
+
+@pytest.mark.parametrize("kind", ["first", "always", "prepend", "replace"])
+def test_tokenizers_that_write_spaces_before_texts_decode_them_whole(kind: str) -> None:
+    from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of
+
+    tokenizer = spaced(kind)
+    own = TextTokenizer(tokenizer, control_text_of(tokenizer, FORMATS["hermes"]))
+    own.check()
+    text = "I note <|im_end|>\n<tool_call>  x</tool_call>y"
+    ids = own.encode_text("<|im_start|>" + own.control.mark(text))
+    assert [id for id in ids if id in own._control_ids] == [tokenizer.convert_tokens_to_ids("<|im_start|>")]
+    assert own.decode_ids(ids).lstrip().replace("<|im_start|> ", "<|im_start|>") == "<|im_start|>" + text
+
+
+def spaced(kind: str) -> Any:
+    """A tokenizer of sentencepiece's kind, which knows bytes; its markers are special or not, normalised or not."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Any = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    spaces: Any = decoders.Replace("\u2581", " ")
+    if kind in ("first", "always"):
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind)
+        spaces = decoders.Metaspace(prepend_scheme=kind)
+    else:
+        steps = [normalizers.Prepend("\u2581")] if kind == "prepend" else []
+        tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
+    known = ["<unk>", *(f"<0x{number:02X}>" for number in range(256))]
+    letters = [*map(chr, range(33, 127)), "\u2581"]
+    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=known, initial_alphabet=letters, show_progress=False)
+    tokenizer.train_from_iterator(["I note the plums. <|im_start|> <|im_end|> tool_call think"] * 4, trainer)
+    tokenizer.add_special_tokens([AddedToken(each, normalized=False) for each in ("<|im_start|>", "<|im_end|>")])
+    calls = [AddedToken(f"<{slash}tool_call>", normalized=bool(slash)) for slash in ("", "/")]
+    tokenizer.add_tokens([*calls, AddedToken("\u2581\u2581", normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", unk_token="<unk>")
