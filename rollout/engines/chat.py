@@ -18,7 +18,7 @@ from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
 from rollout.formats.control_text import KNOWN
-from rollout.tokens.chatml import IM_END, ByteTokens, split_messages
+from rollout.tokens.chatml import ByteTokens, split_messages
 from rollout.trace.run_record import TokenIds
 from rollout.types import Call, Completion, FinishReason, Message, Policy, TokenBuilder
 
@@ -93,7 +93,7 @@ class _ChatPolicy:
             messages, shown = KNOWN.broken(await read_context(ids, self._tokens), tools)
             reply = await self._complete([_with_encoded_arguments(each) for each in messages], shown)
             text = hermes.write(thinking=reply.thinking, content=reply.content, calls=reply.calls)
-            self._left = self._tokens.encode(text + ("" if reply.is_cut else IM_END))
+            self._left = self._tokens.encode_turn(text) + ([] if reply.is_cut else [self._tokens.stop_id])
             self._turn, self._is_cut = turn, reply.is_cut
         sampled, self._left = self._left[:max_tokens], self._left[max_tokens:]
         reason = FinishReason.LENGTH if self._is_cut or self._left else FinishReason.STOP

@@ -142,6 +142,15 @@ def with_text_tokenizer(processor: Any, control: ControlText) -> Any:
     return made
 
 
+def placeholders_of(processor: Any) -> ControlText:
+    """The texts that a processor replaces by images, videos and sound.
+
+    A trainer decodes a trajectory and has the processor read that text once more, so it may not have them as text.
+    """
+    named = (getattr(processor, f"{kind}_token", None) for kind in ("image", "video", "audio"))
+    return ControlText({text for text in named if isinstance(text, str)})
+
+
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     """Text of ids as the tokenizer has it, markers included."""
     return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)

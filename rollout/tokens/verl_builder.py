@@ -11,11 +11,12 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from gateway.errors import ConfigError
 from rollout.formats import find_format
+from rollout.formats.control_text import NO_CONTROL
 from rollout.tokens.images import image_urls, read_image
 from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render
 from rollout.tokens.parsing import CompletionParser
 from rollout.tokens.pieces import Pieces
-from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of, with_text_tokenizer
+from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of, placeholders_of, with_text_tokenizer
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
 _PROMPT_END = 16
@@ -62,8 +63,10 @@ class ContinuousTokens:
         if isinstance(pieces, Pieces):
             # The class of the instance, since verl's factory chooses among its builders and takes none of ours.
             builder.__class__ = _appending(type(builder))
+        self._placeholders = NO_CONTROL
         if builder.supports_multimodal():
             builder.processor = with_text_tokenizer(builder.processor, pieces.control)
+            self._placeholders = placeholders_of(builder.processor)
         self.narrow_view = can_narrow(builder, sorted(self._complete)) if narrow_view is None else narrow_view
 
     @property
@@ -101,7 +104,7 @@ class ContinuousTokens:
         return self.encode(text + self._tokenizer.eos_token)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        marked, offered = self.pieces.control.marked(messages, tools)
+        marked, offered = self._marked(messages, tools)
         ids: list[int] = self._builder.build_initial_tokens(marked, tools=offered or None)
         self._note_opened(ids)
         return ids
@@ -120,8 +123,8 @@ class ContinuousTokens:
         truncated = bool(context) and context[-1] not in self._complete
         # The format has two: before the result of a call, and before any other message.
         end = self._truncated_end[new[0]["role"] != "tool"] if truncated else []
-        seen, mark = self._seen(context) + end, self.pieces.control.marked
-        edit = render(self._builder, seen, previous, new, tools, narrow=self.narrow_view, mark=mark)
+        seen = self._seen(context) + end
+        edit = render(self._builder, seen, previous, new, tools, narrow=self.narrow_view, mark=self._marked)
         self._note_opened(edit.appended)
         return replace(edit, inserted=end + edit.inserted, images=len(image_urls(new)))
 
@@ -129,6 +132,11 @@ class ContinuousTokens:
         ids = self._without_end(sampled)
         parser = CompletionParser(format=self._format, decode=self.decode, token_of=self._token_of)
         return parser.parse(ids, tools, opened=self._opened)
+
+    def _marked(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Message], list[dict[str, Any]]]:
+        return self.pieces.control.marked(*self._placeholders.broken(messages, tools))
 
     def _seen(self, context: list[int]) -> list[int]:
         return context[-TAIL:] if self.narrow_view else context
