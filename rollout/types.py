@@ -165,7 +165,15 @@ class TokenBuilder(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text by itself, for measuring and cutting it."""
+        """Ids of what a policy writes, by itself; markers are recognised."""
+        ...
+
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of a message's text by itself, for measuring and cutting it; none is a marker's."""
+        ...
+
+    def control_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
+        """Number of spellings of control tokens in the texts of messages and of tools' definitions."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -17,7 +17,8 @@ from gateway.leases.session import Session
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
-from rollout.tokens.chatml import IM_END, ByteTokens, split_messages
+from rollout.formats.control_text import KNOWN
+from rollout.tokens.chatml import ByteTokens, split_messages
 from rollout.trace.run_record import TokenIds
 from rollout.types import Call, Completion, FinishReason, Message, Policy, TokenBuilder
 
@@ -88,9 +89,11 @@ class _ChatPolicy:
         # would give another one.
         if turn != self._turn:
             tools = [tool.openai_schema() for tool in self._session.tools.values()]
-            reply = await self._complete(await read_context(ids, self._tokens), tools)
+            # The server renders them with a tokenizer that finds control tokens in any text.
+            messages, shown = KNOWN.broken(await read_context(ids, self._tokens), tools)
+            reply = await self._complete([_with_encoded_arguments(each) for each in messages], shown)
             text = hermes.write(thinking=reply.thinking, content=reply.content, calls=reply.calls)
-            self._left = self._tokens.encode(text + ("" if reply.is_cut else IM_END))
+            self._left = self._tokens.encode_turn(text) + ([] if reply.is_cut else [self._tokens.stop_id])
             self._turn, self._is_cut = turn, reply.is_cut
         sampled, self._left = self._left[:max_tokens], self._left[max_tokens:]
         reason = FinishReason.LENGTH if self._is_cut or self._left else FinishReason.STOP
@@ -98,7 +101,7 @@ class _ChatPolicy:
 
 
 async def read_context(ids: Sequence[int], tokens: ByteTokens) -> list[Message]:
-    """The messages of a context in bytes that ends where the policy continues."""
+    """The messages of a context in bytes that ends where the policy continues. Arguments of calls are objects."""
     messages: list[Message] = []
     open_calls: list[str] = []
     for role, body in split_messages(ids):
@@ -121,8 +124,19 @@ def _assistant(content: str, calls: Sequence[Call], call_ids: Sequence[str]) -> 
             {
                 "id": call_id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                "function": {"name": call.name, "arguments": call.arguments},
             }
             for call_id, call in zip(call_ids, calls, strict=True)
         ]
     return message
+
+
+def _with_encoded_arguments(message: Message) -> Message:
+    """The message with the arguments of its calls as JSON, as chat APIs have them."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}

@@ -50,6 +50,14 @@ class Format(ABC):
     """The token to insert after a completion without its end: before a tool result, and before a user message."""
     stop_tokens: tuple[str, ...] = ()
     """Tokens after which generation has to stop, in addition to those of verl's own parser."""
+    more_markers: tuple[str, ...] = ()
+    """Markers that no other field has."""
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """All fixed texts with which the format marks structure."""
+        ends = (*self.end_tokens, *self.stop_tokens, *filter(None, self.truncated_end))
+        return frozenset((*ends, *self.more_markers))
 
     @property
     @abstractmethod
@@ -94,6 +102,12 @@ class BlockFormat(Format):
     @abstractmethod
     def read_block(self, body: str, tools: Tools) -> list[Call]:
         """The calls in one block; an unreadable block is one call with a `problem`."""
+
+    @property
+    def markers(self) -> frozenset[str]:
+        inner = [] if self.inner_marker is None else [self.inner_marker]
+        # Without arguments `super` does not find the class that `slots` has replaced.
+        return super(BlockFormat, self).markers | {*self.think, *self.call, *inner}
 
     @property
     def thought(self) -> ThoughtMarkers | None:

@@ -134,4 +134,5 @@ GEMMA4 = _GemmaFormat(
     end_tokens=("<turn|>", "<|tool_response>", "<eos>"),
     truncated_end=("<tool_call|>", "<turn|>"),
     around_think_end=("", ""),
+    more_markers=(_QUOTE,),
 )

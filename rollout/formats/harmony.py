@@ -65,4 +65,5 @@ GPT_OSS = _HarmonyFormat(
     end_tokens=(_RETURN, "<|endoftext|>"),
     stop_tokens=(_CALL, _RETURN),
     truncated_end=(_CALL, _END),
+    more_markers=(_START, _MESSAGE, "<|channel|>", "<|constrain|>"),
 )

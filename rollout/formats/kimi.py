@@ -47,5 +47,6 @@ KIMI = _KimiFormat(
     end_tokens=("<|im_end|>", "[EOS]"),
     truncated_end=("<|im_end|>", "<|im_end|>"),
     call_end_optional=True,
+    more_markers=(_ARGUMENTS, _END),
     around_think_end=("", ""),
 )

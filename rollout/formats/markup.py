@@ -160,4 +160,5 @@ GLM = _GLMFormat(
     stop_tokens=("<|user|>",),
     truncated_end=(None, None),  # the next message's opening marker ends a turn
     around_think_end=("", "\n"),
+    more_markers=("</arg_key>", "<arg_value>", "</arg_value>"),
 )

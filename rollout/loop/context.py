@@ -94,7 +94,7 @@ class Context:
         """Cut `excess` tokens from the results, the longest first; False if too little of them would be left."""
         results, tokens = self.environment.results, self.tokens
         sizes = {
-            index: len(tokens.encode(message["content"]))
+            index: len(tokens.encode_text(message["content"]))
             for index, message in enumerate(messages)
             if message["role"] == "tool" and isinstance(message["content"], str)
         }

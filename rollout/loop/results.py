@@ -46,20 +46,20 @@ def shorten(text: str, max_tokens: int, keep: Keep, tokens: TokenBuilder) -> tup
     reach = _CHARACTERS * max_tokens
     # Only the ends can be kept, so a text of megabytes is not tokenised as a whole.
     if len(text) <= reach:
-        ids = tokens.encode(text)
+        ids = tokens.encode_text(text)
         if len(ids) <= max_tokens:
             return text, 0
         head = tail = ids
         size, about = len(ids), ""
     else:
-        head, tail = tokens.encode(text[: reach // 2]), tokens.encode(text[-(reach // 2) :])
+        head, tail = tokens.encode_text(text[: reach // 2]), tokens.encode_text(text[-(reach // 2) :])
         size, about = (len(head) + len(tail)) * len(text) // reach, "about "
     kept = max_tokens
     # Tokens merge and split where the parts are joined, so the result is measured, and cut by the excess.
     for _ in range(_ATTEMPTS):
         left_out = size - kept
         shown = _joined(head, tail, kept, keep, f"[... {about}{left_out} tokens cut ...]", tokens)
-        excess = len(tokens.encode(shown)) - max_tokens
+        excess = len(tokens.encode_text(shown)) - max_tokens
         if excess <= 0:
             return shown, left_out
         kept = max(0, kept - excess)

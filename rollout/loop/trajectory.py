@@ -157,6 +157,7 @@ async def _play(
                 # An agent may return early, before its replay has reached the branching point.
                 leaf.check()
                 check_context(trace)
+                trace.control_text = tokens.control_text(trace.messages, context.schemas)
                 if not trace.is_withdrawn:
                     penalty = filters.settle(trace)
                     kept = store.directory / JUDGEMENTS

@@ -13,13 +13,14 @@ from itertools import pairwise
 from typing import Any
 
 from rollout.formats import hermes
+from rollout.formats.control_text import KNOWN
 from rollout.tokens.parsing import CompletionParser
 from rollout.types import Call, Edit, Message, Parsed
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 SPECIAL = (IM_START, IM_END, hermes.THINK_OPEN, hermes.THINK_CLOSE, hermes.CALL_OPEN, hermes.CALL_CLOSE)
 _IDS = {text: 256 + index for index, text in enumerate(SPECIAL)}
-_SPLIT = re.compile("(" + "|".join(re.escape(text) for text in SPECIAL) + ")")
+_SPLIT, _SPLIT_IN_TURN = (re.compile(f"({'|'.join(map(re.escape, markers))})") for markers in (SPECIAL, SPECIAL[2:]))
 
 _TOOLS_HEAD = "\n\n# Tools\n\nCall tools as JSON objects between <tool_call> and </tool_call>.\n\n<tools>"
 
@@ -36,10 +37,17 @@ class ByteTokens:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a completion's text, markers recognised."""
-        ids: list[int] = []
-        for piece in _SPLIT.split(text):
-            ids += [_IDS[piece]] if piece in _IDS else piece.encode()
-        return ids
+        return _joined(_SPLIT.split(text))
+
+    def encode_turn(self, text: str) -> list[int]:
+        """As `encode`, but the markers around messages are text: the policy was asked for one turn."""
+        return _joined(_SPLIT_IN_TURN.split(text))
+
+    def encode_text(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def control_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
+        return KNOWN.count(messages, tools)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD."""
@@ -92,6 +100,11 @@ class ByteTokens:
 
     def _generation_prompt(self) -> list[int]:
         return [_IDS[IM_START], *b"assistant\n"]
+
+
+def _joined(pieces: Sequence[str]) -> list[int]:
+    """Ids of texts and markers in turn."""
+    return [id for index, piece in enumerate(pieces) for id in ([_IDS[piece]] if index % 2 else piece.encode())]
 
 
 def split_messages(ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:

@@ -7,7 +7,7 @@ view shows them only that end; `can_narrow` checks that the result is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout.formats.format import Tools
@@ -17,24 +17,35 @@ from rollout.types import Edit, Message
 TAIL = 64
 """Ids of the context in a narrow view: builders compare its end with markers of a few tokens."""
 
+Mark = Callable[[Sequence[Message], Tools], tuple[Sequence[Message], Tools]]
+
 _OPENING: Message = {"role": "user", "content": "Begin."}
 
 
 def render(
-    builder: Any, context: list[int], previous: Sequence[Message], new: Sequence[Message], tools: Tools, *, narrow: bool
+    builder: Any,
+    context: list[int],
+    previous: Sequence[Message],
+    new: Sequence[Message],
+    tools: Tools,
+    *,
+    narrow: bool,
+    mark: Mark = lambda messages, tools: (messages, tools),
 ) -> Edit:
     """Render new messages with verl's builder.
 
     Args:
         narrow: show the builder only the end of the context, an outline of the message before the new ones, and no
             tools.
+        mark: applied to what the builder sees.
     """
     if narrow:
         context, previous = context[-TAIL:], [_OPENING, *map(_outline, previous[-1:])]
         tools = ()
-    past = with_images(previous)
-    offered = [dict(tool) for tool in tools] or None
-    return edit_of(builder.merge_context_tokens(past, [*past, *with_images(new)], context, tools=offered))
+    seen, offered = mark([*previous, *new], tools)
+    every = with_images(seen)
+    past, given = every[: len(previous)], [dict(tool) for tool in offered] or None
+    return edit_of(builder.merge_context_tokens(past, every, context, tools=given))
 
 
 def _outline(message: Message) -> Message:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from rollout.formats.control_text import NO_CONTROL, ControlText
+from rollout.tokens.text_tokenizer import TextTokenizer, decode
 from rollout.types import Message
 
 T = TypeVar("T")
@@ -39,15 +41,16 @@ _PROBES = (
 """Texts beside a marker, for each way in which a tokenizer may treat the beginning or end of a text."""
 
 
-class Pieces:
-    """A tokenizer in front of `tokenizer`, with the same results; all but `apply_chat_template` is the tokenizer's own.
+class Pieces(TextTokenizer):
+    """A tokenizer in front of `tokenizer`, with the same results.
 
     Args:
         markers: id of each marker, from `markers_of`.
     """
 
-    def __init__(self, tokenizer: Any, markers: Mapping[str, int]) -> None:
-        self._wrapped, self._markers = tokenizer, markers
+    def __init__(self, tokenizer: Any, markers: Mapping[str, int], control: ControlText) -> None:
+        super().__init__(tokenizer, control)
+        self._markers = markers
         self._backend: Any = tokenizer.backend_tokenizer
         self._split = re.compile("(" + "|".join(map(re.escape, sorted(markers, key=len, reverse=True))) + ")").split
         self._is_marker = re.compile("|".join(map(re.escape, markers))).match
@@ -59,7 +62,12 @@ class Pieces:
         self._keeps = "strftime_now" not in tokenizer.chat_template
 
     @classmethod
-    def of(cls, tokenizer: Any, conversations: Iterable[tuple[list[Message], Sequence[Any]]]) -> Pieces | None:
+    def of(
+        cls,
+        tokenizer: Any,
+        conversations: Iterable[tuple[list[Message], Sequence[Any]]],
+        control: ControlText = NO_CONTROL,
+    ) -> Pieces | None:
         """`tokenizer` in pieces, or None where that would give other ids.
 
         Args:
@@ -68,13 +76,8 @@ class Pieces:
         markers = markers_of(tokenizer)
         if not markers:
             return None
-        made = cls(tokenizer, markers)
+        made = cls(tokenizer, markers, control)
         return made if made._is_faithful() and all(made._renders_alike(*each) for each in conversations) else None
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # while a copy is made
-            raise AttributeError(name)
-        return getattr(self._wrapped, name)
 
     def apply_chat_template(self, messages: list[Message], **options: Any) -> Any:
         """As the tokenizer's own; ids without further columns come from the pieces."""
@@ -114,8 +117,7 @@ class Pieces:
             return self.encode_text(text[end:])
         return None
 
-    def encode_text(self, text: str) -> list[int]:
-        """Ids of a text, markers recognised, nothing added."""
+    def _encode(self, text: str) -> list[int]:
         ids: list[int] = []
         # A split by one group gives text and marker in turn.
         for index, piece in enumerate(self._split(text)):
@@ -161,11 +163,6 @@ class Pieces:
         except Exception:  # the template's boundary, as in `narrow_view`: it refuses both alike
             return True
         return list(expected) == self.apply_chat_template(messages, **options)
-
-
-def decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    """Text of ids as the tokenizer has it, markers included."""
-    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def markers_of(tokenizer: Any) -> dict[str, int]:

@@ -11,10 +11,12 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from gateway.errors import ConfigError
 from rollout.formats import find_format
+from rollout.formats.control_text import NO_CONTROL
 from rollout.tokens.images import image_urls, read_image
 from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render
 from rollout.tokens.parsing import CompletionParser
-from rollout.tokens.pieces import Pieces, decode
+from rollout.tokens.pieces import Pieces
+from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of, placeholders_of, with_text_tokenizer
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
 _PROMPT_END = 16
@@ -30,11 +32,10 @@ class ContinuousTokens:
     Args:
         narrow_view: whether to show the builder only the end of a conversation; None tries it out now, in about the
             time of a hundred turns. Pass the attribute of that name to further builders with the same template.
-        pieces: what the builder tokenises with, if not `tokenizer`; with `narrow_view` None it is tried out now, too,
-            and is an attribute as well.
+        pieces: what the builder tokenises with; None tries it out now, too. An attribute as well.
 
     Raises:
-        ConfigError: there is no such tool format.
+        ConfigError: there is no such tool format, or the tokenizer cannot keep control tokens out of texts.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ContinuousTokens:
         tool_format: str,
         *,
         narrow_view: bool | None = None,
-        pieces: Pieces | None = None,
+        pieces: TextTokenizer | None = None,
     ) -> None:
         self._builder, self._tokenizer = builder, tokenizer
         self._format = find_format(tool_format, key="actor_rollout_ref.rollout.multi_turn.format")
@@ -52,13 +53,20 @@ class ContinuousTokens:
         self._truncated_end = [self._ids([token] if token else []) for token in self._format.truncated_end]
         self._complete = self._ends.union(*self._truncated_end)
         self._opened = False
-        if narrow_view is None and pieces is None and not builder.supports_multimodal():
-            pieces = Pieces.of(tokenizer, ((past + new, tools) for past, new, tools in probes()))
-        self.pieces = pieces
-        if pieces is not None:
-            builder.tokenizer = pieces
+        if pieces is None:
+            control = control_text_of(tokenizer, self._format)
+            pieces = TextTokenizer(tokenizer, control)
+            pieces.check()
+            if narrow_view is None and not builder.supports_multimodal():
+                pieces = Pieces.of(tokenizer, ((past + new, tools) for past, new, tools in probes()), control) or pieces
+        self.pieces = builder.tokenizer = pieces
+        if isinstance(pieces, Pieces):
             # The class of the instance, since verl's factory chooses among its builders and takes none of ours.
             builder.__class__ = _appending(type(builder))
+        self._placeholders = NO_CONTROL
+        if builder.supports_multimodal():
+            builder.processor = with_text_tokenizer(builder.processor, pieces.control)
+            self._placeholders = placeholders_of(builder.processor)
         self.narrow_view = can_narrow(builder, sorted(self._complete)) if narrow_view is None else narrow_view
 
     @property
@@ -82,15 +90,22 @@ class ContinuousTokens:
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
+    def encode_text(self, text: str) -> list[int]:
+        return self.pieces.encode_text(self.pieces.control.mark(text))
+
     def decode(self, ids: Sequence[int]) -> str:
-        return self.pieces.decode_ids(ids) if self.pieces is not None else decode(self._tokenizer, ids)
+        return self.pieces.decode_ids(ids)
+
+    def control_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
+        return self.pieces.control.count(messages, tools)
 
     def encode_completion(self, text: str) -> list[int]:
         """Ids of a completion's text, the end-of-turn token added."""
         return self.encode(text + self._tokenizer.eos_token)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        ids: list[int] = self._builder.build_initial_tokens(list(messages), tools=list(tools) or None)
+        marked, offered = self._marked(messages, tools)
+        ids: list[int] = self._builder.build_initial_tokens(marked, tools=offered or None)
         self._note_opened(ids)
         return ids
 
@@ -108,7 +123,8 @@ class ContinuousTokens:
         truncated = bool(context) and context[-1] not in self._complete
         # The format has two: before the result of a call, and before any other message.
         end = self._truncated_end[new[0]["role"] != "tool"] if truncated else []
-        edit = render(self._builder, self._seen(context) + end, previous, new, tools, narrow=self.narrow_view)
+        seen = self._seen(context) + end
+        edit = render(self._builder, seen, previous, new, tools, narrow=self.narrow_view, mark=self._marked)
         self._note_opened(edit.appended)
         return replace(edit, inserted=end + edit.inserted, images=len(image_urls(new)))
 
@@ -116,6 +132,11 @@ class ContinuousTokens:
         ids = self._without_end(sampled)
         parser = CompletionParser(format=self._format, decode=self.decode, token_of=self._token_of)
         return parser.parse(ids, tools, opened=self._opened)
+
+    def _marked(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Message], list[dict[str, Any]]]:
+        return self.pieces.control.marked(*self._placeholders.broken(messages, tools))
 
     def _seen(self, context: list[int]) -> list[int]:
         return context[-TAIL:] if self.narrow_view else context

@@ -84,6 +84,7 @@ def selectable(trace: Trace) -> Row:
         "tokens": sum(len(segment.prompt_ids) + len(segment.response_ids) for segment in segments),
         "sampled_tokens": trace.sampled_anew,
         "loss_tokens": sum(sum(segment.loss_mask) for segment in segments),
+        "control_text": trace.control_text,
         "began_at": trace.began_at,
         "elapsed_s": trace.elapsed_s,
         "lease_wait_s": trace.lease_wait_s,

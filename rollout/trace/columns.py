@@ -60,6 +60,7 @@ _SELECTABLE: dict[str, pa.DataType] = {
     "tokens": _INT,  # of all segments: prompt and response
     "sampled_tokens": _INT,  # for this trajectory: without those that a branch took over from its parent
     "loss_tokens": _INT,
+    "control_text": _SMALL,  # spellings of control tokens in texts
     "began_at": _REAL,
     "elapsed_s": _REAL,
     "lease_wait_s": _REAL,

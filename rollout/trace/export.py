@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from gateway.errors import ConfigError
 from gateway.types import CallFault
+from rollout.formats.control_text import KNOWN
 from rollout.trace.outcome import ROUNDING
 from rollout.trace.record import SpanKind, Trace, Turn
 from rollout.types import FinishReason, Message
@@ -54,7 +55,8 @@ def export_sft(
 ) -> Exported:
     """Write trajectories as JSON lines: whole conversations to `path`, see `sft_row`, and all others to `ids_path`.
 
-    Each file appears whole or not at all.
+    A conversation whose texts spell control tokens is not whole as text: it becomes ids, and where there are none, each
+    spelling gets a space. Each file appears whole or not at all.
 
     Args:
         min_reward: the lowest score of an exported trajectory.
@@ -70,10 +72,10 @@ def export_sft(
             if not _is_scored(trace) or not trace.reward or not trace.reward.reaches(min_reward):
                 left_out += 1
                 continue
-            row = sft_row(trace, tools) if is_conversation(trace) and _trains_all(trace) else None
             is_text = trace.run in text_only
-            if row is not None and (is_text or reproduces(trace, row)):
-                conversations.write(row)
+            row = sft_row(trace, tools) if is_conversation(trace) and _trains_all(trace) else None
+            if row is not None and (is_text or (not _spells(trace, row) and reproduces(trace, row))):
+                conversations.write(_without_spellings(row))
                 continue
             if is_text:
                 without_ids += 1
@@ -112,7 +114,7 @@ def export_preferences(
     pairs = [pair for group in groups.values() for pair in _pairs(group, min_margin)]
     with _JsonLines(path) as file:
         for better, worse in pairs:
-            file.write(preference_row(better, worse, tools))
+            file.write(_without_spellings(preference_row(better, worse, tools)))
     paired, scored = 2 * file.rows, sum(map(len, groups.values()))
     return Exported(rows=file.rows, left_out=total - paired, without_pair=scored - paired)
 
@@ -198,6 +200,18 @@ def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
         ConfigError: `tools` lacks the trace's environment or one of its tools.
     """
     return {"messages": _messages(trace), **_source(trace, tools), **_outcome(trace)}
+
+
+def _spells(trace: Trace, row: Mapping[str, Any]) -> bool:
+    """Whether texts of a conversation spell control tokens: a trainer that renders it would take them for these."""
+    return trace.control_text > 0 or KNOWN.count(row["messages"], row["tools"]) > 0
+
+
+def _without_spellings(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with a space in each spelling of a control token."""
+    lists = {name: row[name] for name in ("messages", "prompt", "chosen", "rejected") if name in row}
+    broken = {name: KNOWN.broken(messages, ())[0] for name, messages in lists.items()}
+    return {**row, **broken, "tools": KNOWN.broken((), row["tools"])[1]}
 
 
 def _source(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:

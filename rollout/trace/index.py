@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 FILE = "traces.index.sqlite"
 BUSY_TIMEOUT_S = 30.0
 """Seconds to wait for another reader that brings the same index up to date."""
-_VERSION = 5
+_VERSION = 6
 _COMMIT_ROWS = 2000
 _STEPS_BETWEEN_CHECKS = 50_000
 """Instructions of SQLite between two looks at the clock."""

@@ -92,6 +92,8 @@ class Trace(Segment):
     server_events: ServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within the calls before and after the turns: reset, start, score."""
     strategy: StrategyRecord = field(default_factory=StrategyRecord)
+    control_text: int = 0
+    """Spellings of control tokens in the texts of messages and of tools' definitions. They are text in the ids, too."""
     run: str = ""
     """Name of the run record, which has what all trajectories of an environment in a run share."""
     worlds_lost: Annotated[int, Field(exclude=True)] = field(default=0, repr=False, metadata={"recorded": False})

@@ -191,5 +191,35 @@ def long_prompts(scope: Scope) -> Iterator[Found]:
     )
 
 
-CHECKS = (stuck_parts, flat_groups, truncation, failing_tools, withdrawals, growing_thinking, long_prompts)
+@check("Control tokens spelled in texts", threshold="a text of a message or of a tool's definition spells one")
+def control_text(scope: Scope) -> Iterator[Found]:
+    filters = {"where": "control_text > 0"}
+    count, many = scope.one("sum(control_text), count(*)", scope.condition(filters))
+    if not many:
+        return
+    yield Found(
+        detail=f"{count:,} in {many:,} trajectories. In the ids they are text and not structure; a server or a policy "
+        "that writes them may try to open turns.",
+        groups=[
+            scope.group(
+                "the most",
+                scope.entries(scope.condition(filters), sort=["-control_text"]),
+                filters,
+                note=lambda each: f"{each['control_text']:,} spelled",
+            )
+        ],
+        weight="note",
+    )
+
+
+CHECKS = (
+    stuck_parts,
+    flat_groups,
+    truncation,
+    failing_tools,
+    withdrawals,
+    growing_thinking,
+    long_prompts,
+    control_text,
+)
 """In the order of a report."""

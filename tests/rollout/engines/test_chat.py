@@ -13,20 +13,27 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.server.mcpserver import MCPServer
 from serving import listening
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from structlog.testing import capture_logs
+from worlds import environment, opened, task
 
 from examples.bisecting_policy import halve
-from rollout.engines.chat import Reply, read_context
+from rollout.engines.chat import ChatEngine, Reply, read_context
 from rollout.engines.http import EngineHttp, Lost, retry_after_s
 from rollout.engines.timeouts import Timeouts
+from rollout.environment.task import Origin
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
 from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.trace.record import StopReason, Trace
 from rollout.trace.run_record import read_run_records
-from rollout.trace.store import read_traces
+from rollout.trace.store import TraceStore, read_traces
+from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[3]
@@ -191,6 +198,44 @@ async def test_what_cannot_play_is_one_message(engine: str, message: str, tmp_pa
     _, errors = await play("run", GUESS, "--engine", engine, "--out", tmp_path / "out", status=2)
     assert message in errors and "--engine" in errors and "Traceback" not in errors
     assert not (tmp_path / "out").exists()
+
+
+async def test_no_chat_api_is_sent_the_spelling_of_a_control_token(tmp_path: Path) -> None:
+    sent = list[Any]()
+
+    async def complete(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Reply:
+        sent.append([messages, tools])
+        if len(sent) < 3:
+            name = ("say", "</s><|im_end|>")[len(sent) - 1]
+            return Reply(content="<|im_start|>", calls=[Call(name=name, arguments={"text": "<\uff5cUser\uff5c>"})])
+        return Reply(content="Well.")
+
+    desk = MCPServer("desk", log_level="ERROR")
+
+    @desk.tool(description="Says <|im_end|>.")
+    def say(text: str) -> str:
+        return f"{text} [INST]"
+
+    engine = ChatEngine(name="own", complete=complete)
+    servers = {"desk": desk}
+    made = environment(servers)
+    row = task(prompt=({"role": "system", "content": "<|eot_id|>"}, {"role": "user", "content": "<|im_start|>system"}))
+    async with opened(made, servers) as gateway:
+        trace = await roll_out(
+            Trace.begin("t", row, Origin()),
+            environment=made,
+            gateway=gateway,
+            policy_for=lambda session: engine.policy(session, made, row, Origin()),
+            tokens=engine.tokens(),
+            limits=Limits(response_tokens=100_000),
+            store=TraceStore(tmp_path),
+        )
+    assert trace.stop_reason is StopReason.ANSWERED and trace.control_text > 8
+    told = json.dumps(sent, ensure_ascii=False)
+    spelled = ("<|im_end|>", "<|im_start|>", "</s>", "[INST]", "<|eot_id|>", "<\uff5cUser\uff5c>", "\\uff5cUser")
+    assert [each for each in spelled if each in told] == ["\\uff5cUser"]
+    assert "Says < |im_end|>." in told and "Unknown tool '< /s>< |im_end|>'" in told
+    assert json.loads(sent[1][0][2]["tool_calls"][0]["function"]["arguments"]) == {"text": "< \uff5cUser\uff5c>"}
 
 
 async def test_contexts_are_read_back_as_the_messages_that_they_were_written_from() -> None:

@@ -125,6 +125,36 @@ def tokens_of(parts: tuple[Any, Any], pictures: list[Any]) -> int:
     return list(ids).count(tokenizer.convert_tokens_to_ids("<|image_pad|>"))
 
 
+@pytest.mark.filterwarnings("ignore")
+async def test_texts_that_spell_placeholders_and_markers_beside_an_image_are_text(parts: tuple[Any, Any]) -> None:
+    from rollout.tokens.verl_builder import ContinuousTokens
+
+    tokenizer, processor = parts
+    tokens = ContinuousTokens(builder_for(parts, vision=True), tokenizer, "hermes")
+    call = {"type": "function", "function": {"name": "paint", "arguments": {}}}
+    past = [{"role": "user", "content": "Paint."}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    picture = {"type": "image", "image": f"data:image/png;base64,{base64.b64encode(png('red')).decode()}"}
+    control = set(tokenizer.get_added_vocab().values())
+    shown = list[list[int]]()
+    # The last two blocks are a marker together only.
+    for texts in (("a", "b", "c"), ("<|image_pad|><|vision_end|><|im_end|>", "<|im_", "end|>")):
+        blocks = [picture, *({"type": "text", "text": text} for text in texts)]
+        shown.append(tokens.messages([1], past, [{"role": "tool", "name": "paint", "content": blocks}], []).appended)
+    plain, spelled = ([id for id in ids if id in control] for ids in shown)
+    assert spelled == plain and tokenizer.convert_tokens_to_ids("<|image_pad|>") in plain
+    text = tokens.decode(shown[1])
+    assert "< |image_pad|><|vision_end|><|im_end|><|im_end|><|im_end|>" in text
+    # verl has the processor read the decoded trajectory again, without special tokens, to make its inputs.
+    text = tokenizer.decode(shown[1], skip_special_tokens=True)
+    assert len(processor(text=[text], images=[from_png("red")])["input_ids"]) == 1
+
+
+def from_png(color: str) -> Any:
+    from rollout.tokens.images import read_image
+
+    return read_image(png(color))
+
+
 async def test_a_policy_without_vision_reads_what_the_image_was(tmp_path: Path, parts: tuple[Any, Any]) -> None:
     from rollout.verl.output import to_outputs
 

@@ -1,0 +1,163 @@
+"""Keep text text: no control id comes from the text of a message or of a tool's definition.
+
+A tokenizer finds the spelling of a control token (`<|im_end|>`) in a rendered conversation whoever wrote it. Here the
+texts are marked before the template renders them: `BREAK` goes into each spelling, and to the ends of a text that could
+become a part of one beside the template's own text. After rendering, the text is cut at each break that lies in a
+spelling, and its parts are tokenised alone. All other breaks are dropped, so that other texts keep their ids.
+
+For a renderer that is out of reach, such as a chat API's, `ControlText.broken` changes the texts instead.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, cast
+
+from rollout.formats import FORMATS
+from rollout.types import Message
+
+BREAK = "\udc80"
+"""Half of a surrogate pair: no text that can be tokenised contains one, so it cannot be a text's own."""
+
+_NOT_TEXT = frozenset(("role", "type", "image", "image_url", "video", "audio"))
+_KEYWORDS = frozenset(
+    ("type", "properties", "required", "items", "enum", "description", "title", "default", "format", "const")
+)
+"""Keys of schemas that templates look up."""
+
+
+class ControlText:
+    """The spellings of one tokenizer's control tokens and one format's markers.
+
+    Args:
+        spellings: each of two characters or more.
+    """
+
+    def __init__(self, spellings: Collection[str]) -> None:
+        self.spellings = frozenset(spellings)
+        shortest, longest = (_pattern(self.spellings, longest=longest) for longest in (False, True))
+        # Of what begins at a place the shortest is enough to break all, and the longest to find all that a break is in.
+        self._begins = re.compile(f"(?={shortest})(.)", re.DOTALL)
+        self._spans = re.compile(f"(?=({longest}))")
+        self._longest = max(map(len, spellings), default=0)
+        self._prefixes = {each[:size] for each in spellings for size in range(1, len(each))}
+        self._suffixes = {each[size:] for each in spellings for size in range(1, len(each))}
+        self._by_core: dict[str, list[str]] = {}
+        for each in self.spellings:
+            self._by_core.setdefault(_core(each), []).append(each)
+
+    def count(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> int:
+        """Number of spellings in the texts of messages and of tools' definitions."""
+        found: list[str] = []
+
+        def collect(text: str) -> str:
+            found.extend(self._begins.findall(text))
+            return text
+
+        _changed(messages, tools, collect)
+        return len(found)
+
+    def marked(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Message], list[dict[str, Any]]]:
+        """Copies whose texts have breaks where they need some."""
+        return _changed(messages, tools, self.mark)
+
+    def parts(self, rendered: str) -> list[str]:
+        """A rendered text without its breaks, cut at those that lie in a spelling."""
+        between = rendered.split(BREAK)
+        text, places = "".join(between), list(accumulate(map(len, between)))[:-1]
+        cuts = {
+            place
+            for found in self._spans.finditer(text)
+            for place in places[bisect_right(places, found.start(1)) : bisect_left(places, found.end(1))]
+        }
+        return [text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)])]
+
+    def broken(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Message], list[dict[str, Any]]]:
+        """Copies whose texts have a space in each spelling, for a renderer that finds spellings in any text."""
+        return _changed(messages, tools, partial(self._begins.sub, r"\1 "))
+
+    def mark(self, text: str) -> str:
+        """The text with breaks where it needs some."""
+        cuts = {found.end() for found in self._begins.finditer(text)}
+        # Templates strip texts, so the ends are those of the text without surrounding whitespace.
+        inner, start = text.strip(), len(text) - len(text.lstrip())
+        sizes = range(1, min(len(inner), self._longest) + 1)
+        if any(inner[:size] in self._suffixes for size in sizes):
+            cuts.add(start)
+        # Templates may write the brackets around a name, as in `<NAME>`.
+        is_enclosed = any(inner in each for each in self._by_core.get(_core(inner), ()))
+        if is_enclosed or any(inner[-size:] in self._prefixes for size in sizes):
+            cuts.add(start + len(inner))
+        return BREAK.join(text[begin:end] for begin, end in pairwise([0, *sorted(cuts), len(text)])) if cuts else text
+
+
+def _pattern(words: Collection[str], *, longest: bool) -> str:
+    """A pattern of a tree's shape, so that its cost does not grow with the number of words."""
+    if "" in words and not (longest and len(words) > 1):
+        return ""
+    following: dict[str, set[str]] = {}
+    for word in filter(None, words):
+        following.setdefault(word[0], set()).add(word[1:])
+    branches = [re.escape(first) + _pattern(rest, longest=longest) for first, rest in following.items()]
+    return f"(?:{'|'.join(branches) or '(?!)'}){'?' if '' in words else ''}"
+
+
+def _core(text: str) -> str:
+    """A spelling without its brackets."""
+    return text.strip("<>|/[]{}\uff5c")
+
+
+def _changed(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], change: Callable[[str], str]
+) -> tuple[list[Message], list[dict[str, Any]]]:
+    return [_record(each, change) for each in messages], [_record(each, change) for each in tools]
+
+
+def _record(record: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """A message, block, call or tool, whose own keys stay as they are."""
+    changed = dict(record)
+    for key in changed.keys() - _NOT_TEXT:
+        value = changed[key]
+        if key == "function":
+            changed[key] = _record(value, change)
+        elif key in ("content", "tool_calls") and isinstance(value, list):
+            changed[key] = [_record(each, change) for each in cast("list[dict[str, Any]]", value)]
+        else:
+            changed[key] = _value(value, change)
+    return changed
+
+
+def _value(value: Any, change: Callable[[str], str]) -> Any:
+    """A text, or values of JSON with the texts in them, keys included."""
+    match value:
+        case str():
+            return change(value)
+        case Mapping():
+            entries = cast("Mapping[str, Any]", value).items()
+            return {key if key in _KEYWORDS else change(key): _value(each, change) for key, each in entries}
+        case list() | tuple():
+            return [_value(each, change) for each in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+_COMMON = """
+    <|start|> <|system|> <|user|> <|assistant|> [gMASK] <sop> <tool_response> </tool_response> <s> </s> <bos>
+    <eos> <pad> <unk> [INST] [/INST] <<SYS>> <</SYS>> [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS]
+    [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] <start_of_turn> <end_of_turn> <|turn> <|tool> <tool|> <tool_response|>
+    <|im_start|> ]~!b[ ]~b] <|begin_of_text|> <|end_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|>
+    <|eom_id|> <|python_tag|> <|im_system|> <|im_user|> <|im_assistant|> <|im_middle|> <\uff5cUser\uff5c>
+    <\uff5cAssistant\uff5c> \uff5cDSML\uff5c <\uff5cbegin\u2581of\u2581sentence\uff5c> <|vision_start|>
+    <|vision_end|> <|image_pad|> <|video_pad|> <image>
+""".split()
+NO_CONTROL = ControlText(())
+KNOWN = ControlText({*_COMMON, *(marker for each in FORMATS.values() for marker in each.markers)})
+"""The markers of every format and of common chat templates, for policies whose tokenizer is out of reach."""
