@@ -93,7 +93,7 @@ def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> 
     from rollout.tokens.template_check import check_template
 
     for tools in (TOOLS, []):
-        check_template(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True)
+        check_template(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True, key="k")
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,38 @@ def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: s
     try:
         tokenizer.chat_template = f"{refusal}{{%- endfor -%}}{template}"
         if what is None:  # a template that refuses what no trajectory needs is no worse for it
-            check_template(Talk("hermes").tokens, prompt, [], has_user=False)
+            check_template(Talk("hermes").tokens, prompt, [], has_user=False, key="k")
             return
         with pytest.raises(ConfigError, match=f"does not render {what}.*: TemplateError: not here"):
-            check_template(Talk("hermes").tokens, prompt, TOOLS, has_user=False)
+            check_template(Talk("hermes").tokens, prompt, TOOLS, has_user=False, key="k")
+    finally:
+        tokenizer.chat_template = template
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("{%- set tools = tools[:1] if tools else tools -%}", r"see: (\w+, )+say "),
+        (
+            "{%- set messages = messages | rejectattr('role', 'equalto', 'tool') | list -%}",
+            "leaves out a tool's answer",
+        ),
+    ],
+)
+def test_what_a_template_leaves_out_is_named(broken: str, said: str) -> None:
+    from rollout.tokens.template_check import check_template
+
+    tokenizer: Any = Talk("hermes").counting.tokenizer
+    template = tokenizer.chat_template
+    function = {**TOOLS[0]["function"], "name": "say"}
+    # The prompt mentions the tool, which shows it to the policy as little.
+    prompt: list[Message] = [{"role": "user", "content": "Begin with say."}]
+    try:
+        tokenizer.chat_template = broken + template
+        with pytest.raises(ConfigError, match=said):
+            check_template(
+                Talk("hermes").tokens, prompt, [*TOOLS, {**TOOLS[0], "function": function}], has_user=False, key="k"
+            )
     finally:
         tokenizer.chat_template = template
 
