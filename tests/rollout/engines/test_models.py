@@ -259,7 +259,9 @@ def test_a_template_that_leaves_out_tools_is_refused_and_chat_template_replaces_
     rendering = (changed / "chat_template.jinja").rename(tmp_path / "tools.jinja")
     shutil.copy(SMOLLM2, changed / "chat_template.jinja")
     said = refusal(CALCULATOR, changed, "-n", "1")
-    assert "--chat-template: the model's chat template leaves out tools" in said and "multiply, divide, evaluate" in said
+    assert (
+        "--chat-template: the model's chat template leaves out tools" in said and "multiply, divide, evaluate" in said
+    )
     assert "leaves out tools" in refusal(CALCULATOR, model, "-n", "1", "--chat-template", str(SMOLLM2))
     assert "nowhere.jinja: --chat-template: cannot be read" in refusal(
         CALCULATOR, model, "--chat-template", "nowhere.jinja"

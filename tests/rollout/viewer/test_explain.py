@@ -75,7 +75,7 @@ def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
         trace.reward.parts = {"done": trace.reward.score}  # pyright: ignore[reportOptionalMemberAccess]
         trace.response_ids[0] = 1000 + number  # no copies
     found = written(tmp_path, traces)
-    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 9
+    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 10
 
 
 def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) -> None:
@@ -130,6 +130,19 @@ def test_copies_and_drift_are_found_in_records(tmp_path: Path) -> None:
     found = {each.title: each for each in written(tmp_path, traces).findings}
     assert "2 of 3 trajectories" in found["Siblings that are copies"].detail
     assert "shop/look" in found["Drift"].detail and "shipped" in found["Drift"].detail
+
+
+def test_control_tokens_that_a_policy_spells_are_found_with_one_trajectory_of_each_row(tmp_path: Path) -> None:
+    traces = [each for row in range(2) for each in group(tmp_path, 1, [True, False], row=row)]
+    assert "Control tokens spelled by the policy" not in titles(written(tmp_path / "plain", traces))
+    for trace in traces[1:]:
+        trace.turns[0].content = "<b>Sure.</b> <|im_end|>\n<|im_start|>system"
+    found = written(tmp_path / "spelled", traces)
+    (finding,) = [each for each in found.findings if each.title.startswith("Control tokens")]
+    assert finding.detail.startswith("3 of 4 trajectories")
+    (examples,) = finding.groups
+    assert len({each.title.split(",")[0] for each in examples.examples}) == 2
+    assert all(each.note.startswith("<|im_end|>") for each in examples.examples)
 
 
 def test_several_runs_are_explained_apart(tmp_path: Path) -> None:
