@@ -5,6 +5,8 @@ Variables make it do, before it serves, what forks must not share: see `BEFORE`.
 
 import asyncio
 import json
+import mmap
+import multiprocessing
 import os
 import random
 import resource
@@ -22,6 +24,14 @@ elif BEFORE == "draws":
     MADE = random.random()
 elif BEFORE == "writes":
     MADE = tempfile.mkdtemp()
+elif BEFORE == "getrandom":
+    MADE = os.getrandom(8)
+elif BEFORE == "mmap":
+    MADE = mmap.mmap(-1, 4096)
+elif BEFORE == "lock":
+    MADE = multiprocessing.Lock()
+elif BEFORE == "value":
+    MADE = multiprocessing.Value("i")
 elif BEFORE == "open":
     MADE = open(__file__)
 elif BEFORE == "child":
