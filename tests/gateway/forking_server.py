@@ -6,7 +6,6 @@ Variables make it do, before it serves, what forks must not share: see `BEFORE`.
 import asyncio
 import json
 import mmap
-import multiprocessing
 import os
 import random
 import resource
@@ -29,8 +28,12 @@ elif BEFORE == "getrandom":
 elif BEFORE == "mmap":
     MADE = mmap.mmap(-1, 4096)
 elif BEFORE == "lock":
+    import multiprocessing  # here, since it reads the working directory
+
     MADE = multiprocessing.Lock()
 elif BEFORE == "value":
+    import multiprocessing
+
     MADE = multiprocessing.Value("i")
 elif BEFORE == "open":
     MADE = open(__file__)
