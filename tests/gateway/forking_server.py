@@ -4,6 +4,7 @@ Variables make it do, before it serves, what forks must not share: see `BEFORE`.
 """
 
 import asyncio
+import importlib
 import json
 import mmap
 import os
@@ -28,13 +29,9 @@ elif BEFORE == "getrandom":
 elif BEFORE == "mmap":
     MADE = mmap.mmap(-1, 4096)
 elif BEFORE == "lock":
-    import multiprocessing  # here, since it reads the working directory
-
-    MADE = multiprocessing.Lock()
+    MADE = importlib.import_module("multiprocessing").Lock()  # not above: it reads the working directory
 elif BEFORE == "value":
-    import multiprocessing
-
-    MADE = multiprocessing.Value("i")
+    MADE = importlib.import_module("multiprocessing").Value("i")
 elif BEFORE == "open":
     MADE = open(__file__)
 elif BEFORE == "child":
