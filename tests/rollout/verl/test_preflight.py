@@ -14,8 +14,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
 from gateway.errors import ConfigError
+from rollout.cli.app import app
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
@@ -298,6 +300,24 @@ def test_a_template_of_a_file_replaces_the_models_own(preflight: Preflight, mode
     given = (own / "chat_template.jinja").rename(tmp_path / "tools.jinja")
     shutil.copy(SMOLLM2, own / "chat_template.jinja")
     assert preflight(f"actor_rollout_ref.model.path={own}", f"{TEMPLATE}={given}") == ""
+
+
+def test_copied_configurations_name_each_other_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["configs", "mine/for verl"])
+    assert done.exit_code == 0, done.output
+    with initialize_config_dir(str(tmp_path / "mine/for verl"), version_base=None):
+        config = compose("mcp_grpo", overrides=["hydra.searchpath=[pkg://verl.trainer.config]"])
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.custom.mcp.environments_dir == "mine/for verl/environments"
+    assert Path(rollout.agent.agent_loop_config_path).is_file() and Path(rollout.custom.mcp.environments_dir).is_dir()
+    areal = yaml.safe_load(Path("mine/for verl/areal/grpo.yaml").read_text())
+    assert Path(areal["mcp"]["environments_dir"]).is_dir()
+    assert "configs" not in Path("mine/for verl/mcp_grpo.yaml").read_text().replace("for verl", "").replace(
+        "pkg://verl.trainer.config", ""
+    )
 
 
 def test_verl_itself_is_handed_the_text_of_the_file() -> None:
