@@ -11,6 +11,7 @@ import httpx2
 
 from gateway.config.models import GatewayConfig, SamplingConfig
 from gateway.connection.in_flight import Answerer, Question
+from gateway.control_text import break_control_text
 from gateway.errors import ConfigError, RequestRefused
 from gateway.server_events import RequestKind
 from gateway.transport.http_client import Address, AddressedTransport, certificates
@@ -99,7 +100,7 @@ def chat_request(params: Mapping[str, Any], config: SamplingConfig) -> dict[str,
         raise ValueError("a request with tools is not supported")
     messages: list[dict[str, Any]] = []
     if system := params.get("systemPrompt"):
-        messages.append({"role": "system", "content": system})
+        messages.append({"role": "system", "content": break_control_text(system)})
     messages += [_message(message) for message in params["messages"]]
     body: dict[str, Any] = {
         "model": config.model,
@@ -125,7 +126,8 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 def _part(block: Mapping[str, Any]) -> dict[str, Any]:
     match block["type"]:
         case "text":
-            return {"type": "text", "text": block["text"]}
+            # A server may quote what the policy wrote.
+            return {"type": "text", "text": break_control_text(block["text"])}
         case "image":
             return {"type": "image_url", "image_url": {"url": f"data:{block['mimeType']};base64,{block['data']}"}}
         case "audio":

@@ -195,6 +195,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def _note_cause(self) -> None:
         status = self._process.get_returncode() if self._process is not None else None
+        if status is None and self._exited.is_set():
+            # A fork that ended after its fork server: nothing can say how, and what killed the one may kill the other.
+            status = -signal.SIGKILL
         if status is not None and not self._link.over.is_set():
             self._link.exhausted = exhausted(
                 self._config.max_memory_mb, self._config.max_cpu_s, status, bytes(self._stderr)
@@ -207,7 +210,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
         status = self._process.get_returncode() if self._process is not None else None
         match status:
             case None:
-                return "the server closed its pipes"
+                return (
+                    "the server ended after its fork server" if self._exited.is_set() else "the server closed its pipes"
+                )
             case int() if status < 0:
                 return f"the server was killed by {signal.Signals(-status).name}"
             case _:

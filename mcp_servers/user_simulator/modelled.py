@@ -10,10 +10,12 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
+from mcp_servers.kit.control_text import break_control_text
 from mcp_servers.user_simulator.scripted import Answer, answer_of
 
 DONE, STUCK = "[DONE]", "[STUCK]"
 _BEGIN = "(The conversation begins. Say what you would say first.)"
+_MARKS = re.compile(f"({re.escape(DONE)}|{re.escape(STUCK)})")
 _THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
 
 RULES = """\
@@ -81,7 +83,7 @@ class ModelledUser:
     async def reply(self, message: str) -> Reply:
         # Also where `start` was never called: the model then writes its own first message before it answers.
         await self.opening()
-        heard = message or "(nothing)"
+        heard = break_control_text(message) or "(nothing)"
         said = await self._said(heard)
         stuck = self._stuck + 1 if STUCK in said else 0
         text = _without_marks(said)
@@ -116,13 +118,18 @@ class ModelledUser:
         digest = hashlib.sha256(f"{self._key}/{len(self._messages)}".encode()).digest()
         text = await self._model.complete([*self._messages, asked], seed=int.from_bytes(digest[:4]) >> 1)
         # It would tell the agent the hidden goal. Templates may open it in the prompt, so only its end is looked for.
-        said = _THOUGHT.sub("", text).strip()
+        said = _unstructured(_THOUGHT.sub("", text).strip())
         if not said:
             raise ToolError("the user's model said nothing")
         return said
 
     def _remember(self, message: str, said: str) -> None:
         self._messages += [{"role": "user", "content": message}, {"role": "assistant", "content": said}]
+
+
+def _unstructured(said: str) -> str:
+    """The model's words without control tokens: the agent may have made it repeat some. Its marks stay."""
+    return "".join(part if part in (DONE, STUCK) else break_control_text(part) for part in _MARKS.split(said))
 
 
 def _without_marks(said: str) -> str:

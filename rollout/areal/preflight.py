@@ -18,6 +18,7 @@ from rollout.environment.parquet import count_rows
 from rollout.environment.row_validation import Row, read_task_rows
 from rollout.formats import find_format
 from rollout.loop.thinking import check_thoughts
+from rollout.tokens.chat_template import read_chat_template
 from rollout.tokens.verl_builder import load_tokens
 from rollout.trace.store import TraceStore
 from rollout.training.preflight import check_environments, check_turns, load_lock, longest_prompt
@@ -54,6 +55,7 @@ async def preflight(config: MCPConfig) -> None:
     tokens = load_tokens(
         config.tokenizer_path,
         tool_format=settings.tool_format,
+        chat_template=read_chat_template(settings.chat_template, key="mcp.chat_template"),
         template_kwargs=settings.chat_template_kwargs,
         key="tokenizer_path",
     )
@@ -62,7 +64,7 @@ async def preflight(config: MCPConfig) -> None:
         problem = f"the prompt has {longest} tokens, and prompt and response at most {config.gconfig.max_tokens}"
         remedy = "make it at least the sum of mcp.prompt_tokens and mcp.response_tokens"
         raise ConfigError(problem, file=f"{row.path}: row {row.number}", key="gconfig.max_tokens", remedy=remedy)
-    check_turns(tokens, rows, shown)
+    check_turns(tokens, rows, shown, key="mcp.chat_template")
     if not is_single_controller():
         await check_ranks(timeout_s=config.rollout.setup_timeout)
 

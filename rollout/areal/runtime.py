@@ -19,6 +19,7 @@ from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError
 from rollout.areal.settings import Settings
 from rollout.areal.stopping import Watch
+from rollout.tokens.chat_template import read_chat_template
 from rollout.tokens.verl_builder import ContinuousTokens, load_tokens
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
@@ -51,7 +52,7 @@ class Runtime:
             training_record,
             engine="areal",
             model=model,
-            chat_template=None,
+            chat_template=read_chat_template(settings.chat_template, key="mcp.chat_template"),
             tool_format=settings.tool_format,
             sampling=gconfig | settings.model_dump(mode="json"),
             lock=lock,
@@ -91,6 +92,7 @@ class Process:
                 self._tokens[model] = load_tokens(
                     model,
                     tool_format=settings.tool_format,
+                    chat_template=read_chat_template(settings.chat_template, key="mcp.chat_template"),
                     template_kwargs=settings.chat_template_kwargs,
                     key="tokenizer_path",
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,8 @@ import typer
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, print_result
 from rollout.environment.config import INCLUDED_CONFIGS
+
+_REFERENCE = re.compile(r"((?:--config-dir|--config|-f|:) |`)configs(?=[/ `])")
 
 app = typer.Typer(add_completion=False)
 
@@ -25,6 +28,10 @@ def configs(
         raise ConfigError("is there already", file=out, key="DIR", remedy="name a new directory")
     try:
         shutil.copytree(INCLUDED_CONFIGS, out)
+        # What the files say of each other begins at the working directory, as `out` does.
+        for path in out.rglob("*.yaml"):
+            text = path.read_text(encoding="utf-8")
+            path.write_text(_REFERENCE.sub(lambda found: found[1] + out.as_posix(), text), encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"cannot be written: {error}", file=out, key="DIR", remedy="name another directory"

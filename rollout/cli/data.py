@@ -15,8 +15,16 @@ from rich.progress import Progress
 from rich.text import Text
 
 from gateway.catalogue.tool_config import LockEntry, read_lock
-from gateway.errors import ConfigError, GatewayError, faults_of
-from rollout.cli.options import AsJson, EnvironmentsDir, plain_table, print_json, print_result
+from gateway.errors import ConfigError, Faults, GatewayError, faults_of
+from rollout.cli.options import (
+    AsJson,
+    ChatTemplateFile,
+    EnvironmentsDir,
+    plain_table,
+    print_json,
+    print_result,
+    template_text,
+)
 from rollout.environment.agent_loops import read_agent_loops
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.parquet import write_parquet
@@ -40,7 +48,7 @@ from rollout.environment.row_validation import (
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Task
-from rollout.tokens.chat_template import ChatTemplate
+from rollout.tokens.chat_template import ChatTemplate, check_tools_rendered
 
 MOST_SHOWN = 20
 _ELSEWHERE = "--environments-dir names the directory of its file"
@@ -63,6 +71,7 @@ def data(
     check: Annotated[Path | None, typer.Option(help="Examine this parquet file, and write none.")] = None,
     tool_config: Annotated[Path | None, typer.Option(help="--check: the lock to compare with.")] = None,
     tokenizer: Annotated[str | None, typer.Option(metavar="MODEL", help="--check: whose prompts are measured.")] = None,
+    chat_template: ChatTemplateFile = None,
     max_prompt_length: Annotated[
         int | None, typer.Option(min=1, help="--check: how long a prompt may be, in tokens.")
     ] = None,
@@ -81,7 +90,7 @@ def data(
             raise ConfigError(
                 "examines a file and writes none", key="--check", remedy="give one file, without ENVIRONMENT and -o"
             )
-        measure = _measure(tokenizer, max_prompt_length)
+        measure = _measure(tokenizer, chat_template, max_prompt_length)
         agents = {AGENT, STOCK_AGENT, *VERL_AGENTS, *(read_agent_loops(agent_loops) if agent_loops else ())}
         return _check(check, environments_dir, tool_config, measure, agents, as_json=as_json)
     if environment is None or output is None:
@@ -113,19 +122,27 @@ Measure = Callable[[Sequence[Row], Schemas], list[ConfigError]]
 """Finds the prompts that are too long."""
 
 
-def _measure(tokenizer: str | None, max_prompt_length: int | None) -> Measure | None:
+def _measure(tokenizer: str | None, chat_template: Path | None, max_prompt_length: int | None) -> Measure | None:
     """Load what measures prompts; None where they are not measured."""
     if (max_prompt_length is None) is not (tokenizer is None):
         key = "--max-prompt-length" if max_prompt_length is None else "--tokenizer"
         raise ConfigError("lengths need both", key=key, remedy="give --tokenizer MODEL and --max-prompt-length N")
+    text = template_text(tokenizer, chat_template)
     if tokenizer is None or max_prompt_length is None:
         return None
-    template = ChatTemplate(tokenizer)
+    template = ChatTemplate(tokenizer, chat_template=text)
 
     def length(task: Task, tools: Sequence[Mapping[str, Any]]) -> int:
         return template.count_prompt(task.prompt, tools)
 
-    return lambda rows, schemas: prompt_lengths(rows, schemas, length, limit=max_prompt_length)[1]
+    def measure(rows: Sequence[Row], schemas: Schemas) -> list[ConfigError]:
+        first, faults = rows[0].task, Faults()
+        with faults.collected():
+            shown = first.shown(schemas)
+            check_tools_rendered(lambda tools: template.render(first.prompt, tools), shown, key="--chat-template")
+        return faults + prompt_lengths(rows, schemas, length, limit=max_prompt_length)[1]
+
+    return measure
 
 
 def _check(

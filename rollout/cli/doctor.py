@@ -21,6 +21,7 @@ from rollout.cli.doctor_table import print_reports
 from rollout.cli.options import (
     INTERRUPTED,
     AsJson,
+    ChatTemplateFile,
     EnvironmentsDir,
     File,
     Target,
@@ -48,6 +49,7 @@ def doctor(
     file: File,
     server: Annotated[list[str] | None, typer.Option(help="Examine this server only; may be repeated.")] = None,
     tokenizer: Tokenizer = None,
+    chat_template: ChatTemplateFile = None,
     call: Annotated[
         list[str] | None,
         typer.Option(metavar="[SERVER/]TOOL=JSON", help="A call that probes may make; may be repeated."),
@@ -82,7 +84,7 @@ def doctor(
         call_options=tuple(parse_call_option(text, chosen) for text in call or ()),
         allow_writes=allow_writes,
         allow_outside=allow_outside,
-        counter=load_counter(tokenizer),
+        counter=load_counter(tokenizer, chat_template),
         at_a_time=at_a_time,
         key=target.key,
     )

@@ -19,6 +19,7 @@ from gateway.config.servers_file import read_servers
 from gateway.errors import ConfigError, raise_all
 from rollout.doctor.fidelity import TokenCounter
 from rollout.environment.config import Environment, environment_file, load_environment
+from rollout.tokens.chat_template import read_chat_template
 
 File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
 EnvironmentName = Annotated[str, typer.Argument(metavar="ENV", help="The environment: its YAML file or its name.")]
@@ -32,6 +33,10 @@ EnvironmentsDir = Annotated[
 ]
 Tokenizer = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Report what the tools cost in a prompt of this model.")
+]
+ChatTemplateFile = Annotated[
+    Path | None,
+    typer.Option("--chat-template", metavar="FILE", help="A chat template that replaces the model's own."),
 ]
 TraceDirectory = Annotated[Path, typer.Argument(help="The directory of the traces.")]
 Where = Annotated[
@@ -114,13 +119,21 @@ def load_target(file: str, environments_dir: Path | None, *, all_valid: bool = T
     return Target(config=environment, environment=environment, source=environment.file)
 
 
-def load_counter(tokenizer: str | None) -> TokenCounter | None:
-    """Load what counts a tool's tokens; None where no tokenizer is given. Raises ConfigError: there is none."""
+def template_text(tokenizer: str | None, chat_template: Path | None) -> str | None:
+    """The text of --chat-template. Raises ConfigError: it cannot be read, or there is no --tokenizer to go with it."""
+    if tokenizer is None and chat_template is not None:
+        raise ConfigError("nothing is counted without a tokenizer", key="--chat-template", remedy="give --tokenizer")
+    return read_chat_template(chat_template, key="--chat-template")
+
+
+def load_counter(tokenizer: str | None, chat_template: Path | None) -> TokenCounter | None:
+    """Load what counts a tool's tokens; None where no tokenizer is given. Raises ConfigError: it cannot be read."""
+    text = template_text(tokenizer, chat_template)
     if tokenizer is None:
         return None
     from rollout.tokens.counting import ToolTokenCounter
 
-    return ToolTokenCounter(tokenizer)
+    return ToolTokenCounter(tokenizer, chat_template=text)
 
 
 def print_json(record: Any) -> None:

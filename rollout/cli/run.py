@@ -20,7 +20,7 @@ from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.cli.live import ProgressEvery, shown_live
-from rollout.cli.options import INTERRUPTED, AsJson, EnvironmentsDir
+from rollout.cli.options import INTERRUPTED, AsJson, ChatTemplateFile, EnvironmentsDir
 from rollout.cli.run_report import Played, print_report
 from rollout.cli.worlds import Cassettes, HostsOption, Record, ReplayFrom, ReplayMissing, opened_hosts, with_hosts
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
@@ -37,6 +37,7 @@ from rollout.evaluation.resume import Settings, compare_settings, engine_setting
 from rollout.evaluation.summary import Outcome
 from rollout.evaluation.trees import note_on_roots, notes_on_trees
 from rollout.process import export_spans, tune_collector
+from rollout.tokens.chat_template import read_chat_template
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, TokenIds
 from rollout.trace.store import TraceStore, read_traces
@@ -71,6 +72,7 @@ def run(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="PATH", help="A server's tokenizer, where its model is not on this machine.")
     ] = None,
+    chat_template: ChatTemplateFile = None,
     tool_format: Annotated[str, typer.Option(help="How the model writes calls, by verl's name for it.")] = "hermes",
     success_at: Annotated[float, typer.Option(help="The least reward that counts as a success in pass@k.")] = 1.0,
     connect_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a server to answer.")] = 10.0,
@@ -115,6 +117,7 @@ def run(
     options = EngineOptions(
         engine=engine,
         tokenizer=tokenizer,
+        chat_template=read_chat_template(chat_template, key="--chat-template"),
         tool_format=tool_format,
         sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed),
         timeouts=Timeouts(connect_timeout_s=connect_timeout, generate_timeout_s=generate_timeout),

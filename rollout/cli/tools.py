@@ -18,6 +18,7 @@ from gateway.errors import ConfigError
 from gateway.types import Audience, ToolDefinition
 from rollout.cli.options import (
     AsJson,
+    ChatTemplateFile,
     EnvironmentsDir,
     File,
     Target,
@@ -40,14 +41,18 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def tools(
-    file: File, tokenizer: Tokenizer = None, as_json: AsJson = False, environments_dir: EnvironmentsDir = None
+    file: File,
+    tokenizer: Tokenizer = None,
+    chat_template: ChatTemplateFile = None,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """List the tools that servers offer, as the policy and the harness see them.
 
     Exit status 2 where a server does not start; the others are listed all the same.
     """
     target = load_target(file, environments_dir, all_valid=False)
-    counter = load_counter(tokenizer)
+    counter = load_counter(tokenizer, chat_template)
     offers = anyio.run(list_offers, target)
     if as_json:
         definitions = [tool for definitions in offers.catalogue.values() for tool in definitions]
@@ -107,7 +112,7 @@ def _print_cost(offers: Offers, counter: TokenCounter) -> None:
     shown = policy_tools(offers.catalogue)
     cost = counter.tools([tool.openai_schema() for tool in shown])
     if cost is None:
-        remedy = "name a model that was trained to call tools"
+        remedy = "name a model that was trained to call tools, or give a --chat-template"
         raise ConfigError("the chat template shows no tools", key="--tokenizer", remedy=remedy)
     allowed = STEP * ceil((cost + _MESSAGES) / STEP)
     Console(highlight=False).print(

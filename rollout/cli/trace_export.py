@@ -12,11 +12,13 @@ import typer
 from gateway.errors import ConfigError
 from rollout.cli.options import (
     AsJson,
+    ChatTemplateFile,
     EnvironmentsDir,
     ToolConfig,
     TraceDirectory,
     Where,
     print_result,
+    template_text,
 )
 from rollout.cli.trace_schemas import recorded_schemas
 from rollout.trace.archive import SUFFIX as ARCHIVE_SUFFIX
@@ -58,6 +60,7 @@ def export(
             "With --html: the model whose tokenizer has the texts of tokens, instead of the recorded one.",
         ),
     ] = None,
+    chat_template: ChatTemplateFile = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
@@ -66,6 +69,7 @@ def export(
     if sft + preferences + parquet + (html is not None) != 1:
         remedy = "add --sft, --preferences, --parquet or --html, one of them"
         raise ConfigError("say what to export as", key="--sft", remedy=remedy)
+    template = template_text(tokenizer, chat_template)
     if html is not None:
         return _as_page(directory, html, where, tokenizer, as_json=as_json)
     if output is None:
@@ -77,7 +81,7 @@ def export(
         chosen = traces.traces(where=where)
         tools = recorded_schemas(traces, tool_config, environments_dir)
         if sft:
-            check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer)}
+            check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer, template)}
             records = read_run_records(directory)
             text_only = {name for name, record in records.items() if record.token_ids is TokenIds.BYTES}
             exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, text_only=text_only, **check)
@@ -136,11 +140,11 @@ def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json:
     return int(rows == 0)
 
 
-def _template_check(model: str) -> Reproduces:
+def _template_check(model: str, chat_template: str | None) -> Reproduces:
     try:
         from rollout.tokens.sft import template_check
 
-        return template_check(model)
+        return template_check(model, chat_template=chat_template)
     except (ImportError, OSError, ValueError) as error:
         problem = f"cannot be checked with: {str(error).splitlines()[0]}"
         remedy = "name a model directory with its tokenizer, and install verl"

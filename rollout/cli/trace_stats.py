@@ -12,6 +12,7 @@ from rich.table import Table
 
 from rollout.cli.options import (
     AsJson,
+    ChatTemplateFile,
     EnvironmentsDir,
     ToolConfig,
     TraceDirectory,
@@ -19,6 +20,7 @@ from rollout.cli.options import (
     none_found,
     plain_table,
     print_json,
+    template_text,
 )
 from rollout.cli.trace_schemas import Schemas, recorded_schemas
 from rollout.tokens.chat_template import ChatTemplate
@@ -44,6 +46,7 @@ def stats(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Count as this model would (an expert's traces hold bytes).")
     ] = None,
+    chat_template: ChatTemplateFile = None,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
@@ -52,13 +55,15 @@ def stats(
 
     Exit status 1 where no trajectory was played to an end.
     """
+    text = template_text(tokenizer, chat_template)
     with Traces(directory) as traces:
         if by is not None:
             return _print_breakdown(traces, [key.strip() for key in by.split(",")], where, as_json=as_json)
         if tokenizer is None:
             entries = traces.entries(where=where)
         else:
-            entries = _counted_as(tokenizer, traces, where, recorded_schemas(traces, tool_config, environments_dir))
+            schemas = recorded_schemas(traces, tool_config, environments_dir)
+            entries = _counted_as(ChatTemplate(tokenizer, chat_template=text), traces, where, schemas)
         found = statistics_of(entries)
         drifted: list[Drift] | None = None
         if drift:
@@ -106,9 +111,8 @@ def _cell(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _counted_as(tokenizer: str, traces: Traces, where: str | None, tools: Schemas) -> Iterator[Entry]:
+def _counted_as(template: ChatTemplate, traces: Traces, where: str | None, tools: Schemas) -> Iterator[Entry]:
     """Entries with lengths in tokens of another model; reads the records."""
-    template = ChatTemplate(tokenizer)
     for entry in traces.entries(where=where):
         if not entry["withdrawn"]:
             trace = traces.read(entry)

@@ -28,6 +28,8 @@ class EngineOptions:
     `MODULE:FACTORY`."""
     tokenizer: str | None = None
     """A directory; the model's own by default."""
+    chat_template: str | None = None
+    """The text of a template that replaces the model's own."""
     tool_format: str = "hermes"
     """How the model writes thinking and calls: a name in `rollout.formats.FORMATS`."""
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
@@ -99,4 +101,4 @@ class ModelEngine:
         from rollout.tokens.template_check import check_template
 
         tokens = copy.copy(self.own_tokens)
-        check_template(tokens, task.prompt, task.shown(tools), has_user=has_user, key="--engine")
+        check_template(tokens, task.prompt, task.shown(tools), has_user=has_user, key="--chat-template")

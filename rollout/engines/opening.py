@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -42,6 +43,8 @@ _NEEDED = ("name", "context_tokens", "notes", "token_ids", "tokens", "policy")
 async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     """The engine, ready to play. Raises ConfigError: there is no such engine, or it cannot play."""
     name = options.engine
+    if options.chat_template is not None and (name in WITHOUT_MODEL or name.startswith(CHAT_APIS)):
+        raise ConfigError(f"{name} renders no template", key="--chat-template", remedy="leave it out")
     if name in WITHOUT_MODEL:
         yield WithoutModel(name, seed=options.sampling.seed)
     elif name.startswith(CHAT_APIS):
@@ -79,7 +82,11 @@ def _recorded(options: EngineOptions) -> Generator[Engine]:
         is_scripted = set(recorded.engines) <= {*WITHOUT_MODEL}
         is_text = is_scripted or {each.token_ids for each in records} == {TokenIds.BYTES}
         if not is_text:
-            own = _load_tokens(options, [record.model.get("path") for record in records])
+            given = [options.chat_template, *(record.model.get("custom_chat_template") for record in records)]
+            own = _load_tokens(
+                replace(options, chat_template=next(filter(None, given), None)),
+                [record.model.get("path") for record in records],
+            )
             make_tokens = partial(copy.copy, own)
         name = PREFIX + ",".join(recorded.engines)
         yield RecordedEngine(
@@ -218,7 +225,13 @@ def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str 
         from rollout.tokens.verl_builder import load_tokens
     except ImportError as error:
         raise _not_installed(error) from error
-    return load_tokens(model or path, tokenizer_path=path, tool_format=options.tool_format, key=key)
+    return load_tokens(
+        model or path,
+        tokenizer_path=path,
+        chat_template=options.chat_template,
+        tool_format=options.tool_format,
+        key=key,
+    )
 
 
 def _not_installed(error: ImportError) -> ConfigError:

@@ -62,6 +62,7 @@ def engine_settings(options: EngineOptions) -> Settings:
     if options.engine not in WITHOUT_MODEL:
         settings |= {"temperature": sampling.temperature, "top-p": sampling.top_p, "top-k": sampling.top_k}
         settings["tool-format"] = options.tool_format
+        settings["chat-template"] = options.chat_template
     return settings
 
 
@@ -114,7 +115,7 @@ def evaluation_record(
         engine=engine.name,
         token_ids=engine.token_ids,
         sampling=asdict(options.sampling),
-        model=model_identity(model) if model else {},
+        model=model_identity(model) | {"custom_chat_template": options.chat_template} if model else {},
         settings=dict(settings),
         versions=installed_versions(),
         commit=source_commit(),

@@ -1,7 +1,8 @@
 """Reward components that a model judges by a rubric, kept by content so that the same is never judged twice.
 
 The conversation is the policy's text, and may try to talk the judge into a mark. It is sent as a JSON document apart
-from the instructions, which lowers that risk and does not remove it.
+from the instructions, in which no text spells a control token of the judge's own template. That lowers the risk of
+persuasion and does not remove it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from gateway.config.models import SamplingConfig
 from gateway.connection.answerers import Sampler
+from gateway.control_text import escape_control_text
 from gateway.errors import RequestRefused
 from gateway.types import canonical_json
 from rollout.environment.reward_config import RubricConfig
@@ -108,7 +110,7 @@ def _request(rubric: RubricConfig, endpoint: SamplingConfig, messages: Sequence[
 def transcript(messages: Sequence[Message], rubric: RubricConfig) -> str:
     """The conversation as JSON, at most `transcript_chars` long but for a note of what is left out."""
     shown = [{key: message[key] for key in ("role", "content", "tool_calls") if key in message} for message in messages]
-    text, most = json.dumps(shown, ensure_ascii=False), rubric.transcript_chars
+    text, most = escape_control_text(json.dumps(shown, ensure_ascii=False)), rubric.transcript_chars
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}\n[... {len(text) - most} characters left out ...]\n{text[-(most - most // 2) :]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,57 @@ _CALL: Message = _ANSWER | {
     "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}]
 }
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_STAND_IN = "tool_{}_in_this_list"
+"""Name of a tool that no prompt mentions by chance."""
+
+
+def read_chat_template(file: Path | None, *, key: str) -> str | None:
+    """The text of a file with a chat template; None without a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not a template.
+    """
+    if file is None:
+        return None
+    try:
+        from jinja2 import TemplateError
+
+        from rollout.tokens.jinja import compile_template
+    except ImportError as error:
+        raise _not_installed(error, key) from error
+    remedy = "name a text file with a Jinja chat template"
+    try:
+        text = file.expanduser().read_text(encoding="utf-8")
+        compile_template(text)
+    except (OSError, UnicodeDecodeError, TemplateError) as error:
+        raise ConfigError(f"cannot be read as a chat template: {error}", file=file, key=key, remedy=remedy) from error
+    return text
+
+
+def check_tools_rendered(
+    render: Callable[[Sequence[Mapping[str, Any]]], str], tools: Sequence[Mapping[str, Any]], *, key: str
+) -> None:
+    """Refuse a chat template that leaves tools out: the policy would never see them.
+
+    Args:
+        render: the text of the prompt with these tools.
+        tools: OpenAI-style schemas of the policy's tools.
+        key: the option that replaces the template, for errors.
+
+    Raises:
+        ConfigError: a tool's name is not in the rendered prompt.
+    """
+    # Under other names, since the prompt may mention a tool itself.
+    names = [_STAND_IN.format(number) for number in range(len(tools))]
+    shown = [{**tool, "function": {**tool["function"], "name": name}} for tool, name in zip(tools, names, strict=True)]
+    text = render(shown) if shown else ""
+    left_out = [tool["function"]["name"] for tool, name in zip(tools, names, strict=True) if name not in text]
+    if left_out:
+        raise ConfigError(
+            f"the model's chat template leaves out tools, which the policy would never see: {', '.join(left_out)}",
+            key=key,
+            remedy=f"name a file with a template that renders tools as {key}, or use another model",
+        )
 
 
 class ChatTemplate:
@@ -24,19 +75,19 @@ class ChatTemplate:
 
     Args:
         path: a directory with `tokenizer.json`, and the template in `chat_template.jinja` or `tokenizer_config.json`.
+        chat_template: a template that replaces the model's own.
 
     Raises:
         ConfigError: there is no tokenizer, or `tokenizers` or `jinja2` is not installed.
     """
 
-    def __init__(self, path: str | Path, *, key: str = "--tokenizer") -> None:
-        self._path, self._key = Path(path), key
+    def __init__(self, path: str | Path, *, key: str = "--tokenizer", chat_template: str | None = None) -> None:
+        self._path, self._key, self._given = Path(path), key, chat_template
         try:
             import jinja2  # noqa: F401  # asked for here, so that it is missing in one message with its remedy
             from tokenizers import Tokenizer
         except ImportError as error:
-            remedy = "pip install 'mcp-rollout[tokens]'"
-            raise ConfigError(f"needs {error.name}, which is not installed", key=key, remedy=remedy) from error
+            raise _not_installed(error, key) from error
         file, remedy = self._path / "tokenizer.json", "name a directory with tokenizer.json"
         if not file.is_file():
             raise ConfigError(f"no tokenizer in {str(path)!r}", key=key, remedy=remedy)
@@ -61,7 +112,9 @@ class ChatTemplate:
         from rollout.tokens.jinja import compile_template
 
         file, text = self._path / "chat_template.jinja", self._config.get("chat_template")
-        if file.is_file():
+        if self._given is not None:
+            text = self._given
+        elif file.is_file():
             text = file.read_text(encoding="utf-8")
         elif isinstance(text, list):  # named templates
             named: list[dict[str, str]] = text
@@ -120,3 +173,8 @@ class ChatTemplate:
         except TemplateError as error:
             problem = f"the model's chat template refuses the conversation: {error}"
             raise ConfigError(problem, file=self._path, key="prompt") from error
+
+
+def _not_installed(error: ImportError, key: str) -> ConfigError:
+    remedy = "pip install 'mcp-rollout[tokens]'"
+    return ConfigError(f"needs {error.name}, which is not installed", key=key, remedy=remedy)

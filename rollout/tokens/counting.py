@@ -60,13 +60,14 @@ class ToolTokenCounter:
 
     Args:
         path: A directory with a tokenizer.
+        chat_template: A template that replaces the model's own.
 
     Raises:
         ConfigError: there is no tokenizer there, or what reads it is not installed.
     """
 
-    def __init__(self, path: str) -> None:
-        self._template = ChatTemplate(path)
+    def __init__(self, path: str, *, chat_template: str | None = None) -> None:
+        self._template = ChatTemplate(path, chat_template=chat_template)
 
     def text(self, text: str) -> int:
         """Tokens of a text."""

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from gateway.errors import ConfigError
+from rollout.tokens.chat_template import check_tools_rendered
 from rollout.tokens.narrow_view import tool_turn
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.types import Message
 
 COMPLETION = "Well."
 """Placeholder for each of the policy's completions, whose text templates do not render."""
+TEXT = "And what now?"
+"""The text of each tool result and user's message."""
 
 
 def check_template(
@@ -21,23 +24,34 @@ def check_template(
     tools: Sequence[Mapping[str, Any]],
     *,
     has_user: bool,
-    key: str = "actor_rollout_ref.model.custom_chat_template",
+    key: str,
 ) -> None:
     """Render a prompt followed by one tool result, two at once, and a user's message, where the task has such.
 
-    A template that refuses one of them would fail every trajectory that gets there, and train on the others alone.
+    A template that refuses one of them would fail every trajectory that gets there, and train on the others alone;
+    from one that leaves out tools, results or messages, the policy would never learn of them.
+
+    Args:
+        key: the option that replaces the template, for errors.
 
     Raises:
-        ConfigError: the template, or verl's builder for it, refuses.
+        ConfigError: the template, or verl's builder for it, refuses or leaves something out.
     """
     messages: list[Message] = list(prompt)
     with _refusal_as_config_error("the prompt", key):
         context = tokens.prompt(prompt, tools)
+    check_tools_rendered(lambda shown: tokens.decode(tokens.prompt(prompt, shown)), tools, key=key)
     for answer, new, what in _turns(tools, has_user=has_user):
         context = tokens.completion(context, tokens.encode_completion(COMPLETION)).applied_to(context)
         messages.append(answer)
         with _refusal_as_config_error(what, key):
             edit = tokens.messages(context, messages, new, tools)
+        if tokens.decode(edit.appended).count(TEXT) < len(new):
+            raise ConfigError(
+                f"the model's chat template leaves out {what}, which the policy would never read",
+                key=key,
+                remedy=f"name a file with a template that renders it as {key}, or use another model",
+            )
         context = edit.applied_to(context)
         messages += new
 
@@ -50,7 +64,7 @@ def _refusal_as_config_error(what: str, key: str) -> Generator[None]:
         raise ConfigError(
             f"the model's chat template does not render {what}: {_first_cause(error)}",
             key=key,
-            remedy="give a model whose template renders it as verl's builder for the tool format wants it",
+            remedy="give a template that renders it as verl's builder for the tool format wants it",
         ) from error
 
 
@@ -59,10 +73,10 @@ def _turns(tools: Sequence[Mapping[str, Any]], *, has_user: bool) -> Iterator[tu
     if tools:
         name = str(tools[0]["function"]["name"])
         for count, what in ((1, "a tool's answer"), (2, "two tools' answers at once")):
-            calls, results = tool_turn([(name, "Done.")] * count, arguments={})
+            calls, results = tool_turn([(name, TEXT)] * count, arguments={})
             yield calls, results, what
     if has_user:
-        yield {"role": "assistant", "content": COMPLETION}, [{"role": "user", "content": "And?"}], "a user's message"
+        yield {"role": "assistant", "content": COMPLETION}, [{"role": "user", "content": TEXT}], "a user's message"
 
 
 def _first_cause(error: BaseException) -> str:

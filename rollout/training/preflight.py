@@ -136,8 +136,12 @@ def longest_prompt(
     return max(lengths, key=itemgetter(0))
 
 
-def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
-    """Validate that the template renders the messages after a prompt, on the first row of each environment."""
+def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown], *, key: str) -> None:
+    """Validate that the template renders tools, and the messages after a prompt, on the first row of each environment.
+
+    Args:
+        key: where the trainer's configuration names a template, for errors.
+    """
     from rollout.tokens.template_check import check_template
 
     faults = Faults()
@@ -146,7 +150,7 @@ def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[st
         own = shown[row.task.environment]
         has_user = own.environment.has_user_messages
         try:
-            check_template(tokens, row.task.prompt, row.task.shown(own.schemas), has_user=has_user)
+            check_template(tokens, row.task.prompt, row.task.shown(own.schemas), has_user=has_user, key=key)
         except ConfigError as error:
             faults.append(row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy))
     raise_all(faults)

@@ -78,6 +78,8 @@ class TrainingSettings(BaseModel):
     """Directory with the environments' YAML files."""
     trace_dir: Path
     """Directory for traces, run records and heartbeats."""
+    chat_template: Path | None = None
+    """A file with a chat template that replaces the model's own."""
     max_failed_share: float = Field(default=0.5, ge=0.0, le=1.0)
     """Largest share of a batch's trajectories that may be withdrawn; above it, training stops."""
     record: Path | None = None

@@ -9,7 +9,8 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +39,14 @@ from rollout.training.settings import reward_parts, share
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.estimator_checks import check_estimator, warn_of_useless_estimator
 from rollout.verl.settings import (
+    KEY,
+    TEMPLATE_KEY,
     Settings,
     check_model_length,
     check_place,
     check_thinking,
     context_tokens,
+    read_template,
     workers_per_node,
 )
 from rollout.verl.shard_checks import check_shards
@@ -59,15 +63,29 @@ log = structlog.get_logger(__name__)
 class PreflightCallback(Callback):
     """Stops the program with one message and exit status 2 if the run cannot work."""
 
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Replace the file of our `chat_template` by its text in verl's key: the job gets a copy of this configuration.
+
+        So every process of verl has the template, also those that load a tokenizer without us, and none reads the file.
+        """
+        with _printed():
+            read_template(config)
+
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
-        try:
+        with _printed():
             asyncio.run(preflight(config))
-        except (ConfigError, GatewayError) as error:
-            sys.stderr.write(printed(error))
-            raise SystemExit(2) from error
-        except Exception as error:  # Hydra's boundary: it logs any other exception and starts the run
-            traceback.print_exc()
-            raise SystemExit(1) from error
+
+
+@contextmanager
+def _printed() -> Generator[None]:
+    try:
+        yield
+    except (ConfigError, GatewayError) as error:
+        sys.stderr.write(printed(error))
+        raise SystemExit(2) from error
+    except Exception as error:  # Hydra's boundary: it logs any other exception and starts the run
+        traceback.print_exc()
+        raise SystemExit(1) from error
 
 
 async def preflight(config: DictConfig) -> None:
@@ -93,7 +111,7 @@ async def preflight(config: DictConfig) -> None:
         with faults.collected():
             _check_prompts(config, tokens, rows, shown)
         with faults.collected():
-            check_turns(tokens, rows, shown)
+            check_turns(tokens, rows, shown, key=f"{KEY}.chat_template")
         raise_all(faults)
 
 
@@ -251,7 +269,7 @@ def _tokens(config: DictConfig) -> ContinuousTokens:
         str(model.path),
         tokenizer_path=model.get("tokenizer_path"),
         trust_remote_code=bool(model.get("trust_remote_code")),
-        chat_template=model.get("custom_chat_template"),
+        chat_template=OmegaConf.select(config, TEMPLATE_KEY),
         template_kwargs=template_kwargs,
         tool_format=str(config.actor_rollout_ref.rollout.multi_turn.format),
         key="actor_rollout_ref.model.path",

@@ -15,10 +15,13 @@ from rollout.environment.config import Environment, ThinkingContext
 from rollout.environment.reward_config import Section
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts
+from rollout.tokens.chat_template import read_chat_template
 from rollout.training.settings import TrainingSettings
 
 _CUSTOM = "actor_rollout_ref.rollout.custom"
 KEY = f"{_CUSTOM}.mcp"
+TEMPLATE_KEY = "actor_rollout_ref.model.custom_chat_template"
+"""verl's key for the text of a template; ours names a file."""
 TRAINER_MODE = "mcp_sync"
 """`trainer.v1.trainer_mode` of the trainer class in `rollout.verl.trainer`."""
 _ENGINES = ("sglang", "vllm", "trtllm")
@@ -62,6 +65,9 @@ class Settings(TrainingSettings):
         if section is None:
             raise ConfigError("is missing", key=KEY, remedy="start from configs/mcp_grpo.yaml")
         values: Any = OmegaConf.to_container(section, resolve=True)
+        if values.get("chat_template") and not OmegaConf.select(config, TEMPLATE_KEY):
+            remedy = "keep hydra.callbacks.mcp_preflight of configs/mcp_grpo.yaml, which reads it"
+            raise ConfigError("has not been read", key=f"{KEY}.chat_template", remedy=remedy)
         settings = validate(cls, values, file=None, key=KEY)
         try:
             directory = Path(resolve_config_path(str(settings.environments_dir)))
@@ -73,6 +79,22 @@ class Settings(TrainingSettings):
         # Workers may have another working directory.
         paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
         return settings.model_copy(update=paths | {"environments_dir": directory})
+
+
+def read_template(config: DictConfig) -> None:
+    """Put the text of our `chat_template`, a file, into verl's key.
+
+    Raises:
+        ConfigError: the file cannot be read, or verl's key has another template.
+    """
+    key = f"{KEY}.chat_template"
+    file = OmegaConf.select(config, key)
+    text = read_chat_template(Path(str(file)) if file else None, key=key)
+    if text is None:
+        return
+    if OmegaConf.select(config, TEMPLATE_KEY) not in (None, text):
+        raise ConfigError(f"{TEMPLATE_KEY} is given too", key=key, remedy="give one of them")
+    OmegaConf.update(config, TEMPLATE_KEY, text)
 
 
 def check_place(config: DictConfig) -> None:

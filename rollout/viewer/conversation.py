@@ -14,10 +14,15 @@ Bar = dict[str, Any]
 """An interval of the timeline: `kind`, `turn`, `start` and `length` in seconds, `label`."""
 
 
-def conversation(trace: Trace) -> dict[str, Any]:
-    """All of a trajectory but its tokens, in values that JSON has."""
+def conversation(trace: Trace, *, unit: str = "tokens") -> dict[str, Any]:
+    """All of a trajectory but its tokens, in values that JSON has.
+
+    Args:
+        unit: what its ids stand for.
+    """
     reward = trace.reward
     return {
+        "unit": unit,
         "agent": None if trace.agent is None else trace.agent.model_dump_json(by_alias=True),
         "answer": trace.task.answer,
         "tools": trace.task.tools,
@@ -28,17 +33,17 @@ def conversation(trace: Trace) -> dict[str, Any]:
         if reward is None
         else {"score": reward.score, "parts": reward.parts, "turns": reward.turns, "penalty": reward.penalty},
         "failure": None if trace.failure is None else {"kind": trace.failure.kind, "message": trace.failure.message},
-        "timeline": list(timeline(trace)),
+        "timeline": list(timeline(trace, unit)),
     }
 
 
-def timeline(trace: Trace) -> Iterator[Bar]:
+def timeline(trace: Trace, unit: str) -> Iterator[Bar]:
     """What the trajectory spent its time on, from its beginning: waiting for a lease, generating, tools, the user."""
     if trace.lease_wait_s > 0:
         yield _bar("queue", -1, 0.0, trace.lease_wait_s, "waiting for servers")
     for number, turn in enumerate(trace.turns):
         began = turn.began_at - trace.began_at if turn.began_at else 0.0
-        yield _bar("generation", number, began, turn.generate_s, f"turn {number + 1}: {turn.sampled} tokens")
+        yield _bar("generation", number, began, turn.generate_s, f"turn {number + 1}: {turn.sampled} {unit}")
         end = began + turn.generate_s
         for event in turn.tools:
             if not event.began_at:

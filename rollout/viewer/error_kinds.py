@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rollout.trace.entries import Entry
 from rollout.trace.record import Trace
 from rollout.trace.trained import TrainedSegment
-from rollout.viewer.filters import TRUNCATED
+from rollout.viewer.filters import TRUNCATED, condition
 from rollout.viewer.finding import EXAMPLES, Example, Found, MovedToken, Scope, check, title_of
 
 LOW_SHARE = 0.5
@@ -52,7 +52,8 @@ def kind_of(entry: Entry) -> ErrorKind:
 @check(
     "Low reward",
     threshold=f"a kind of error has at least {KIND_SHARE:.0%} of the trajectories that earned at most "
-    f"{LOW_SHARE:g} of the best reward; held-out ones of the last step that has some, or those of an evaluation",
+    f"{LOW_SHARE:g} of the best reward, the one first that is least frequent among the others; held-out "
+    "ones of the last step that has some, or those of an evaluation",
 )
 def low_rewards(scope: Scope) -> Iterator[Found]:
     """A finding for each frequent kind of error."""
@@ -67,10 +68,10 @@ def low_rewards(scope: Scope) -> Iterator[Found]:
     for entry in scope.pages.traces.entries(where=scope.condition(low), columns=_KIND_COLUMNS, limit=_MOST_READ):
         kinds[kind_of(entry)] += 1
     counts = [f"{scope.pages.traces.count(scope.condition(each)):,}" for each in (low, filters)]
-    for kind, count in kinds.most_common(MOST_KINDS):
-        if count < KIND_SHARE * kinds.total():
-            return
-        yield _finding(scope, kind, {**low, kind.filter[0]: kind.filter[1]}, " of ".join(counts), step)
+    frequent = [kind for kind, count in kinds.items() if count >= KIND_SHARE * kinds.total()]
+    shares = {kind: _shares(scope, filters, kind, bound) for kind in frequent}
+    for kind in sorted(frequent, key=lambda kind: shares[kind][1] - shares[kind][0])[:MOST_KINDS]:
+        yield _finding(scope, kind, {**low, kind.filter[0]: kind.filter[1]}, " of ".join(counts), step, shares[kind])
 
 
 _KIND_COLUMNS = ("id", "stop_reason", "errors", "marks", "calls")
@@ -84,9 +85,22 @@ def _judged(scope: Scope) -> tuple[str, int | None]:
     return ("train", scope.steps[-1]) if scope.steps else ("evaluation", None)
 
 
-def _finding(scope: Scope, kind: ErrorKind, filters: dict[str, str], low: str, step: int | None) -> Found:
+def _shares(scope: Scope, filters: dict[str, str], kind: ErrorKind, bound: float) -> tuple[float, float]:
+    """The share of trajectories with this kind of error among those with a low reward, and among the others."""
+    matches = condition({kind.filter[0]: kind.filter[1]})
+    low, low_matching, others, others_matching = scope.one(
+        f"sum(reward <= {bound!r}), sum(reward <= {bound!r} AND {matches}), "
+        f"sum(reward > {bound!r}), sum(reward > {bound!r} AND {matches})",
+        scope.condition(filters),
+    )
+    return (low_matching or 0) / (low or 1), (others_matching or 0) / (others or 1)
+
+
+def _finding(
+    scope: Scope, kind: ErrorKind, filters: dict[str, str], low: str, step: int | None, shares: tuple[float, float]
+) -> Found:
     split, limit = filters["split"], filters["reward_to"]
-    examples = [_explained(scope, entry) for entry in scope.entries(scope.condition(filters), sort=["reward"])]
+    examples = [_explained(scope, entry) for entry in scope.examples(scope.condition(filters), sort=["reward"])]
     groups = [scope.listed(f"{_adjective(split)} trajectories, worst first", examples, filters)]
     if split == "held-out" and scope.steps:
         same = {"split": "train", kind.filter[0]: kind.filter[1], "reward_to": limit}
@@ -96,8 +110,9 @@ def _finding(scope: Scope, kind: ErrorKind, filters: dict[str, str], low: str, s
         about=kind.text,
         detail=f"{low} {_adjective(split)} trajectories{at} earned at most {limit}; "
         # The filter's own number: a trajectory that a limit ended may have had such an error, too.
-        f"in {groups[0].total:,} of them: {kind.text}.",
+        f"in {groups[0].total:,} of them ({shares[0]:.0%}; of the others {shares[1]:.0%}): {kind.text}.",
         groups=groups,
+        weight="problem" if shares[0] - shares[1] >= KIND_SHARE else "note",
     )
 
 

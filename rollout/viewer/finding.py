@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from rollout.trace.entries import Entry
@@ -14,6 +16,8 @@ from rollout.viewer.pages import Pages
 T = TypeVar("T")
 EXAMPLES = 3
 """Trajectories that a finding names in each group."""
+_CANDIDATES = 60
+"""Trajectories among which examples are chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,9 +164,20 @@ class Scope:
         (row,) = self.pages.traces.query(f"SELECT {selected} FROM trajectories WHERE {where}")
         return list(row)
 
-    def entries(self, where: str, *, sort: list[str] | None = None, limit: int = EXAMPLES) -> list[Entry]:
+    def entries(self, where: str, *, sort: list[str] | None = None, limit: int) -> list[Entry]:
         """Entries with this condition."""
         return list(self.pages.traces.entries(where=where, sort=sort or [], limit=limit))
+
+    def examples(self, where: str, *, sort: list[str] | None = None) -> list[Entry]:
+        """The first entries with this condition, of different rows as far as there are some."""
+        found = self.entries(where, sort=sort, limit=_CANDIDATES)
+        seen: Counter[tuple[object, ...]] = Counter()
+        turns: list[int] = []
+        for each in found:
+            row = (each["task"], each["seed"], each["row"])
+            turns.append(seen[row])
+            seen[row] += 1
+        return [each for _, each in sorted(zip(turns, found, strict=True), key=itemgetter(0))][:EXAMPLES]
 
     def group(
         self,

@@ -36,7 +36,7 @@ def stuck_parts(scope: Scope) -> Iterator[Found]:
             continue
         other = "never had another value" if low == high else f"its highest value is {high:g}"
         has_lowest = f"EXISTS (SELECT 1 FROM json_each(reward_parts) WHERE key = {quoted(name)} AND value <= {low!r})"
-        entries = scope.entries(f"{scope.played} AND {has_lowest}", sort=["-step"])
+        entries = scope.examples(f"{scope.played} AND {has_lowest}", sort=["-step"])
         yield Found(
             about=name,
             detail=f"{stuck:,} of {count:,} trajectories have {name} {low:g}; {other}.",
@@ -67,7 +67,7 @@ def flat_groups(scope: Scope) -> Iterator[Found]:
         detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only "
         f"({full:,} the full one): "
         "their advantages are 0, so they contribute no gradient.",
-        groups=[scope.group("one of each group", scope.entries(f"id IN ({ids})"), view={"tab": "siblings"})],
+        groups=[scope.group("one of each group", scope.examples(f"id IN ({ids})"), view={"tab": "siblings"})],
     )
 
 
@@ -84,7 +84,7 @@ def truncation(scope: Scope) -> Iterator[Found]:
     cut = sum(each for _, each in found)
     if not cut or cut < TRUNCATED_SHARE * count:
         return
-    entries = scope.entries(f"{scope.played} AND stop_reason = '{found[0][0]}'", sort=["-step", "reward"])
+    entries = scope.examples(f"{scope.played} AND stop_reason = '{found[0][0]}'", sort=["-step", "reward"])
     listed = ", ".join(f"{reason} {each:,}" for reason, each in found)
     yield Found(
         detail=f"{cut:,} of {count:,} trajectories were cut: {listed}.",
@@ -106,7 +106,7 @@ def failing_tools(scope: Scope) -> Iterator[Found]:
         if calls < FAILING_CALLS or errors < FAILING_SHARE * calls:
             continue
         filters = {"failed_tool": name}
-        entries = scope.entries(scope.condition(filters), sort=["-step", "reward"])
+        entries = scope.examples(scope.condition(filters), sort=["-step", "reward"])
         yield Found(
             about=name or "(unreadable call)",
             detail=f"{errors:,} of {calls:,} calls returned an error.",
@@ -125,7 +125,7 @@ def withdrawals(scope: Scope) -> Iterator[Found]:
     statement = f"""SELECT coalesce(failure, stop_reason, 'unfinished') AS kind, count(*) AS n FROM trajectories
         WHERE {scope.where} AND withdrawn GROUP BY 1 ORDER BY 2 DESC LIMIT 5"""
     kinds = [f"{row['kind']} {row['n']:,}" for row in scope.pages.traces.query(statement)]
-    entries = scope.entries(f"{scope.where} AND withdrawn", sort=["-step"])
+    entries = scope.examples(f"{scope.where} AND withdrawn", sort=["-step"])
     yield Found(
         detail=f"{withdrawn:,} of {count:,} trajectories are not trained on: {', '.join(kinds)}.",
         groups=[scope.group("withdrawn", entries, note=lambda each: each["error"] or "")],
@@ -147,7 +147,7 @@ def growing_thinking(scope: Scope) -> Iterator[Found]:
     if not before or after < max(THINKING_GROWTH * before, THINKING_TOKENS):
         return
     where = f"{scope.trained} AND step BETWEEN {late} AND {end}"
-    entries = scope.entries(where, sort=["-thinking_tokens"])
+    entries = scope.examples(where, sort=["-thinking_tokens"])
     yield Found(
         detail=f"From {before:.0f} tokens in steps {begin} to {middle} to {after:.0f} in steps {late} to {end}.",
         groups=[
@@ -183,7 +183,7 @@ def long_prompts(scope: Scope) -> Iterator[Found]:
         groups=[
             scope.group(
                 "the longest prompts",
-                scope.entries(f"{scope.where} AND {near}", sort=["-prompt_tokens"]),
+                scope.examples(f"{scope.where} AND {near}", sort=["-prompt_tokens"]),
                 note=lambda each: f"{each['prompt_tokens']:,} tokens",
             )
         ],

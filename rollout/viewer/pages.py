@@ -12,7 +12,7 @@ from gateway.errors import ConfigError
 from rollout.trace.entries import COLUMNS, Entry
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, read_run_records
+from rollout.trace.run_record import RunRecord, TokenIds, read_run_records
 from rollout.trace.trained import TrainedSegment
 from rollout.viewer.conversation import conversation
 from rollout.viewer.filters import SPLITS, condition, quoted
@@ -106,7 +106,7 @@ class Pages:
         own = trained.get(identity, [])
         return {
             "entry": {name: entry[name] for name in COLUMNS} | {"in": self.runs.name_of(entry["file"])},
-            "trace": conversation(trace),
+            "trace": conversation(trace, unit=self.unit(trace)),
             "group": [_brief(each) | {"advantage": advantage(trained.get(each["id"], ()))} for each in group],
             "same_task": [_brief(each) for each in same_task(self.traces, entry)],
             "trained": {"step": own[-1].step, "dropped": own[-1].dropped} if own else None,
@@ -117,7 +117,7 @@ class Pages:
         entry = self.entry(identity)
         trace = self.traces.read(entry)
         trained = self.trained(entry, [identity])
-        return tokens_view(trace, self.texts(trace), trained.get(identity, ()))
+        return tokens_view(trace, self.texts(trace), trained.get(identity, ()), unit=self.unit(trace))
 
     def siblings(self, identity: str) -> dict[str, Any]:
         """The conversations of the trajectory's group, for comparison."""
@@ -135,6 +135,11 @@ class Pages:
         if trace.run not in self._records:
             self._records = read_run_records(self.traces.directory, skipped=self.traces.skipped)
         return self._records.get(trace.run)
+
+    def unit(self, trace: Trace) -> str:
+        """What the ids of a trajectory stand for: `tokens`, or `bytes` where the policy gave text only."""
+        record = self.record(trace)
+        return "bytes" if record is not None and record.token_ids is TokenIds.BYTES else "tokens"
 
     def prompt_limits(self) -> dict[str, int]:
         """The longest prompt that a training allows, by run record."""

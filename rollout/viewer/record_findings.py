@@ -1,18 +1,22 @@
-"""Findings that compare the records of siblings, of a sample of groups."""
+"""Findings that need the records, of a sample of groups."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gateway.control_text import SPELLING
 from rollout.trace.drift import CallSeen, calls_seen, drifts
 from rollout.trace.entries import Entry
+from rollout.trace.record import Trace
 from rollout.trace.trained import digest
-from rollout.viewer.finding import Found, Scope, check
+from rollout.viewer.finding import EXAMPLES, Example, Found, Scope, check, title_of
 
 MOST_RECORDS = 256
 COPIED_SHARE = 0.25
+_SHOWN = 40
 _SAMPLE = f"of the last groups, up to {MOST_RECORDS} trajectories"
 
 
@@ -24,10 +28,12 @@ class Compared:
     ids: bytes
     """Digest of the first segment."""
     calls: tuple[CallSeen, ...]
+    spelled: str
+    """The first control token that the policy spelled in a message or an argument, with what follows it."""
 
 
 def sampled_groups(scope: Scope) -> list[list[Compared]]:
-    """Groups of siblings, the last ones first."""
+    """Groups of trajectories of one row, the last ones first."""
     columns = ("id", "run", "began_at", "uid", "task", "seed", "row", "sample", "step", "reward")
     entries = scope.pages.traces.entries(
         where=f"{scope.played} AND NOT validate", sort=["-step", "row", "sample"], columns=columns, limit=MOST_RECORDS
@@ -38,8 +44,47 @@ def sampled_groups(scope: Scope) -> list[list[Compared]]:
         first = trace.earlier[0] if trace.earlier else trace
         key = (entry["step"], entry["uid"] or (entry["task"], entry["seed"], entry["row"]))
         ids = digest(first.prompt_ids, first.response_ids)
-        found[key].append(Compared(entry=entry, ids=ids, calls=calls_seen(trace)))
-    return [group for group in found.values() if len(group) > 1]
+        found[key].append(Compared(entry=entry, ids=ids, calls=calls_seen(trace), spelled=_spelled(trace)))
+    return list(found.values())
+
+
+def _siblings(scope: Scope) -> list[list[Compared]]:
+    return [group for group in scope.sampled(sampled_groups) if len(group) > 1]
+
+
+def _spelled(trace: Trace) -> str:
+    for turn in trace.turns:
+        for text in (turn.content, *(json.dumps(event.arguments, ensure_ascii=False) for event in turn.tools)):
+            if found := SPELLING.search(text):
+                return text[found.start() : found.start() + _SHOWN]
+    return ""
+
+
+@check(
+    "Control tokens spelled by the policy",
+    threshold=f"{_SAMPLE}, one spells a control token of a chat template in a message or an argument",
+)
+def spelled_control_tokens(scope: Scope) -> Iterator[Found]:
+    read = [each for group in scope.sampled(sampled_groups) for each in group]
+    spelling = [each for each in read if each.spelled]
+    if not spelling:
+        return
+    yield Found(
+        detail=f"{len(spelling):,} of {len(read):,} trajectories. A rubric's judge and a modelled user read it as "
+        "text; another model behind a server may read turns that the policy wrote.",
+        groups=[
+            scope.listed(
+                "one of each row",
+                [
+                    Example(
+                        id=each.entry["id"], title=title_of(each.entry), reward=each.entry["reward"], note=each.spelled
+                    )
+                    for each in list({each.entry["row"]: each for each in spelling}.values())[:EXAMPLES]
+                ],
+                None,
+            )
+        ],
+    )
 
 
 @check(
@@ -47,7 +92,7 @@ def sampled_groups(scope: Scope) -> list[list[Compared]]:
     threshold=f"{_SAMPLE}, at least {COPIED_SHARE:.0%} have the ids of a sibling",
 )
 def copies(scope: Scope) -> Iterator[Found]:
-    groups = scope.sampled(sampled_groups)
+    groups = _siblings(scope)
     copied: list[Entry] = []
     for group in groups:
         counts = Counter(each.ids for each in group)
@@ -68,7 +113,7 @@ def copies(scope: Scope) -> Iterator[Found]:
     threshold=f"{_SAMPLE}, the same call after the same calls had different results",
 )
 def drift(scope: Scope) -> Iterator[Found]:
-    groups = scope.sampled(sampled_groups)
+    groups = _siblings(scope)
     drifted = [(group, found) for group in groups if (found := drifts((0, each.calls) for each in group))]
     if not drifted:
         return
@@ -82,5 +127,5 @@ def drift(scope: Scope) -> Iterator[Found]:
     )
 
 
-CHECKS = (copies, drift)
+CHECKS = (copies, drift, spelled_control_tokens)
 """In the order of a report."""

@@ -11,15 +11,16 @@ from rollout.trace.trained import TrainedSegment, digest
 from rollout.viewer.token_texts import TokenTexts
 
 
-def tokens_view(trace: Trace, texts: TokenTexts, trained: Iterable[TrainedSegment]) -> dict[str, Any]:
+def tokens_view(trace: Trace, texts: TokenTexts, trained: Iterable[TrainedSegment], *, unit: str) -> dict[str, Any]:
     """The segments' tokens, each list with a value for each token of prompt and response.
 
     Args:
         trained: what a trainer computed on this trace; of several records of a segment the last counts.
+        unit: what the ids stand for; only `tokens` are in a loss.
     """
     latest = {each.segment: each for each in trained}
     segments = [
-        _segment(number, segment, trace, texts, latest.get(number))
+        _segment(number, segment, trace, texts, latest.get(number)) | {"unit": unit}
         for number, segment in enumerate((*trace.earlier, trace))
     ]
     return {"id": trace.id, "note": texts.note, "segments": segments}

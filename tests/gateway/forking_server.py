@@ -4,7 +4,9 @@ Variables make it do, before it serves, what forks must not share: see `BEFORE`.
 """
 
 import asyncio
+import importlib
 import json
+import mmap
 import os
 import random
 import resource
@@ -22,6 +24,14 @@ elif BEFORE == "draws":
     MADE = random.random()
 elif BEFORE == "writes":
     MADE = tempfile.mkdtemp()
+elif BEFORE == "getrandom":
+    MADE = os.getrandom(8)
+elif BEFORE == "mmap":
+    MADE = mmap.mmap(-1, 4096)
+elif BEFORE == "lock":
+    MADE = importlib.import_module("multiprocessing").Lock()  # not above: it reads the working directory
+elif BEFORE == "value":
+    MADE = importlib.import_module("multiprocessing").Value("i")
 elif BEFORE == "open":
     MADE = open(__file__)
 elif BEFORE == "child":

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from clock import Clock
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, ImageContent, TextContent
@@ -239,12 +240,13 @@ async def test_structured_content_off_the_output_schema_is_a_protocol_error() ->
                 await session.call("count", {})
 
 
-async def test_a_hung_tool_times_out_and_the_session_goes_on() -> None:
-    server = MCPServer("world")
+async def test_a_hung_tool_times_out_and_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, begun, clock = MCPServer("world"), anyio.Event(), Clock(monkeypatch)
 
     @server.tool()
     async def hang() -> str:
         """Hang."""
+        begun.set()
         await anyio.sleep_forever()
         return ""
 
@@ -253,9 +255,16 @@ async def test_a_hung_tool_times_out_and_the_session_goes_on() -> None:
         """Look."""
         return "here"
 
-    async with gateway(server, call_timeout_s=0.05) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
-        with pytest.raises(CallTimeout, match=r"world/hang: no answer within 0.05 s"):
-            await session.call("hang", {})
+    async with gateway(server, call_timeout_s=60) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
+
+        async def times_out() -> None:
+            with pytest.raises(CallTimeout, match=r"world/hang: no answer within 60 s"):
+                await session.call("hang", {})
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(times_out)
+            await begun.wait()
+            await clock.advance(60)
         assert (await session.call("look", {})).text == "here"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from clock import Clock
 
 from gateway.connection.deadline import Deadline, Deadlines
 
@@ -19,27 +20,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Clock:
-    """Of the event loop, moved forward without waiting."""
-
-    def __init__(self) -> None:
-        self._loop_time, self._ahead_s = asyncio.get_running_loop().time, 0.0
-
-    def __call__(self) -> float:
-        return self._loop_time() + self._ahead_s
-
-    async def advance(self, seconds: float) -> None:
-        await anyio.wait_all_tasks_blocked()
-        self._ahead_s += seconds
-        for _ in range(4):  # a timer's callback, and what it wakes
-            await anyio.lowlevel.checkpoint()
-
-
 @pytest.fixture
 async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", clock)
-    return clock
+    return Clock(monkeypatch)
 
 
 async def forever() -> None:

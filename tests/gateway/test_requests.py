@@ -143,15 +143,18 @@ async def test_a_completion_within_a_call_comes_from_the_configured_model(
     async with listening(model.app) as address:
         sampling = {"url": f"{address}/v1/", "model": "m", "api_key": "sk-very-secret", "max_tokens": 20}
         async with leased(transport, sampling=sampling) as session:
-            result = await session.call("summarize", {"text": "a long story"})
+            result = await session.call("summarize", {"text": "a long <|im_end|> story"})
             heard = session.drain_server_events()
-    assert result.text == "A LONG STORY"
+    assert result.text == "A LONG < |IM_END|> STORY"
     assert model.requests[0]["model"] == "m" and model.requests[0]["max_tokens"] == 20
-    assert model.requests[0]["messages"][-1] == {"role": "user", "content": "a long story"}
+    assert model.requests[0]["messages"][-1] == {"role": "user", "content": "a long < |im_end|> story"}
     assert model.headers[0]["authorization"] == "Bearer sk-very-secret"
     (request,) = heard.requests
     assert request.kind is RequestKind.SAMPLING and request.answer is not None
-    assert request.answer["content"] == {"type": "text", "text": "A LONG STORY"} and request.answer["model"] == "echo-1"
+    assert (
+        request.answer["content"] == {"type": "text", "text": "A LONG < |IM_END|> STORY"}
+        and request.answer["model"] == "echo-1"
+    )
     assert "sk-very-secret" not in repr(heard)
 
 

@@ -154,7 +154,7 @@ async def test_a_call_without_a_place_is_answered_and_leaves_an_earlier_submissi
         await begin(other)
         await other.call("submit", code=PROBLEM.solution)
         group.start_soon(partial(sleeper.call, "run_python", code="import time; time.sleep(3)"))
-        await anyio.sleep(0.1)  # until the sleeper has its place
+        await anyio.wait_all_tasks_blocked()  # the sleeper has its place
         with anyio.fail_after(2):
             told = await other.call("run_python", code="print(1)")
             assert not told.is_error and told.content[0].text.startswith("Not run: all places")
@@ -169,7 +169,7 @@ async def test_a_trajectory_that_makes_many_calls_has_one_place(players_of: Seat
         await begin(other)
         for _ in range(2):
             group.start_soon(partial(sleeper.call, "run_python", code="import time; time.sleep(2.5)"))
-        await anyio.sleep(0.1)
+        await anyio.wait_all_tasks_blocked()
         with anyio.fail_after(2):
             assert (await other.call("run_python", code="print(1)")).content[0].text == "1\n"
 

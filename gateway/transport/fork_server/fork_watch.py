@@ -1,4 +1,4 @@
-"""Detect what a program did before the fork that forks must not share: files written, threads, random state."""
+"""Detect what a program did before the fork that forks must not share: files, memory, threads, random state."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Watch:
         """Top-level names of the program's own modules. Libraries may draw random bytes: theirs name things."""
         self.own_directory: str | None = None
         """The directory of a script, whose modules are its own."""
-        self._files = _open_files()
+        self._files, self._mappings = _open_files(), _shared_mappings()
         self._environ: Any = type(os.environ)
-        self._read_variable, self._urandom, self._getcwd = self._environ.__getitem__, os.urandom, os.getcwd
+        self._read_variable, self._getcwd = self._environ.__getitem__, os.getcwd
         self._remove_variable, self._list_variables = self._environ.__delitem__, self._environ.__iter__
 
         def read_variable(environ: Any, name: str) -> str:
@@ -58,26 +58,29 @@ class Watch:
 
         self._environ.__getitem__, self._environ.__delitem__ = read_variable, remove_variable
         self._environ.__iter__ = list_variables
-        os.urandom, os.getcwd = self._drawn_by_caller(os.urandom), self._locating
-        self._generators = {name: getattr(random, name) for name in _GENERATORS}
-        for name, function in self._generators.items():
-            setattr(random, name, self._drawn_by_caller(function))
+        os.getcwd = self._locating
+        self._draws = [(random, name, getattr(random, name)) for name in _GENERATORS]
+        self._draws += [(os, name, getattr(os, name)) for name in ("urandom", "getrandom") if hasattr(os, name)]
+        for module, name, function in self._draws:
+            setattr(module, name, self._drawn_by_caller(function))
         sys.addaudithook(self._audit)
 
     def end(self) -> str:
         """Why the process must not be forked; empty where it may."""
         self._on = False
-        for name, function in self._generators.items():
-            setattr(random, name, function)
+        for module, name, function in self._draws:
+            setattr(module, name, function)
         self._environ.__getitem__, self._environ.__delitem__ = self._read_variable, self._remove_variable
         self._environ.__iter__ = self._list_variables
-        os.urandom, os.getcwd = self._urandom, self._getcwd
+        os.getcwd = self._getcwd
         if threads := count_threads() - 1:
             return f"it starts {threads} threads before it serves"
         if self._found:
             return self._found
         if left := _open_files() - self._files:
             return f"it keeps {', '.join(sorted(left)[:3])} open before it serves"
+        if shared := _shared_mappings() - self._mappings:
+            return f"it maps shared memory before it serves: {', '.join(sorted(path for _, path in shared)[:3])}"
         return ""
 
     def arguments(self, words: list[str]) -> list[str]:
@@ -182,3 +185,10 @@ def _open_files() -> set[str]:
         except OSError:
             pass  # the directory that was just listed
     return {path for path in found if not path.startswith("/proc/") and path not in ("/dev/urandom", os.devnull)}
+
+
+def _shared_mappings() -> set[tuple[str, str]]:
+    """Address and path of memory that forks would write to in common: `mmap(-1)`, locks of `multiprocessing`."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        fields = [line.split(None, 5) for line in maps]
+    return {(each[0], each[5].strip()) for each in fields if each[1][1] == "w" and each[1][3] == "s"}

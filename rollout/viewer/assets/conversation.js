@@ -78,13 +78,13 @@
     );
   }
 
-  function turn(each, index, identity) {
+  function turn(each, index, identity, unit) {
     const chips = [
-      chip("plain", `${each.sampled} tokens`),
+      chip("plain", `${each.sampled} ${unit}`),
       chip("plain", seconds(each.seconds)),
       each.reward !== null && each.reward !== undefined ? Viewer.rewardChip(each.reward, "reward of this turn") : null,
       each.finish_reason !== "stop" ? chip("warn", each.finish_reason) : null,
-      each.trimmed ? chip("warn", `${each.trimmed} tokens trimmed`) : null,
+      each.trimmed ? chip("warn", `${each.trimmed} ${unit} trimmed`) : null,
       each.marks.map((mark) =>
         el(
           "span",
@@ -161,7 +161,7 @@
         ),
       ),
       events(trace.server_events),
-      trace.turns.map((each, index) => turn(each, index, entry.id)),
+      trace.turns.map((each, index) => turn(each, index, entry.id, trace.unit)),
       trace.failure
         ? el("p", { class: "failure" }, el("b", {}, trace.failure.kind), ` ${trace.failure.message}`)
         : null,

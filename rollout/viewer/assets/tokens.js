@@ -34,7 +34,7 @@
       const folded = el(
         "details",
         { class: "prompt-fold" },
-        el("summary", { class: "token-label" }, `prompt, ${number(segment.prompt)} tokens`),
+        el("summary", { class: "token-label" }, `prompt, ${number(segment.prompt)} ${segment.unit}`),
       );
       if (segment.prompt) holder.append(folded);
       for (let index = 0; index < count; index++) {
@@ -136,7 +136,7 @@
             line("position", each.place < 0 ? `${each.index} of the prompt` : `${each.place} of the response`),
             line("turn", each.turn < 0 ? null : String(each.turn + 1)),
             line("kind", each.kind),
-            line("in the loss", each.place < 0 ? null : each.mask ? "yes" : "no"),
+            line("in the loss", each.place < 0 || segment.unit !== "tokens" ? null : each.mask ? "yes" : "no"),
             each.trainedMask !== null && each.trainedMask !== each.mask
               ? line("trained on", each.trainedMask ? "yes" : "no")
               : null,

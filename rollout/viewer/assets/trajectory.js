@@ -38,7 +38,8 @@
         chip("plain", `${number(entry.turns)} turns`),
         chip(
           "plain",
-          `${number(entry.sampled_tokens)} sampled of ${number(entry.tokens)} tokens, ${number(entry.loss_tokens)} in the loss`,
+          `${number(entry.sampled_tokens)} sampled of ${number(entry.tokens)} ${answer.trace.unit}` +
+            (answer.trace.unit === "tokens" ? `, ${number(entry.loss_tokens)} in the loss` : ", no token ids"),
         ),
         chip("plain", Viewer.seconds(entry.elapsed_s)),
       ),

@@ -67,6 +67,8 @@ def test_the_files_as_they_are_pass(home: Path) -> None:
         ("+mcp.max_sesions=4", ["mcp.max_sesions", "max_sessions"]),
         ("mcp.environments_dir=nowhere", ["mcp.environments_dir", "no such directory"]),
         ("mcp.tool_config_path=nowhere.yaml", ["mcp.tool_config_path", "mcp-rollout tool-config"]),
+        ("mcp.chat_template=tests/support/templates/smollm2.jinja", ["mcp.chat_template", "leaves out tools"]),
+        ("mcp.chat_template=nowhere.jinja", ["mcp.chat_template", "cannot be read"]),
         ("mcp.tool_format=latin", ["mcp.tool_format", "latin"]),
         ("mcp.prompt_tokens=10", ["row 0", "10 are allowed"]),
         ("gconfig.max_tokens=300", ["gconfig.max_tokens", "mcp.response_tokens"]),

@@ -251,7 +251,9 @@ def test_too_few_open_files_for_processes_are_said_before_any_is_started() -> No
 
 def test_a_program_that_is_interrupted_says_nothing() -> None:
     interrupted = "lambda: signal.raise_signal(signal.SIGINT)"
-    program = f"import signal; from rollout.bench.program import print_figures; print_figures({interrupted})"
+    # A shell starts its background jobs with SIGINT ignored, and the program would inherit that.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heard}; from rollout.bench.program import print_figures; print_figures({interrupted})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

@@ -21,6 +21,7 @@ from rollout.cli.data import MOST_SHOWN, data
 
 MCP: dict[str, Any] = {"environment": "sums", "task": "test-1", "seed": 1, "tools": ["add"]}
 USER = [{"role": "user", "content": "Add up to 1."}]
+TEMPLATES = Path(__file__).parents[2] / "support" / "templates"
 Examine = Callable[..., dict[str, Any]]
 
 
@@ -203,6 +204,23 @@ def test_a_lock_that_differs_or_lacks_the_environment_is_found(examine: Examine,
     assert (
         "no tools of environment 'sums'" in examine([row()], tool_config=tmp_path / "lock.yaml")["shown"][0]["problem"]
     )
+
+
+@pytest.mark.verl
+def test_a_template_that_leaves_out_tools_is_found_and_another_can_be_given(
+    examine: Examine, tmp_path: Path, imported_verl: None
+) -> None:
+    from rollout.verl_cpu.tiny_model import make_tiny_model
+
+    model = make_tiny_model(tmp_path / "model", hidden=32, layers=1)
+    rendering = (model / "chat_template.jinja").rename(tmp_path / "tools.jinja")
+    (model / "chat_template.jinja").write_text((TEMPLATES / "smollm2.jinja").read_text())
+    lengths = {"tokenizer": str(model), "max_prompt_length": 4000}
+    said = examine([row()], **lengths)
+    assert found(said) == [(None, "--chat-template")] and "leaves out tools" in said["shown"][0]["problem"]
+    assert examine([row()], chat_template=rendering, **lengths)["problems"] == 0
+    with pytest.raises(ConfigError, match="--chat-template: nothing is counted"):
+        examine([row()], chat_template=rendering)
 
 
 def test_the_list_is_bounded_and_says_so(examine: Examine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,13 @@ import pytest
 from inference_servers import Generator, Server, SGLangLike, VLLMLike
 from mcp.server.mcpserver import MCPServer
 from serving import listening
+from typer.testing import CliRunner
 from watched import Watched
 from worlds import ROLE, environment, opened, task
 
 from gateway.errors import ConfigError
 from gateway.leases.session import Session
-from rollout.cli.app import main
+from rollout.cli.app import app, main
 from rollout.engines.engine import Engine, EngineOptions
 from rollout.engines.opening import opened_engine
 from rollout.engines.sampling import SamplingParameters
@@ -243,7 +244,53 @@ def test_a_template_that_refuses_tools_answers_is_refused_before_a_row_is_played
     refused = "{%- for m in messages if m.role == 'tool' %}{{ raise_exception('no tools, please') }}{%- endfor %}"
     template.write_text(refused + template.read_text())
     said = refusal(CALCULATOR, changed, "-n", "1")
-    assert "--engine: the model's chat template does not render a tool's answer" in said and "no tools, please" in said
+    assert "--chat-template: the model's chat template does not render a tool's answer" in said
+    assert "no tools, please" in said
+
+
+SMOLLM2 = Path(__file__).parents[2] / "support" / "templates" / "smollm2.jinja"
+"""As published: it writes each message with its role, and knows no tools."""
+
+
+def test_a_template_that_leaves_out_tools_is_refused_and_chat_template_replaces_it(
+    model: Path, tmp_path: Path, refusal: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = shutil.copytree(model, tmp_path / "without")
+    rendering = (changed / "chat_template.jinja").rename(tmp_path / "tools.jinja")
+    shutil.copy(SMOLLM2, changed / "chat_template.jinja")
+    said = refusal(CALCULATOR, changed, "-n", "1")
+    assert (
+        "--chat-template: the model's chat template leaves out tools" in said and "multiply, divide, evaluate" in said
+    )
+    assert "leaves out tools" in refusal(CALCULATOR, model, "-n", "1", "--chat-template", str(SMOLLM2))
+    assert "nowhere.jinja: --chat-template: cannot be read" in refusal(
+        CALCULATOR, model, "--chat-template", "nowhere.jinja"
+    )
+    command = ["run", str(CALCULATOR), "--engine", str(changed), "--out", str(tmp_path / "out"), "-n", "1"]
+    given = ["--chat-template", str(rendering), "--response-tokens", "8", "--split", "train"]
+    done = CliRunner().invoke(app, [*command, *given])
+    (trace,) = read_traces(tmp_path / "out")
+    assert done.exit_code == 0 and "<tools>" in decoded(changed, trace.prompt_ids), done.output
+    recorded = ["run", str(CALCULATOR), "--engine", f"recorded:{tmp_path / 'out'}", "--out", str(tmp_path / "again")]
+    done = CliRunner().invoke(app, [*recorded, "-n", "1", "--split", "train"])
+    assert done.exit_code == 0 and next(iter(read_traces(tmp_path / "again"))).prompt_ids == trace.prompt_ids
+    resumed = refusal_of([*command, "--resume", "--split", "train", "--response-tokens", "8"])
+    assert "--chat-template: the run in this directory had" in resumed
+    assert "--chat-template: expert renders no template" in refusal_of(
+        [*command[:2], "--engine", "expert", "--out", str(tmp_path / "expert"), *given[:2]]
+    )
+
+
+def refusal_of(command: list[str]) -> str:
+    with pytest.raises(ConfigError) as refused:
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    return str(refused.value)
+
+
+def decoded(model: Path, ids: list[int]) -> str:
+    from rollout.tokens.verl_builder import load_tokens
+
+    return load_tokens(str(model)).decode(ids)
 
 
 async def test_weights_are_named_by_the_trainers_step_where_the_server_knows_it(

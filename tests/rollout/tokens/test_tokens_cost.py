@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import anyio
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from sampled import Counting
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 
+from gateway.control_text import break_control_text, escape_control_text
 from gateway.errors import ConfigError
+from mcp_servers.kit import control_text
 from rollout.trace.record import assistant_message
 from rollout.types import Call, Message
 
@@ -93,7 +96,7 @@ def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> 
     from rollout.tokens.template_check import check_template
 
     for tools in (TOOLS, []):
-        check_template(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True)
+        check_template(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True, key="k")
 
 
 @pytest.mark.parametrize(
@@ -114,12 +117,51 @@ def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: s
     try:
         tokenizer.chat_template = f"{refusal}{{%- endfor -%}}{template}"
         if what is None:  # a template that refuses what no trajectory needs is no worse for it
-            check_template(Talk("hermes").tokens, prompt, [], has_user=False)
+            check_template(Talk("hermes").tokens, prompt, [], has_user=False, key="k")
             return
         with pytest.raises(ConfigError, match=f"does not render {what}.*: TemplateError: not here"):
-            check_template(Talk("hermes").tokens, prompt, TOOLS, has_user=False)
+            check_template(Talk("hermes").tokens, prompt, TOOLS, has_user=False, key="k")
     finally:
         tokenizer.chat_template = template
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("{%- set tools = tools[:1] if tools else tools -%}", r"see: (\w+, )+say "),
+        (
+            "{%- set messages = messages | rejectattr('role', 'equalto', 'tool') | list -%}",
+            "leaves out a tool's answer",
+        ),
+    ],
+)
+def test_what_a_template_leaves_out_is_named(broken: str, said: str) -> None:
+    from rollout.tokens.template_check import check_template
+
+    tokenizer: Any = Talk("hermes").counting.tokenizer
+    template = tokenizer.chat_template
+    function = {**TOOLS[0]["function"], "name": "say"}
+    # The prompt mentions the tool, which shows it to the policy as little.
+    prompt: list[Message] = [{"role": "user", "content": "Begin with say."}]
+    try:
+        tokenizer.chat_template = broken + template
+        with pytest.raises(ConfigError, match=said):
+            check_template(
+                Talk("hermes").tokens, prompt, [*TOOLS, {**TOOLS[0], "function": function}], has_user=False, key="k"
+            )
+    finally:
+        tokenizer.chat_template = template
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_no_formats_markers_are_spelled_in_what_other_models_read(name: str) -> None:
+    for marker in DIALECTS[name].markers:
+        text = f"a{marker}b <b>bold</b> [1] x < y"
+        for broken in (break_control_text(text), control_text.break_control_text(text)):
+            assert marker not in broken and broken.replace(" ", "") == text.replace(" ", "")
+            assert "<b>bold</b> [1] x < y" in broken
+        document = escape_control_text(json.dumps([text], ensure_ascii=False))
+        assert marker not in document and json.loads(document) == [text]
 
 
 WORDS = st.text('abcxyz 0123.,\n\u4e2d\U0001f351{}"<>', max_size=12)

@@ -14,7 +14,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
+from gateway.errors import ConfigError
+from rollout.cli.app import app
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
@@ -73,6 +76,7 @@ def preflight(
                 ],
             )
         try:
+            PreflightCallback().on_run_start(config)
             PreflightCallback().on_job_start(OmegaConf.create(OmegaConf.to_container(config)))
         except SystemExit as stopped:
             assert stopped.code == 2
@@ -272,8 +276,73 @@ def test_a_template_that_does_not_render_what_comes_behind_the_prompt_is_refused
     refusal = "{%- if messages|length > 1 and messages[-1].role == 'user' -%}{{ raise_exception('not here') }}"
     (own / "chat_template.jinja").write_text(refusal + "{%- endif -%}" + template)
     message = preflight(f"actor_rollout_ref.model.path={own}", environment=USER)
-    said = ["rows.parquet: row 1", "custom_chat_template", "does not render a user's message: TemplateError: not here"]
+    said = [
+        "rows.parquet: row 1",
+        "custom.mcp.chat_template",
+        "does not render a user's message: TemplateError: not here",
+    ]
     assert [part for part in said if part not in message] == [], message
+
+
+TEMPLATE = "actor_rollout_ref.rollout.custom.mcp.chat_template"
+SMOLLM2 = ROOT / "tests" / "support" / "templates" / "smollm2.jinja"
+
+
+def test_a_template_that_leaves_out_tools_is_refused(preflight: Preflight, model: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(model, tmp_path / "model")
+    shutil.copy(SMOLLM2, own / "chat_template.jinja")
+    message = preflight(f"actor_rollout_ref.model.path={own}")
+    assert f"row 1: {TEMPLATE}: the model's chat template leaves out tools" in message and "shout" in message
+
+
+def test_a_template_of_a_file_replaces_the_models_own(preflight: Preflight, model: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(model, tmp_path / "model")
+    given = (own / "chat_template.jinja").rename(tmp_path / "tools.jinja")
+    shutil.copy(SMOLLM2, own / "chat_template.jinja")
+    assert preflight(f"actor_rollout_ref.model.path={own}", f"{TEMPLATE}={given}") == ""
+
+
+def test_copied_configurations_name_each_other_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["configs", "mine/for verl"])
+    assert done.exit_code == 0, done.output
+    with initialize_config_dir(str(tmp_path / "mine/for verl"), version_base=None):
+        config = compose("mcp_grpo", overrides=["hydra.searchpath=[pkg://verl.trainer.config]"])
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.custom.mcp.environments_dir == "mine/for verl/environments"
+    assert Path(rollout.agent.agent_loop_config_path).is_file() and Path(rollout.custom.mcp.environments_dir).is_dir()
+    areal = yaml.safe_load(Path("mine/for verl/areal/grpo.yaml").read_text())
+    assert Path(areal["mcp"]["environments_dir"]).is_dir()
+    assert "configs" not in Path("mine/for verl/mcp_grpo.yaml").read_text().replace("for verl", "").replace(
+        "pkg://verl.trainer.config", ""
+    )
+
+
+def test_verl_itself_is_handed_the_text_of_the_file() -> None:
+    from rollout.verl.settings import TEMPLATE_KEY, Settings, read_template
+
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        config = compose(
+            "mcp_grpo", overrides=["hydra.searchpath=[pkg://verl.trainer.config]", f"{TEMPLATE}={SMOLLM2}"]
+        )
+    with pytest.raises(ConfigError, match="chat_template: has not been read"):
+        Settings.of(config)
+    read_template(config)
+    assert OmegaConf.select(config, TEMPLATE_KEY) == SMOLLM2.read_text()
+    assert Settings.of(config).chat_template == SMOLLM2
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (f"{TEMPLATE}=nowhere.jinja", "nowhere.jinja: actor_rollout_ref.rollout.custom.mcp.chat_template: cannot be"),
+        (f"actor_rollout_ref.model.custom_chat_template=x {TEMPLATE}={SMOLLM2}", "custom_chat_template is given too"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused(preflight: Preflight, override: str, said: str) -> None:
+    assert said in preflight(*override.split())
 
 
 @pytest.mark.parametrize(

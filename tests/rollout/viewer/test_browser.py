@@ -344,3 +344,18 @@ def test_every_control_has_a_name(page: Any) -> None:
                 .map((each) => each.outerHTML)"""
         )
         assert nameless == [], address
+
+
+def test_what_a_chat_engine_wrote_is_counted_in_bytes_and_in_no_loss(browser: Any, tmp_path: Path) -> None:
+    training(tmp_path, steps=1)
+    (record,) = tmp_path.glob("*.run.json")
+    record.write_text(record.read_text().replace('"token_ids": "model"', '"token_ids": "bytes"'))
+    with viewing(tmp_path) as address:
+        page = browser.new_page()
+        page.goto(f"{address}#/t/train-1-0-0")
+        page.get_by_role("heading", name="train-0").wait_for()
+        page.wait_for_selector(DRAWN)
+        head = page.locator(".trajectory-head").inner_text()
+        assert "bytes, no token ids" in head and "in the loss" not in head
+        assert "bytes" in page.locator("main").inner_text().split("Turn 1")[1]
+        page.close()

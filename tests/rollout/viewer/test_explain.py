@@ -51,7 +51,7 @@ def test_a_held_out_error_leads_to_the_tokens_that_training_pushed_down(tmp_path
     held_out, in_training = low.groups
     assert {each.id for each in held_out.examples} == {"held-out-4-1-0", "held-out-4-2-0"}
     assert all("only shipped orders can be tracked" in each.note for each in held_out.examples)
-    assert held_out.total == 2 and "in 2 of them" in low.detail
+    assert held_out.total == 2 and "in 2 of them (100%; of the others 0%)" in low.detail
     assert in_training.total == 12 and len(in_training.examples) == 3
     for each in in_training.examples:
         assert [token.text for token in each.tokens] == ["t"] and each.view["token"] == each.tokens[0].index
@@ -65,8 +65,35 @@ def test_a_findings_number_is_that_of_its_list(tmp_path: Path) -> None:
     found = {each.title: each for each in written(tmp_path, [*traces, *group(tmp_path, 1, [True], row=1)]).findings}
     low = found["Low reward: track returned an error"]
     assert low.groups[0].total == 6 and low.detail.startswith("6 of 7 training trajectories of step 1")
-    assert "in 6 of them: track returned an error" in low.detail
-    assert "in 2 of them: ended by token_limit" in found["Low reward: ended by token_limit"].detail
+    assert "in 6 of them (100%; of the others 0%): track returned an error" in low.detail
+    assert (
+        "in 2 of them (33%; of the others 0%): ended by token_limit" in found["Low reward: ended by token_limit"].detail
+    )
+
+
+def test_kinds_of_errors_are_ranked_by_how_much_rarer_they_are_among_the_others(tmp_path: Path) -> None:
+    traces = [each for row in range(10) for each in group(tmp_path, 1, [False, False, True, True], row=row)]
+    for trace in traces:
+        assert trace.reward is not None
+        is_low = trace.reward.score == 0
+        trace.turns[1].tools[0].is_error = True  # in all of the low ones, and in 80% of the others
+        if not is_low and trace.origin.row < 2:
+            trace.turns[1].tools[0].is_error = False
+        if is_low and trace.origin.row >= 7:  # in 30% of the low ones alone
+            trace.stop_reason = StopReason.TOKEN_LIMIT
+            trace.turns[1].tools[0].name = "cancel"
+        elif is_low:
+            trace.turns[1].tools[0].name = "cancel"
+    found = [each for each in written(tmp_path, traces).findings if each.title.startswith("Low reward")]
+    assert [each.title for each in found] == [
+        "Low reward: ended by token_limit",
+        "Low reward: cancel returned an error",
+    ]
+    assert "in 6 of them (30%; of the others 0%)" in found[0].detail and found[0].weight == "problem"
+    assert "in 20 of them (100%; of the others 80%)" in found[1].detail
+    for each in found:
+        tasks = [example.title.split(",")[0] for example in each.groups[0].examples]
+        assert len(set(tasks)) == len(tasks) == 3
 
 
 def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
@@ -130,6 +157,19 @@ def test_copies_and_drift_are_found_in_records(tmp_path: Path) -> None:
     found = {each.title: each for each in written(tmp_path, traces).findings}
     assert "2 of 3 trajectories" in found["Siblings that are copies"].detail
     assert "shop/look" in found["Drift"].detail and "shipped" in found["Drift"].detail
+
+
+def test_control_tokens_that_a_policy_spells_are_found_with_one_trajectory_of_each_row(tmp_path: Path) -> None:
+    traces = [each for row in range(2) for each in group(tmp_path, 1, [True, False], row=row)]
+    assert "Control tokens spelled by the policy" not in titles(written(tmp_path / "plain", traces))
+    for trace in traces[1:]:
+        trace.turns[0].content = "<b>Sure.</b> <|im_end|>\n<|im_start|>system"
+    found = written(tmp_path / "spelled", traces)
+    (finding,) = [each for each in found.findings if each.title.startswith("Control tokens")]
+    assert finding.detail.startswith("3 of 4 trajectories")
+    (examples,) = finding.groups
+    assert len({each.title.split(",")[0] for each in examples.examples}) == 2
+    assert all(each.note.startswith("<|im_end|>") for each in examples.examples)
 
 
 def test_several_runs_are_explained_apart(tmp_path: Path) -> None:
