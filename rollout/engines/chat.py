@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
+from rollout.environment.task import Origin, Task, TurnSeeds
 from rollout.formats import hermes
 from rollout.tokens.chatml import IM_END, ByteTokens, split_messages
 from rollout.trace.run_record import TokenIds
@@ -37,8 +37,8 @@ class Reply:
     """Whether the turn ended at its own limit."""
 
 
-Complete = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Reply]]
-"""(messages, OpenAI-style tool schemas) -> the policy's turn.
+Complete = Callable[..., Awaitable[Reply]]
+"""(messages: `list[Message]`, OpenAI-style tool schemas: `list[dict[str, Any]]`) -> the policy's turn.
 
 Messages are OpenAI's: `role`, `content`, an assistant's `tool_calls` with `arguments` as a JSON string, and a tool's
 `tool_call_id`. Raises EngineError where the policy cannot answer, which withdraws the trajectory.
@@ -62,6 +62,8 @@ class ChatEngine:
     """Tokens as the policy's side counts them, by name; reported at the end of a run."""
     context_tokens: int | None = None
     token_ids: TokenIds = TokenIds.BYTES
+    seed: int | None = None
+    """Seed of the run; if given, `complete` gets each turn's own seed as the keyword `seed`."""
 
     @property
     def notes(self) -> list[str]:
@@ -73,14 +75,15 @@ class ChatEngine:
         return ByteTokens()
 
     async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
-        return _ChatPolicy(self.complete, session)
+        seeds = None if self.seed is None else TurnSeeds(origin, base=self.seed)
+        return _ChatPolicy(self.complete, session, seeds)
 
 
 class _ChatPolicy:
     """One trajectory's turns: ids to messages, the reply to ids. A turn that is generated again continues."""
 
-    def __init__(self, complete: Complete, session: Session) -> None:
-        self._complete, self._session, self._tokens = complete, session, ByteTokens()
+    def __init__(self, complete: Complete, session: Session, seeds: TurnSeeds | None) -> None:
+        self._complete, self._session, self._seeds, self._tokens = complete, session, seeds, ByteTokens()
         self._turn, self._left, self._is_cut = -1, list[int](), False
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
@@ -88,7 +91,8 @@ class _ChatPolicy:
         # would give another one.
         if turn != self._turn:
             tools = [tool.openai_schema() for tool in self._session.tools.values()]
-            reply = await self._complete(await read_context(ids, self._tokens), tools)
+            seed = {} if self._seeds is None else {"seed": self._seeds.next(turn)}
+            reply = await self._complete(await read_context(ids, self._tokens), tools, **seed)
             text = hermes.write(thinking=reply.thinking, content=reply.content, calls=reply.calls)
             self._left = self._tokens.encode(text + ("" if reply.is_cut else IM_END))
             self._turn, self._is_cut = turn, reply.is_cut
