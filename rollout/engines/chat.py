@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gateway.leases.session import Session
 from rollout.environment.config import Environment

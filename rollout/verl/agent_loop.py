@@ -30,11 +30,11 @@ from rollout.training.statistics import TrajectoryStatistics
 from rollout.types import Policy
 from rollout.verl.agent_workers import ATTEMPT, AgentWorkers, HoldsPrompts
 from rollout.verl.batch_statistics import statistics_collector
-from rollout.verl.custom_reward import VerlReward
 from rollout.verl.lost_prompts import LostPrompts
 from rollout.verl.origin import Batch, origin_of
 from rollout.verl.output import to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
+from rollout.verl.reward_loop import VerlReward
 from rollout.verl.runtime import WORKER, Runtime
 from rollout.verl.settings import Settings
 from rollout.verl.shard_checks import held_director

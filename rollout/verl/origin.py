@@ -8,7 +8,7 @@ from typing import Any
 
 from rollout.environment.task import Origin
 from rollout.loop.group import Group
-from rollout.verl.custom_reward import ComputeScore
+from rollout.verl.reward_loop import ComputeScore
 
 
 @dataclass(frozen=True, slots=True)

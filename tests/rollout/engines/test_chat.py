@@ -155,7 +155,8 @@ async def test_an_openai_api_plays(tmp_path: Path) -> None:
     sent = server.bodies[0]
     assert (sent["model"], sent["temperature"], sent["max_tokens"], sent["user"]) == ("player-1", 0.5, 50, "me")
     # Of each turn by row and number, as for every other engine.
-    firsts = {body["seed"] for body in server.bodies if len(body["messages"]) == 1}
+    opening = min(len(body["messages"]) for body in server.bodies)
+    firsts = {body["seed"] for body in server.bodies if len(body["messages"]) == opening}
     assert firsts == {sampling_seed(Origin(row=row), 0, base=5) for row in range(2)}
     assert len({body["seed"] for body in server.bodies}) == len(server.bodies)
     assert "top_p" not in sent and [tool["function"]["name"] for tool in sent["tools"]] == ["guess"]

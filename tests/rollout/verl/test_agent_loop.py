@@ -273,8 +273,9 @@ async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_
     config.actor_rollout_ref.rollout.full_determinism = True
     runs: list[list[tuple[str, object]]] = [[], [], [], []]
     for asked, sibling, seed in zip(runs, (2, 2, 3, 2), (0, 0, 0, 1), strict=True):
-        config.actor_rollout_ref.rollout.custom.mcp.seed = seed
-        await WORKER.close()
+        if seed:
+            config.actor_rollout_ref.rollout.custom.mcp.seed = seed
+            await WORKER.close()
         await run(config, model, [SHOUT, "PLUM"], asked=asked, session_id=sibling)
     assert {request for request, _ in runs[0]}.isdisjoint(request for request, _ in runs[3])
     assert {seed for _, seed in runs[0]}.isdisjoint(seed for _, seed in runs[3])
@@ -359,70 +360,74 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
     if last == "number":
         return 2
     assert solution_str.count("PLUM") and played["row"]["index"] == extra_info["index"] == 5
-    return {"score": float("nan") if last == "nan" else 10.0, "acc": len(calls), "world": played["world"].score, "t": "a"}
+    return {
+        "score": float("nan") if last == "nan" else 10.0,
+        "acc": len(calls),
+        "world": played["world"].score,
+        "t": "a",
+    }
 
 
-@pytest.fixture
-def rewarding(config: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[DictConfig]:
-    """The configuration with the function above, and this process as verl's agent loop and reward loop workers."""
+async def rewarded(config: DictConfig, model: Path, last: str, reward_loop: Any) -> Any:
+    """A trajectory in verl's worker with a reward loop, both in this process."""
     from types import SimpleNamespace
-
-    from verl.experimental.reward_loop import RewardLoopWorker
 
     from rollout.verl import agent_loop
     from rollout.verl.origin import Batch
 
-    config.reward.custom_reward_function.path = __file__
-    config.actor_rollout_ref.rollout.custom.mcp.custom_reward = "add"
-
-    async def in_this_process(data: Any) -> Any:
-        return await RewardLoopWorker(config).compute_score(data)
-
     worker = object.__new__(agent_loop.MCPAgentLoopWorker)
     worker.processor = None
-    worker.reward_loop_worker_handles = [SimpleNamespace(compute_score=SimpleNamespace(remote=in_this_process))]
-    token = agent_loop._BATCH.set(Batch(compute_score=worker._compute_score))
-    yield config
-    agent_loop._BATCH.reset(token)
+    worker.reward_loop_worker_handles = [
+        SimpleNamespace(compute_score=SimpleNamespace(remote=reward_loop.compute_score))
+    ]
+    agent_loop._BATCH.set(Batch(compute_score=worker._compute_score))
+    row = {"data_source": "echo", "reward_model": {"style": "rule", "ground_truth": ""}}
+    return await run(config, model, [SHOUT, last], **row)
 
 
-COLUMNS = {"data_source": "echo", "reward_model": {"style": "rule", "ground_truth": ""}}
-IN_V1 = pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+@pytest.fixture
+def rewarding(config: DictConfig) -> DictConfig:
+    """The configuration with the function above."""
+    config.reward.custom_reward_function.path = __file__
+    config.actor_rollout_ref.rollout.custom.mcp.custom_reward = "add"
+    return config
 
 
-@IN_V1
-@pytest.mark.parametrize("use", ["add", "replace", "ignore"])
-async def test_verls_reward_function_counts_as_the_key_says(rewarding: DictConfig, model: Path, use: str) -> None:
-    rewarding.actor_rollout_ref.rollout.custom.mcp.custom_reward = use
-    output = await run(rewarding, model, [SHOUT, "PLUM"], **COLUMNS)
-    (trace,) = traces(rewarding)
-    assert trace.reward is not None
-    world = trace.reward.parts["letters"]
-    assert output.reward_score == trace.reward.score
-    assert trace.reward.score == pytest.approx({"add": 10 + world, "replace": 10, "ignore": world}[use])
-    extra = output.extra_fields["reward_extra_info"]
-    if use == "ignore":
-        assert extra.keys() & {"mcp_custom", "acc"} == set()
-    else:
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_verls_reward_function_counts_as_the_key_says(rewarding: DictConfig, model: Path) -> None:
+    from verl.experimental.reward_loop import RewardLoopWorker
+
+    from rollout.verl.runtime import WORKER
+
+    reward_loop = RewardLoopWorker(rewarding)
+    for use in ("add", "replace"):
+        await WORKER.close()
+        rewarding.actor_rollout_ref.rollout.custom.mcp.custom_reward = use
+        output = await rewarded(rewarding, model, "PLUM", reward_loop)
+        trace = traces(rewarding)[-1]
+        assert trace.reward is not None and output.reward_score == trace.reward.score
+        world = trace.reward.parts["letters"]
+        assert trace.reward.score == pytest.approx({"add": 10 + world, "replace": 10}[use])
+        extra = output.extra_fields["reward_extra_info"]
         assert (extra["mcp_custom"], extra["acc"], extra["world"], extra["t"]) == (10, 1, world, "a")
         assert trace.reward.parts == {"letters": world, "mcp_custom": 10, "acc": 1, "world": world}
 
 
-@IN_V1
-async def test_a_reward_function_that_returns_a_number_gives_verls_acc(rewarding: DictConfig, model: Path) -> None:
-    output = await run(rewarding, model, [SHOUT, "number"], **COLUMNS)
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_a_reward_function_gives_verls_acc_and_one_that_fails_withdraws_the_trajectory_with_its_reason(
+    rewarding: DictConfig, model: Path
+) -> None:
+    from verl.experimental.reward_loop import RewardLoopWorker
+
+    reward_loop = RewardLoopWorker(rewarding)
+    output = await rewarded(rewarding, model, "number", reward_loop)
     extra = output.extra_fields["reward_extra_info"]
     assert (extra["mcp_custom"], extra["acc"]) == (2, 2) and output.reward_score == 2 + extra["letters"]
-
-
-@IN_V1
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [("raise", "ValueError: no such answer"), ("nan", "not a finite number"), ("clash", "returns letters, which")],
-)
-async def test_a_reward_function_that_fails_withdraws_the_trajectory_with_its_reason(
-    rewarding: DictConfig, model: Path, answer: str, said: str
-) -> None:
-    assert await run(rewarding, model, [SHOUT, answer], **COLUMNS) == []
-    (trace,) = traces(rewarding)
-    assert trace.failure is not None and trace.failure.kind == "reward_error" and said in trace.failure.message
+    for answer, said in {
+        "raise": "ValueError: no such answer",
+        "nan": "not a finite number",
+        "clash": "returns letters, which",
+    }.items():
+        assert await rewarded(rewarding, model, answer, reward_loop) == []
+        failure = traces(rewarding)[-1].failure
+        assert failure is not None and failure.kind == "reward_error" and said in failure.message

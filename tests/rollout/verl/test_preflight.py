@@ -197,6 +197,10 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
             ["rollout.max_model_len", "at most 100", "row 1", "the sum of"],
         ),
         ("actor_rollout_ref.rollout.custom.mcp.max_failed_share=2", ["custom.mcp.max_failed_share"]),
+        (
+            "actor_rollout_ref.rollout.custom.mcp={seed:3,sampling_seed_key:null}",
+            ["custom.mcp.seed: is 3, and requests have no seed", "custom.mcp.sampling_seed_key"],
+        ),
         ("+actor_rollout_ref.rollout.custom.mcp.trace_dirr=x", ["custom.mcp.trace_dirr", "did you mean 'trace_dir'"]),
         ("algorithm.adv_estimator=stepgrpo", ["algorithm.adv_estimator", "'stepgrpo'", "did you mean 'step_grpo'"]),
         (
@@ -288,11 +292,8 @@ def test_verls_reward_function_is_enough_for_an_environment_without_a_reward(
     assert preflight(function, environment=UNREWARDED) == ""
 
 
-@pytest.mark.parametrize("use", ["replace", "add", "ignore"])
-def test_beside_the_environments_reward_a_key_decides_about_verls(
-    preflight: Preflight, function: str, use: str
-) -> None:
-    assert preflight(function, f"{OURS}.custom_reward={use}", FILTERS, "algorithm.filter_groups.metric=letters") == ""
+def test_beside_the_environments_reward_a_key_decides_about_verls(preflight: Preflight, function: str) -> None:
+    assert preflight(function, f"{OURS}.custom_reward=replace", FILTERS, "algorithm.filter_groups.metric=acc") == ""
 
 
 @pytest.mark.parametrize(
@@ -303,6 +304,8 @@ def test_beside_the_environments_reward_a_key_decides_about_verls(
         ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.path=/no.py"], ["cannot be imported", "/no.py"]),
         ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.path=null"], ["verl has no reward function"]),
         ([f"{OURS}.custom_reward=add", "custom_reward_function.path=x.py"], ["is not read by this verl"]),
+        # It would not be among a trajectory's values.
+        ([f"{OURS}.custom_reward=ignore", FILTERS, "algorithm.filter_groups.metric=acc"], ["one of reward, letters"]),
         (
             [f"{OURS}.custom_reward=add", "reward.reward_model.enable=True", "reward.reward_model.rollout.name=vllm"],
             ["reward.reward_model.enable", "enable_resource_pool=True"],

@@ -41,7 +41,7 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "assistant", "content": "PEAR"},
 ]
 # What a user of verl's has: a file that knows nothing of this project, and reads what is handed over.
-REWARD = '''
+REWARD = """
 import json, os
 
 
@@ -61,7 +61,7 @@ async def compute_score(data_source, solution_str, ground_truth, extra_info, whe
         file.write(json.dumps(seen) + "\\n")
     calls = len(seen["results"])
     return {"score": 0.125 * calls, "acc": float(calls > 0), "said": "called" if calls else "silent"}
-'''
+"""
 
 
 @dataclass(frozen=True)
