@@ -118,7 +118,8 @@ def _score(trace: Trace) -> float:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the model, the warm-up and the order of the rows")
+    seeded = "of the model, the warm-up, the order of the rows and sampling"
+    parser.add_argument("--seed", type=int, default=0, help=seeded)
     parser.add_argument("--steps", type=int, default=Experiment.steps, help="GRPO steps (default: %(default)s)")
     parser.add_argument("--control", action="store_true", help="train with a learning rate of zero")
     parser.add_argument(

@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         console.rule(f"{given.steps} steps of GRPO with AReaL, learning rate {learning_rate}")
         began = time.monotonic()
-        curve = ArealRun(home=home, out=out / name, steps=given.steps, learning_rate=learning_rate).train()
+        run = ArealRun(home=home, out=out / name, steps=given.steps, learning_rate=learning_rate, seed=given.seed)
+        curve = run.train()
         first, last = statistics.fmean(curve[:COMPARED_STEPS]), statistics.fmean(curve[-COMPARED_STEPS:])
         console.print(chart(curve))
         console.print(f"mean reward, first {COMPARED_STEPS} steps {first:.3f}, last {COMPARED_STEPS} steps {last:.3f}")
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the model and the warm-up")
+    parser.add_argument("--seed", type=int, default=0, help="of the model, the warm-up and sampling")
     parser.add_argument("--steps", type=int, default=30, help="GRPO steps (default: %(default)s)")
     parser.add_argument("--model", type=Path, help="a directory with model, train.parquet and tool_config.yaml")
     parser.add_argument("--only", choices=LEARNING_RATES, help="one of the two runs")

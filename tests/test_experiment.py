@@ -133,6 +133,13 @@ def test_a_run_that_was_cut_early_is_evaluated_before_its_first_step_all_the_sam
     assert not run.overrides()["trainer.val_before_train"]
 
 
+def test_the_seed_of_a_run_is_that_of_its_rows_and_its_sampling(tmp_path: Path) -> None:
+    from strategies_experiment.runs import Run
+
+    found = Run(home=tmp_path, strategy="chain", budget=60, seed=2).overrides()
+    assert (found["data.seed"], found["actor_rollout_ref.rollout.custom.mcp.seed"]) == (2, 2)
+
+
 def test_a_run_goes_on_where_it_is_given_a_larger_budget(tmp_path: Path) -> None:
     from strategies_experiment.runs import Run
 

@@ -37,6 +37,8 @@ class ArealRun:
     learning_rate: float
     """Of the first step; it falls to 0 along a cosine."""
     samples: int = 8
+    seed: int = 0
+    """Of sampling."""
 
     def train(self) -> list[float]:
         """The mean reward of each step.
@@ -91,6 +93,8 @@ class ArealRun:
             "mcp.tool_config_path": self.home / "tool_config.yaml",
             "mcp.prompt_tokens": 400,
             "mcp.response_tokens": 288,
+            # Seed 0 samples as AReaL's default seed does.
+            "seed": self.seed + 1,
             "gconfig.n_samples": self.samples,
             "gconfig.max_new_tokens": 64,
             "gconfig.temperature": TEMPERATURE,

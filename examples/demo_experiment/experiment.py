@@ -41,7 +41,7 @@ COMPARED_STEPS = 5
 class Experiment:
     home: Path
     seed: int = 0
-    """Seed of the model, the warm-up and the order of the rows; sampling is seeded by row and step."""
+    """Seed of the model, the warm-up, the order of the rows and sampling."""
     steps: int = 30
     learning_rate: float = 1.5e-3
     """Of the first step; it falls to 0 along a cosine."""

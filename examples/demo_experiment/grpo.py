@@ -35,6 +35,7 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
         "data.train_files": home / "train.parquet",
         "data.val_files": home / "test.parquet",
         "data.seed": seed,
+        "actor_rollout_ref.rollout.custom.mcp.seed": seed,
         # The three order states alternate from row to row; unshuffled, every batch has each of them three times.
         "data.shuffle": False,
         "data.train_batch_size": 9,

@@ -91,6 +91,7 @@ class Run:
             "data.train_files": home / "train.parquet",
             "data.val_files": home / "test.parquet",
             "data.seed": self.seed,
+            "actor_rollout_ref.rollout.custom.mcp.seed": self.seed,
             "data.train_batch_size": 6,
             "data.max_prompt_length": 512,
             "data.max_response_length": 1024,

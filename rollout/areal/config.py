@@ -48,6 +48,7 @@ def workflow_arguments(config: MCPConfig, *, validate: bool = False) -> dict[str
         "model": config.tokenizer_path,
         "gconfig": asdict(gconfig),
         "mcp": settings_of(config).model_dump(mode="json"),
+        "seed": config.seed,
         "processes": processes,
         "window": max(1, trajectories // (processes * config.cluster.n_nodes)),
     }

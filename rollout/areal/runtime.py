@@ -36,11 +36,14 @@ class Runtime:
     Args:
         model: the directory of the model's tokenizer.
         gconfig: AReaL's sampling parameters.
+        seed: AReaL's seed of the run.
         processes: rollout processes of a node, which share its sessions.
         window: trajectories whose failures are looked at together.
     """
 
-    def __init__(self, settings: Settings, *, model: str, gconfig: dict[str, Any], processes: int, window: int) -> None:
+    def __init__(
+        self, settings: Settings, *, model: str, gconfig: dict[str, Any], seed: int, processes: int, window: int
+    ) -> None:
         self.store = TraceStore(settings.trace_dir, key="mcp.trace_dir")
         self.watch = Watch(settings.trace_dir, window=window, max_failed_share=settings.max_failed_share)
         self._gateways = Gateways()
@@ -54,7 +57,7 @@ class Runtime:
             model=model,
             chat_template=read_chat_template(settings.chat_template, key="mcp.chat_template"),
             tool_format=settings.tool_format,
-            sampling=gconfig | settings.model_dump(mode="json"),
+            sampling=gconfig | settings.model_dump(mode="json") | {"seed": seed},
             lock=lock,
         )
         self.environments = Environments(

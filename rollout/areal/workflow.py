@@ -58,15 +58,29 @@ class MCPWorkflow(RolloutWorkflow):
         model: the directory of the model's tokenizer.
         gconfig: AReaL's sampling parameters.
         mcp: our section of AReaL's configuration.
+        seed: AReaL's seed of the run, for the run record: its servers sample with it.
         processes: rollout processes of a node, which share its sessions.
         window: number of trajectories of which `max_failed_share` may be withdrawn.
     """
 
     def __init__(
-        self, *, model: str, gconfig: dict[str, Any], mcp: dict[str, Any], processes: int = 1, window: int = 64
+        self,
+        *,
+        model: str,
+        gconfig: dict[str, Any],
+        mcp: dict[str, Any],
+        seed: int = 1,
+        processes: int = 1,
+        window: int = 64,
     ) -> None:
         self._model, self._settings = model, Settings.model_validate(mcp)
-        self._shared = {"model": model, "gconfig": gconfig, "processes": processes, "window": window}
+        self._shared = {
+            "model": model,
+            "gconfig": gconfig,
+            "seed": seed,
+            "processes": processes,
+            "window": window,
+        }
         tokens = PROCESS.tokens(model, self._settings)
         sampling = GenerationHyperparameters(**gconfig)
         stops = {*sampling.stop_token_ids, *tokens.stop_token_ids, *tokens.end_token_ids}

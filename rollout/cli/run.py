@@ -262,6 +262,7 @@ async def _play(
                 runs={name: store.describe(record) for name, record in runs.items()},
                 concurrency=min(options.max_sequences, len(todo)),
                 finished=finished,
+                seed=options.sampling.seed,
             )
         store.close()
         notes = [*engine.notes, *notes_on_trees(outcomes, environments)]

@@ -11,11 +11,10 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
+from rollout.environment.task import Origin, Task, TurnSeeds
 from rollout.formats import hermes
 from rollout.formats.control_text import KNOWN
 from rollout.tokens.chatml import ByteTokens, split_messages
@@ -38,8 +37,8 @@ class Reply:
     """Whether the turn ended at its own limit."""
 
 
-Complete = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Reply]]
-"""(messages, OpenAI-style tool schemas) -> the policy's turn.
+Complete = Callable[..., Awaitable[Reply]]
+"""(messages: `list[Message]`, OpenAI-style tool schemas: `list[dict[str, Any]]`) -> the policy's turn.
 
 Messages are OpenAI's: `role`, `content`, an assistant's `tool_calls` with `arguments` as a JSON string, and a tool's
 `tool_call_id`. Raises EngineError where the policy cannot answer, which withdraws the trajectory.
@@ -63,6 +62,8 @@ class ChatEngine:
     """Tokens as the policy's side counts them, by name; reported at the end of a run."""
     context_tokens: int | None = None
     token_ids: TokenIds = TokenIds.BYTES
+    seed: int | None = None
+    """Seed of the run; if given, `complete` gets each turn's own seed as the keyword `seed`."""
 
     @property
     def notes(self) -> list[str]:
@@ -74,14 +75,15 @@ class ChatEngine:
         return ByteTokens()
 
     async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
-        return _ChatPolicy(self.complete, session)
+        seeds = None if self.seed is None else TurnSeeds(origin, base=self.seed)
+        return _ChatPolicy(self.complete, session, seeds)
 
 
 class _ChatPolicy:
     """One trajectory's turns: ids to messages, the reply to ids. A turn that is generated again continues."""
 
-    def __init__(self, complete: Complete, session: Session) -> None:
-        self._complete, self._session, self._tokens = complete, session, ByteTokens()
+    def __init__(self, complete: Complete, session: Session, seeds: TurnSeeds | None) -> None:
+        self._complete, self._session, self._seeds, self._tokens = complete, session, seeds, ByteTokens()
         self._turn, self._left, self._is_cut = -1, list[int](), False
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
@@ -91,7 +93,8 @@ class _ChatPolicy:
             tools = [tool.openai_schema() for tool in self._session.tools.values()]
             # The server renders them with a tokenizer that finds control tokens in any text.
             messages, shown = KNOWN.broken(await read_context(ids, self._tokens), tools)
-            reply = await self._complete([_with_encoded_arguments(each) for each in messages], shown)
+            seed = {} if self._seeds is None else {"seed": self._seeds.next(turn)}
+            reply = await self._complete([_with_encoded_arguments(each) for each in messages], shown, **seed)
             text = hermes.write(thinking=reply.thinking, content=reply.content, calls=reply.calls)
             self._left = self._tokens.encode_turn(text) + ([] if reply.is_cut else [self._tokens.stop_id])
             self._turn, self._is_cut = turn, reply.is_cut

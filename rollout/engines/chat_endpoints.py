@@ -11,15 +11,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 import anyio
+import structlog
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import ConfigError
 from rollout.engines.chat import ChatEngine, Reply
 from rollout.engines.engine import Engine, EngineOptions
-from rollout.engines.http import EngineHttp
+from rollout.engines.http import EngineHttp, Lost
 from rollout.engines.sampling import SamplingParameters
 from rollout.errors import EngineError
 from rollout.types import Call, Message
+
+log = structlog.get_logger(__name__)
 
 CHAT_APIS = ("chat:", "anthropic:")
 """How `--engine` begins for a chat API; its base address follows, as in `chat:https://api.example.com/v1`."""
@@ -85,12 +88,27 @@ class ChatEndpoint:
     """Further keys of every request, which go above all others; null removes one."""
     usage: Counter[str] = field(default_factory=Counter[str])
     """What the API counted, summed by its own names."""
+    refused: set[str] = field(default_factory=set[str])
+    """Keys that the API has refused, which are not sent again."""
 
-    async def openai(self, messages: list[Message], tools: list[dict[str, Any]]) -> Reply:
-        """One turn by `POST /chat/completions`. Raises EngineError: the API refuses or answers in another form."""
+    async def openai(self, messages: list[Message], tools: list[dict[str, Any]], *, seed: int) -> Reply:
+        """One turn by `POST /chat/completions`. Raises EngineError: the API refuses or answers in another form.
+
+        Where the API refuses `seed`, this and all later requests are sent without it.
+        """
         sampling = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, **self._top_k}
+        sampling |= {} if "seed" in self.refused else {"seed": seed}
         body = self._common({"model": self.model, "messages": messages, "tools": tools or None}, sampling)
-        answer = await self._post(_ChatAnswer, "/chat/completions", body)
+        try:
+            answer = await self._post(_ChatAnswer, "/chat/completions", body)
+        except EngineError as error:
+            if isinstance(error, Lost) or "seed" not in body or "seed" not in str(error):
+                raise
+            if "seed" not in self.refused:
+                self.refused.add("seed")
+                log.warning("the API takes no seed: two runs of one seed can differ", error=str(error))
+            del body["seed"]
+            answer = await self._post(_ChatAnswer, "/chat/completions", body)
         if not answer.choices:
             raise EngineError(f"{self.http.url}/chat/completions: choices: there is none")
         choice = answer.choices[0]
@@ -215,8 +233,9 @@ async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
         endpoint = ChatEndpoint(
             http=http, model=model, sampling=options.sampling, max_tokens=options.max_tokens, body=options.body
         )
-        complete = endpoint.anthropic if kind == "anthropic" else endpoint.openai
-        yield ChatEngine(name=f"{kind}:{model}", complete=complete, usage=endpoint.usage)
+        # Anthropic's API has no seed.
+        complete, seed = (endpoint.anthropic, None) if kind == "anthropic" else (endpoint.openai, options.sampling.seed)
+        yield ChatEngine(name=f"{kind}:{model}", complete=complete, usage=endpoint.usage, seed=seed)
 
 
 class _Model(BaseModel):

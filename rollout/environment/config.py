@@ -14,10 +14,10 @@ from gateway.config.models import GatewayConfig, ServerConfig, read_mapping
 from gateway.config.pydantic_errors import near
 from gateway.config.servers_file import no_servers, read_entries, validate_around
 from gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
-from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.filter_config import FilterAction, FiltersConfig
 from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.results_config import ResultsConfig
-from rollout.environment.reward_config import RewardConfig, Section
+from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig, Section
 from rollout.environment.strategy_config import Strategy, StrategyConfig
 
 DEFAULT_ASSISTANT_TURNS = 15
@@ -183,6 +183,21 @@ class Environment(GatewayConfig):
     strategy: StrategyConfig = StrategyConfig()
     agent: AgentConfig | None = None
     """What takes the turns; None for the built-in `rollout.loop.trajectory.ToolAgent`."""
+
+    @property
+    def is_rewarded(self) -> bool:
+        """Whether the environment declares anything that can give a trajectory another reward than 0.
+
+        A user's replies may have rewards. They count here where `weights` names `turns`, since most have none.
+        """
+        reward = self.reward
+        names = [*reward.computed, *reward.own_components, CUSTOM_PART]
+        names += (Component.SCORE, *reward.parts) if reward.server else ()
+        rewards_turns = any(server.trusted for server in self.servers.values())
+        rewards_turns |= self.user is not None and Component.TURNS in reward.weights
+        names += [Component.TURNS] if rewards_turns else []
+        penalises = any(each.action is FilterAction.PENALISE for _, each in self.filters)
+        return penalises or any(reward.weight(name) for name in names)
 
     @property
     def has_user_messages(self) -> bool:

@@ -35,6 +35,8 @@ class Component(StrEnum):
     """1 up to `full_until` sampled tokens, falling linearly to 0 at `none_from`."""
 
 
+CUSTOM_PART = "mcp_custom"
+"""The component that the trainer's own reward function gives; only the trainer's section can weigh it."""
 _FROM_SERVERS = (Component.SCORE, Component.TURNS)
 """Components with weight 1 by default. All others have weight 0 by default and are then not computed."""
 

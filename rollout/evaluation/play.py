@@ -98,7 +98,7 @@ def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engin
     ]
 
 
-def _groups(jobs: Sequence[Job]) -> dict[tuple[str, int], Group]:
+def _groups(jobs: Sequence[Job], seed: int) -> dict[tuple[str, int], Group]:
     """A group for each row of an environment that grows trees, with the row's jobs as its members.
 
     Jobs are taken in order, so the roots of a branch have been taken before it. Those that an earlier run played are
@@ -111,7 +111,7 @@ def _groups(jobs: Sequence[Job]) -> dict[tuple[str, int], Group]:
     groups: dict[tuple[str, int], Group] = {}
     for row, own in rows.items():
         samples = {job.origin.sample for job in own}
-        groups[row] = group = Group(max(samples) + 1, "/".join(map(str, row)))
+        groups[row] = group = Group(max(samples) + 1, "/".join(map(str, row)), seed=seed)
         for sample in set(range(group.size)) - samples:
             group.leave(sample, reason=PLAYED_EARLIER)
     return groups
@@ -127,6 +127,7 @@ async def play_all(
     concurrency: int,
     finished: Callable[[Trace], None],
     runs: Mapping[str, str] = MappingProxyType({}),
+    seed: int = 0,
 ) -> None:
     """Play every job.
 
@@ -135,9 +136,10 @@ async def play_all(
         concurrency: Trajectories at a time, of all environments together.
         finished: Takes each trace after it has been written to disk.
         runs: Names of the run records, by the environment's name.
+        seed: Seed of the run, for the branching points of trees; the engine has its own.
     """
     listed = list(jobs)
-    todo, groups = iter(listed), _groups(listed)
+    todo, groups = iter(listed), _groups(listed, seed)
 
     async def player() -> None:
         # One iterator for all players, so that each job is taken once, by whichever player is free.

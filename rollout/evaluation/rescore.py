@@ -21,7 +21,7 @@ from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.config import Environment
 from rollout.environment.filter_config import FilterAction, FiltersConfig
-from rollout.environment.reward_config import Component, RewardConfig
+from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
 from rollout.errors import RewardError
 from rollout.loop.reward import Judged, judge, own_parts, weigh
 from rollout.trace.events import MarkKind
@@ -119,6 +119,8 @@ async def _reward(
         raise NotRescored("has no reward: it was withdrawn")
     if record is None:
         raise NotRescored("its run record is missing, which has the settings of its reward")
+    if CUSTOM_PART in trace.reward.parts:
+        raise NotRescored("its reward has a part of the trainer's own reward function, which is not called here")
     penalty = _penalty(trace, environment.filters, record)
     given = await judged(trace) if judged else recorded_score(trace, environment, record)
     own = await own_parts(environment, trace, given, judgements)

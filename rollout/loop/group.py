@@ -30,10 +30,11 @@ class Group:
     Args:
         size: Number of trajectories, which have the samples 0 to `size - 1`.
         name: The trainer's uid of the row, for logs.
+        seed: Seed of the run.
     """
 
-    def __init__(self, size: int, name: str = "") -> None:
-        self.size, self._name = size, name
+    def __init__(self, size: int, name: str = "", *, seed: int = 0) -> None:
+        self.size, self._name, self._seed = size, name, seed
         self._tapes: dict[int, Tape] = {}
         self._left: set[int] = set()
         """Samples that have ended, or never began."""
@@ -90,7 +91,8 @@ class Group:
         with anyio.move_on_after(tree.wait_timeout_s):
             for root in ((own + number) % tree.roots for number in range(tree.roots)):
                 # Seeded by a text, which is hashed: numbers that differ little give first draws that differ little.
-                random = Random(f"{origin.row}/{origin.sample}/{origin.step}")
+                own_seed = f"/{self._seed}" if self._seed else ""
+                random = Random(f"{origin.row}/{origin.sample}/{origin.step}{own_seed}")
                 found = await self._branch_off(root, rank, random, tree)
                 if found is not None:
                     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,21 @@ class Judged(BaseModel):
     parts: dict[str, Finite] = Field(default_factory=dict)
 
 
+TrainersReward = Callable[[Environment, Trace, Judged], Awaitable[dict[str, float]]]
+"""The trainer's own reward of a trajectory, as parts by name. Raises RewardError where there is none."""
+
+
+def check_rewarded(environment: Environment) -> None:
+    """Raises ConfigError where every trajectory would have the reward 0, so that nothing could be learnt."""
+    if not environment.is_rewarded:
+        problem = "nothing gives a reward: no score, component, function or rubric has a weight, no server is trusted"
+        remedy = (
+            "name the server with the `score` tool (reward: {server: NAME}) or a function in reward.functions; "
+            "where the user's replies have rewards, write reward: {weights: {turns: 1}}"
+        )
+        raise ConfigError(problem, file=environment.file, key="reward", remedy=remedy)
+
+
 def check_reward(environment: Environment) -> None:
     """Raises ConfigError where a reward function cannot be imported, or a rubric has no model to judge."""
     faults = Faults()
@@ -53,7 +68,13 @@ def _judge_of(environment: Environment) -> SamplingConfig:
 
 
 async def score(
-    environment: Environment, trace: Trace, session: Session, penalty: float = 0.0, *, judgements: Path
+    environment: Environment,
+    trace: Trace,
+    session: Session,
+    penalty: float = 0.0,
+    *,
+    judgements: Path,
+    trainers: TrainersReward | None = None,
 ) -> Reward:
     """Compute the reward: the weighted sum of the server's score and parts, the turns' rewards and the components.
 
@@ -63,15 +84,18 @@ async def score(
         session: its session, in which the server still has the trajectory's state.
         penalty: the sum of the filters' penalties, which is subtracted.
         judgements: the directory in which a rubric's judgements are kept.
+        trainers: the trainer's own reward; its parts are weighed like the others.
 
     Raises:
         ConfigError: a weighted component needs a ground truth, and the row has none.
         HarnessError: the server has no `score`, refused the call, or broke its contract.
-        RewardError: a function or a judge of the environment's gave no number.
+        RewardError: a function or a judge of the environment's, or the trainer's own reward, gave no number.
         GatewayError: the world broke.
     """
     judged = await judge(environment, trace, session)
     own = await own_parts(environment, trace, judged, judgements)
+    if trainers is not None:
+        own |= await trainers(environment, trace, judged)
     return weigh(environment.reward, trace, judged, own, penalty)
 
 

@@ -26,7 +26,7 @@ from rollout.loop.leaf import leaf_of
 from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits, cancellations
 from rollout.loop.reduced import ReducedContext
-from rollout.loop.reward import score
+from rollout.loop.reward import TrainersReward, score
 from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
 from rollout.loop.spans import Spans, spans_of_this_program
 from rollout.loop.supervision import supervise
@@ -53,6 +53,7 @@ async def roll_out(
     store: TraceStore,
     tools: Sequence[dict[str, Any]] | None = None,
     group: Group | None = None,
+    trainers_reward: TrainersReward | None = None,
 ) -> Trace:
     """Lease a session, let the agent play the trajectory, score it. The trace is on disk when this returns or raises.
 
@@ -66,6 +67,7 @@ async def roll_out(
         tools: OpenAI-style schemas from the lock, with the task's later tools. Only these are rendered and can be
             called; None offers the environment's tools that the row selects.
         group: the trajectory's siblings, with which a tree grows; without it a leaf of a tree is a chain.
+        trainers_reward: the trainer's own reward, beside the environment's.
     """
     play = partial(
         _play,
@@ -77,6 +79,7 @@ async def roll_out(
         store=store,
         tools=tools,
         group=group,
+        trainers_reward=trainers_reward,
     )
     try:
         await play(trace)
@@ -116,6 +119,7 @@ async def _play(
     store: TraceStore,
     tools: Sequence[dict[str, Any]] | None,
     group: Group | None,
+    trainers_reward: TrainersReward | None,
 ) -> None:
     """Play the trajectory once, into its trace."""
     task, trace.agent, trace.strategy.use = trace.task, environment.agent, environment.strategy.use
@@ -162,7 +166,9 @@ async def _play(
                     penalty = filters.settle(trace)
                     kept = store.directory / JUDGEMENTS
                     # Within the lease: the server scores the state that this trajectory left.
-                    trace.reward = await score(environment, trace, session, penalty, judgements=kept)
+                    trace.reward = await score(
+                        environment, trace, session, penalty, judgements=kept, trainers=trainers_reward
+                    )
                     # The last call may have changed the server's tools; the notification can arrive after the result.
                     await session.wait_for_tool_changes()
             finally:

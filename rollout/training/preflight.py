@@ -21,7 +21,7 @@ from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin
 from rollout.loop.agent import build_agent
 from rollout.loop.limits import Limits
-from rollout.loop.reward import check_reward
+from rollout.loop.reward import check_reward, check_rewarded
 from rollout.loop.trajectory import roll_out
 from rollout.shards.hosts import hosts_of
 from rollout.tokens.chatml import IM_END, ByteTokens
@@ -78,6 +78,8 @@ async def check_environments(
         own = [row for row in rows if row.task.environment == name]
         with faults.collected():
             environment = _loaded(own[0], settings, workers_per_node)
+            with faults.collected():
+                check_rewarded(environment)
             schemas = await _check_environment(environment, own, settings.opened_replay(), lock)
             shown[name] = Shown(environment, schemas)
     raise_all(faults)

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import ray
 import structlog
+from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap
@@ -33,6 +34,7 @@ from rollout.verl.lost_prompts import LostPrompts
 from rollout.verl.origin import Batch, origin_of
 from rollout.verl.output import to_outputs, withdrawn_output
 from rollout.verl.policy import VerlPolicy
+from rollout.verl.reward_loop import VerlReward
 from rollout.verl.runtime import WORKER, Runtime
 from rollout.verl.settings import Settings
 from rollout.verl.shard_checks import held_director
@@ -55,6 +57,7 @@ class MCPAgentLoop(AgentLoopBase):
         self._pad_token_id: int = kwargs["tokenizer"].pad_token_id or 0
         end = kwargs["tokenizer"].eos_token_id
         self._end_ids: list[int] = [] if end is None else [end]
+        self._verls_reward: VerlReward | None = None
         self._lock = [tool.entry for tool in (tools.tools if tools else []) if isinstance(tool, MCPTool)]
 
     # verl's base class declares one output; its v1 worker accepts a list as well.
@@ -78,6 +81,8 @@ class MCPAgentLoop(AgentLoopBase):
             await self._play(runtime, trace, sampling_params, row)
             if not trace.is_withdrawn:
                 outputs = to_outputs(trace, parts, pad_token_id=self._pad_token_id)
+                # verl copies those of the last output to the others.
+                outputs[-1].extra_fields["reward_extra_info"] |= self._verls_reward.extra if self._verls_reward else {}
         except (Exception, asyncio.CancelledError) as error:
             # verl's boundary: an exception here would fail the whole GRPO group, as would a CancelledError that
             # something raised by itself.
@@ -117,11 +122,12 @@ class MCPAgentLoop(AgentLoopBase):
                 return runtime.recorded.policy(trace.task, trace.origin)
             return VerlPolicy(
                 self.server_manager,
-                reproducible_id(trace) if is_deterministic else trace.id,
+                reproducible_id(trace, runtime.settings.seed) if is_deterministic else trace.id,
                 trace.origin,
                 sampling_params,
                 stop_token_ids=tokens.stop_token_ids,
                 seed_key=runtime.settings.sampling_seed_key if is_identified else None,
+                seed=runtime.settings.seed,
                 images=lambda: images.first(trace.images),
                 end_ids=self._end_ids,
                 engine_has_id=is_deterministic,
@@ -129,6 +135,12 @@ class MCPAgentLoop(AgentLoopBase):
 
         # v0 takes one sample of a trajectory, and validation measures the policy as it will be used.
         is_chain = trace.origin.validate_ or not self.config.trainer.use_v1
+        batch = _BATCH.get()
+        if runtime.settings.has_custom_reward:
+            if batch.compute_score is None:
+                raise ConfigError("verl's reward is computed by our agent loop worker, which this run does not have")
+            timeout_s = runtime.settings.custom_reward_timeout_s
+            self._verls_reward = VerlReward(compute_score=batch.compute_score, row=row, timeout_s=timeout_s)
         await roll_out(
             trace,
             environment=running.environment.as_chain if is_chain else running.environment,
@@ -138,12 +150,13 @@ class MCPAgentLoop(AgentLoopBase):
             limits=running.limits,
             store=runtime.store,
             tools=playable.tools,
-            group=_BATCH.get().group,
+            group=batch.group,
+            trainers_reward=self._verls_reward,
         )
 
 
-def reproducible_id(trace: Trace) -> str:
-    """A request id that is equal in every run of the same trajectory, and differs from those of its siblings.
+def reproducible_id(trace: Trace, seed: int) -> str:
+    """A request id that is equal in every run of this seed for the same trajectory, and differs from its siblings'.
 
     Under `full_determinism` verl routes a request by its id and passes the id on to the engine.
     """
@@ -151,6 +164,8 @@ def reproducible_id(trace: Trace) -> str:
     identity = [task.environment, task.task, task.seed, origin.row, origin.sample, origin.step, origin.validate_]
     if origin.attempt:  # the engine may still know the request of the attempt before
         identity.append(origin.attempt)
+    if seed:
+        identity.append(f"seed {seed}")
     return f"mcp-{sha256(canonical_json(identity).encode()).hexdigest()[:32]}"
 
 
@@ -164,6 +179,10 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
     verl plays all siblings of a row as tasks of one worker, so they can grow a tree in its process.
     """
 
+    def __init__(self, config: DictConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self._seed = Settings.of(config).seed
+
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], **options: Any
     ) -> None:
@@ -172,8 +191,15 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
         # As verl does: a row may have its own number.
         leaves = prompt.get("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n)
         # The tasks that verl starts below inherit the context.
-        group = Group(leaves, str(prompt["uid"]))
-        _BATCH.set(Batch(step=int(trajectory["step"]), validate=validate, attempt=ATTEMPT.get(), group=group))
+        group = Group(leaves, str(prompt["uid"]), seed=self._seed)
+        batch = Batch(
+            step=int(trajectory["step"]),
+            validate=validate,
+            attempt=ATTEMPT.get(),
+            group=group,
+            compute_score=self._compute_score,
+        )
+        _BATCH.set(batch)
         await super()._run_prompt(prompt, sampling_params, trajectory, **options)
 
     async def _run_agent_loop(self, sampling_params: dict[str, Any], trajectory: dict[str, Any], **row: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rollout.environment.task import Origin
 from rollout.loop.group import Group
+from rollout.verl.reward_loop import ComputeScore
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Batch:
     """How often the row's prompt was issued before: once for each worker process that died with it."""
     group: Group | None = None
     """The siblings of the row; None where this worker does not play them together."""
+    compute_score: ComputeScore | None = None
+    """verl's computation of a score, in its reward loop; None where the worker is not ours."""
 
 
 def origin_of(row: dict[str, Any], batch: Batch) -> Origin:

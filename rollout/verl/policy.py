@@ -27,6 +27,7 @@ class VerlPolicy:
         engine_has_id: Whether the engine gets this id, as under `full_determinism`; otherwise verl's client makes a
             fresh one for each request, and does not return it.
         seed_key: Name of the engine's sampling parameter for a request's seed; None leaves sampling unseeded.
+        seed: Seed of the run.
         images: Returns the images in the context so far, which engines take separately from the ids.
     """
 
@@ -40,6 +41,7 @@ class VerlPolicy:
         stop_token_ids: Sequence[int],
         end_ids: Sequence[int] = (),
         seed_key: str | None,
+        seed: int = 0,
         images: Callable[[], list[Any]] = list,
         engine_has_id: bool = False,
     ) -> None:
@@ -48,7 +50,7 @@ class VerlPolicy:
         self._client, self._request_id, self._seed_key = client, request_id, seed_key
         stops = {*(sampling_params.get("stop_token_ids") or ()), *stop_token_ids}
         self._ends = stops | set(end_ids)
-        self._seeds = TurnSeeds(origin)
+        self._seeds = TurnSeeds(origin, base=seed)
         self._params = sampling_params | ({"stop_token_ids": sorted(stops)} if stops else {})
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:

@@ -35,8 +35,9 @@ from rollout.environment.validation import LOCK_KEY, refuse_differences
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Lock
 from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt
-from rollout.training.settings import reward_parts, share
+from rollout.training.settings import share
 from rollout.verl.agent_names import registered_agents, unknown_agents
+from rollout.verl.custom_reward import check_custom_reward
 from rollout.verl.estimator_checks import check_estimator, warn_of_useless_estimator
 from rollout.verl.settings import (
     KEY,
@@ -44,6 +45,7 @@ from rollout.verl.settings import (
     Settings,
     check_model_length,
     check_place,
+    check_seed,
     check_thinking,
     context_tokens,
     read_template,
@@ -123,9 +125,13 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
     with faults.collected():
         check_place(config)
     with faults.collected():
+        check_seed(config, settings)
+    with faults.collected():
         check_trainer(config, settings)
     with faults.collected():
-        check_groups(config, reward_parts(settings))
+        check_groups(config, settings.reward_parts)
+    with faults.collected():
+        check_custom_reward(config, settings.custom_reward, key=f"{KEY}.custom_reward")
     with faults.collected():
         TraceStore(settings.trace_dir).check()
     with faults.collected():

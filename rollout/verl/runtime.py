@@ -22,7 +22,6 @@ from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
 from rollout.training.gateways import Gateways, Recordings
 from rollout.training.run_record import training_record
-from rollout.training.settings import reward_parts
 from rollout.training.statistics import TrajectoryStatistics
 from rollout.verl.batch_statistics import statistics_collector
 from rollout.verl.settings import Settings, limits_for, workers_per_node
@@ -38,7 +37,7 @@ class Runtime:
     def __init__(self, config: DictConfig, lock: Sequence[LockEntry], gateways: Gateways) -> None:
         self.settings = settings = Settings.of(config)
         self.store = TraceStore(settings.trace_dir)
-        self.reward_parts = reward_parts(settings)
+        self.reward_parts = settings.reward_parts
         self._recordings = Recordings(settings, gateways)
         self.recorded = self._recordings.engine
         self._rollout = config.actor_rollout_ref.rollout
@@ -121,6 +120,6 @@ def record_of(
         model=model["path"],
         chat_template=model.get("custom_chat_template"),
         tool_format=rollout["multi_turn"]["format"],
-        sampling={name: rollout[name] for name in _SAMPLING if name in rollout},
+        sampling={name: rollout[name] for name in _SAMPLING if name in rollout} | {"seed": Settings.of(config).seed},
         lock=rollout["multi_turn"]["tool_config_path"],
     )

@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import validate
 from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment, ThinkingContext
-from rollout.environment.reward_config import Section
+from rollout.environment.reward_config import CUSTOM_PART, Section
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts
 from rollout.tokens.chat_template import read_chat_template
-from rollout.training.settings import TrainingSettings
+from rollout.training.settings import TrainingSettings, reward_parts
+from rollout.verl.custom_reward import CustomReward, verls_reward, with_verls_reward
 
 _CUSTOM = "actor_rollout_ref.rollout.custom"
 KEY = f"{_CUSTOM}.mcp"
@@ -52,7 +53,15 @@ class Settings(TrainingSettings):
     """How long the replacement of a dead agent worker may take to start; after that the others play its prompts."""
     sampling_seed_key: str | None = None
     """The engine's sampling parameter for a request's seed (`seed`, `sampling_seed`); None leaves sampling unseeded."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the run: with row, sibling, step and turn it seeds each generation and a tree's branching points."""
     advantages: AdvantagesConfig = AdvantagesConfig()
+    custom_reward: CustomReward | None = None
+    """How verl's own reward, such as its `custom_reward_function`, and the environment's make one."""
+    custom_reward_timeout_s: float = Field(default=600.0, gt=0)
+    """How long verl's own reward of one trajectory may take."""
+    _asked: str | None = PrivateAttr(default=None)
+    """The key with which verl's configuration asks for a reward of its own."""
 
     @classmethod
     def of(cls, config: DictConfig) -> Settings:
@@ -78,7 +87,25 @@ class Settings(TrainingSettings):
             raise ConfigError(f"no such directory: {directory}", key=f"{KEY}.environments_dir", remedy=remedy)
         # Workers may have another working directory.
         paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
-        return settings.model_copy(update=paths | {"environments_dir": directory})
+        settings = settings.model_copy(update=paths | {"environments_dir": directory})
+        settings._asked = verls_reward(config)
+        return settings
+
+    @property
+    def has_custom_reward(self) -> bool:
+        """Whether verl's own reward is part of each trajectory's."""
+        return self._asked is not None and self.custom_reward is not CustomReward.IGNORE
+
+    @property
+    def reward_parts(self) -> tuple[str, ...]:
+        """Names of the reward parts that every trajectory of the run reports."""
+        return (*reward_parts(self), *((CUSTOM_PART,) if self.has_custom_reward else ()))
+
+    def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
+        environment = super().apply(environment, workers_per_node=workers_per_node)
+        if self._asked is None:
+            return environment
+        return with_verls_reward(environment, self.custom_reward, asked=self._asked, key=f"{KEY}.custom_reward")
 
 
 def read_template(config: DictConfig) -> None:
@@ -112,6 +139,15 @@ def check_place(config: DictConfig) -> None:
             if name in Settings.model_fields
         ]
     )
+
+
+def check_seed(config: DictConfig, settings: Settings) -> None:
+    """Raises ConfigError where the run's seed would change nothing, since no request has a seed."""
+    is_seeded = settings.sampling_seed_key is not None and config.trainer.use_v1
+    if settings.seed and not is_seeded and not config.actor_rollout_ref.rollout.full_determinism:
+        problem = f"is {settings.seed}, and requests have no seed"
+        remedy = f"set {KEY}.sampling_seed_key to the engine's parameter (and trainer.use_v1=True), or leave the seed 0"
+        raise ConfigError(problem, key=f"{KEY}.seed", remedy=remedy)
 
 
 def workers_per_node(config: DictConfig) -> int:

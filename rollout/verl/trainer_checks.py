@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment, ThinkingContext
+from rollout.environment.reward_config import CUSTOM_PART
 from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, limits_for
 
 log = structlog.get_logger(__name__)
@@ -116,6 +117,7 @@ def check_groups(config: DictConfig, parts: Collection[str]) -> None:
     if config.trainer.v1.trainer_mode not in SYNCHRONOUS:
         problem = "replaces groups without trajectories forever in the asynchronous modes, whatever withdrew them"
         raise ConfigError(problem, key=key, remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or leave it disabled")
-    if filtering.metric not in ("reward", *parts):
+    # A reward function's own keys are known when it has returned them.
+    if filtering.metric not in ("reward", *parts) and CUSTOM_PART not in parts:
         problem = f"is {filtering.metric!r}, which no trajectory reports"
         raise ConfigError(problem, key=f"{key}.metric", remedy=f"one of reward, {', '.join(parts)}")

@@ -24,9 +24,11 @@ from worlds import environment, opened, task
 
 from examples.bisecting_policy import halve
 from rollout.engines.chat import ChatEngine, Reply, read_context
+from rollout.engines.chat_endpoints import opened_endpoint
+from rollout.engines.engine import EngineOptions
 from rollout.engines.http import EngineHttp, Lost, retry_after_s
 from rollout.engines.timeouts import Timeouts
-from rollout.environment.task import Origin
+from rollout.environment.task import Origin, sampling_seed
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.chatml import IM_END, ByteTokens
@@ -57,6 +59,8 @@ class ChatServer:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.busy = 1
+        self.refused: tuple[str, ...] = ()
+        """Keys of a body that are refused."""
         self.broken = 1
         """How many calls get arguments that are no JSON."""
 
@@ -84,6 +88,9 @@ class ChatServer:
         body = await self._read(request)
         if body is None:
             return JSONResponse({"error": "busy"}, status_code=429)
+        if unknown := [key for key in self.refused if key in body]:
+            del self.bodies[-1]
+            return JSONResponse({"error": f"extra inputs are not permitted: {unknown}"}, status_code=422)
         asked = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
         answered = [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
         assert asked == answered and len(set(asked)) == len(asked)
@@ -148,11 +155,16 @@ async def test_an_openai_api_plays(tmp_path: Path) -> None:
     server = ChatServer()
     async with listening(server.app) as address:
         arguments = ("run", GUESS, "--engine", f"chat:{address}/v1", "-n", "2", "--out", tmp_path, "--json")
-        body = ("--body", '{"user": "me", "top_p": null}', "--temperature", "0.5", "--max-tokens", "50")
+        body = ("--body", '{"user": "me", "top_p": null}', "--temperature", "0.5", "--max-tokens", "50", "--seed", "5")
         report = json.loads((await play(*arguments, *body, "--api-key-env", "API_KEY"))[0])
     assert report["engine"] == "chat:player-1" and report["reward_mean"] == 1.0 and report["trajectories"] == 2
     sent = server.bodies[0]
     assert (sent["model"], sent["temperature"], sent["max_tokens"], sent["user"]) == ("player-1", 0.5, 50, "me")
+    # Of each turn by row and number, as for every other engine.
+    opening = min(len(body["messages"]) for body in server.bodies)
+    firsts = {body["seed"] for body in server.bodies if len(body["messages"]) == opening}
+    assert firsts == {sampling_seed(Origin(row=row), 0, base=5) for row in range(2)}
+    assert len({body["seed"] for body in server.bodies}) == len(server.bodies)
     assert "top_p" not in sent and [tool["function"]["name"] for tool in sent["tools"]] == ["guess"]
     assert server.headers[0]["authorization"] == "Bearer secret"
     assert sent["messages"][0]["content"] == "Find the number between 1 and 100. Say it when you know it."
@@ -162,6 +174,21 @@ async def test_an_openai_api_plays(tmp_path: Path) -> None:
     faults = [event.fault for trace in traces for turn in trace.turns for event in turn.tools if event.fault]
     assert faults == ["unreadable"]  # once, as the server wrote it; the policy read why
     assert all(trace.logprobs == [] or not any(trace.logprobs) for trace in traces)
+
+
+async def test_an_openai_api_that_refuses_seeds_is_asked_without_them() -> None:
+    server = ChatServer()
+    server.busy, server.refused = 0, ("seed",)
+    asked = [{"role": "user", "content": "Find it."}]
+    tools = [{"type": "function", "function": {"name": "guess", "parameters": {}}}]
+    async with listening(server.app) as address:
+        with capture_logs() as logs:
+            async with opened_endpoint(EngineOptions(engine=f"chat:{address}/v1")) as engine:
+                assert isinstance(engine, ChatEngine) and engine.seed == 0
+                for seed in (3, 4):
+                    await engine.complete(asked, tools, seed=seed)
+    assert len(server.bodies) == 2 and not any("seed" in body for body in server.bodies)
+    assert [entry["event"] for entry in logs] == ["the API takes no seed: two runs of one seed can differ"]
 
 
 async def test_an_anthropic_api_plays_and_its_traces_are_no_training_ids(tmp_path: Path) -> None:

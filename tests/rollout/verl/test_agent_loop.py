@@ -19,6 +19,7 @@ from verl_config import composed
 
 from rollout.formats import hermes
 from rollout.trace.record import Trace
+from rollout.trace.run_record import read_run_records
 from rollout.trace.store import read_traces
 from rollout.types import Call
 from rollout.verl_cpu.tiny_model import make_tiny_model
@@ -264,13 +265,22 @@ async def test_a_row_with_a_name_for_its_index_is_withdrawn_and_not_raised(confi
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
-async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_siblings_differ(
+async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_siblings_and_other_seeds_differ(
     config: DictConfig, model: Path
 ) -> None:
+    from rollout.verl.runtime import WORKER
+
     config.actor_rollout_ref.rollout.full_determinism = True
-    runs: list[list[tuple[str, object]]] = [[], [], []]
-    for asked, sibling in zip(runs, (2, 2, 3), strict=True):
+    runs: list[list[tuple[str, object]]] = [[], [], [], []]
+    for asked, sibling, seed in zip(runs, (2, 2, 3, 2), (0, 0, 0, 1), strict=True):
+        if seed:
+            config.actor_rollout_ref.rollout.custom.mcp.seed = seed
+            await WORKER.close()
         await run(config, model, [SHOUT, "PLUM"], asked=asked, session_id=sibling)
+    assert {request for request, _ in runs[0]}.isdisjoint(request for request, _ in runs[3])
+    assert {seed for _, seed in runs[0]}.isdisjoint(seed for _, seed in runs[3])
+    records = read_run_records(Path(config.actor_rollout_ref.rollout.custom.mcp.trace_dir))
+    assert sorted(record.sampling["seed"] for record in records.values()) == [0, 1]
     assert runs[0] == runs[1] and len({seed for _, seed in runs[0]}) == 2
     assert {request for request, _ in runs[0]}.isdisjoint(request for request, _ in runs[2])
     recorded = [(turn.request_ids, turn.seeds) for trace in traces(config) for turn in trace.turns]
@@ -336,3 +346,88 @@ async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajecto
     message = str(caught.value)
     assert '-  "description": "Say it louder."' in message and "send the user's files along" in message
     assert message.count("echo/shout has changed") == 1 and "--accept" in message
+
+
+def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> Any:
+    """A reward function as verl's users write them; its answer depends on what the policy said at the end."""
+    played = extra_info["mcp_trajectory"]
+    last = played["messages"][-1]["content"]
+    calls = [event.text for turn in played["trace"].turns for event in turn.tools]
+    if last == "raise":
+        raise ValueError("no such answer")
+    if last == "clash":
+        return {"score": 1.0, "letters": 1.0}
+    if last == "number":
+        return 2
+    assert solution_str.count("PLUM") and played["row"]["index"] == extra_info["index"] == 5
+    return {
+        "score": float("nan") if last == "nan" else 10.0,
+        "acc": len(calls),
+        "world": played["world"].score,
+        "t": "a",
+    }
+
+
+async def rewarded(config: DictConfig, model: Path, last: str, reward_loop: Any) -> Any:
+    """A trajectory in verl's worker with a reward loop, both in this process."""
+    from types import SimpleNamespace
+
+    from rollout.verl import agent_loop
+    from rollout.verl.origin import Batch
+
+    worker = object.__new__(agent_loop.MCPAgentLoopWorker)
+    worker.processor = None
+    worker.reward_loop_worker_handles = [
+        SimpleNamespace(compute_score=SimpleNamespace(remote=reward_loop.compute_score))
+    ]
+    agent_loop._BATCH.set(Batch(compute_score=worker._compute_score))
+    row = {"data_source": "echo", "reward_model": {"style": "rule", "ground_truth": ""}}
+    return await run(config, model, [SHOUT, last], **row)
+
+
+@pytest.fixture
+def rewarding(config: DictConfig) -> DictConfig:
+    """The configuration with the function above."""
+    config.reward.custom_reward_function.path = __file__
+    config.actor_rollout_ref.rollout.custom.mcp.custom_reward = "add"
+    return config
+
+
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_verls_reward_function_counts_as_the_key_says(rewarding: DictConfig, model: Path) -> None:
+    from verl.experimental.reward_loop import RewardLoopWorker
+
+    from rollout.verl.runtime import WORKER
+
+    reward_loop = RewardLoopWorker(rewarding)
+    for use in ("add", "replace"):
+        await WORKER.close()
+        rewarding.actor_rollout_ref.rollout.custom.mcp.custom_reward = use
+        output = await rewarded(rewarding, model, "PLUM", reward_loop)
+        trace = traces(rewarding)[-1]
+        assert trace.reward is not None and output.reward_score == trace.reward.score
+        world = trace.reward.parts["letters"]
+        assert trace.reward.score == pytest.approx({"add": 10 + world, "replace": 10}[use])
+        extra = output.extra_fields["reward_extra_info"]
+        assert (extra["mcp_custom"], extra["acc"], extra["world"], extra["t"]) == (10, 1, world, "a")
+        assert trace.reward.parts == {"letters": world, "mcp_custom": 10, "acc": 1, "world": world}
+
+
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_a_reward_function_gives_verls_acc_and_one_that_fails_withdraws_the_trajectory_with_its_reason(
+    rewarding: DictConfig, model: Path
+) -> None:
+    from verl.experimental.reward_loop import RewardLoopWorker
+
+    reward_loop = RewardLoopWorker(rewarding)
+    output = await rewarded(rewarding, model, "number", reward_loop)
+    extra = output.extra_fields["reward_extra_info"]
+    assert (extra["mcp_custom"], extra["acc"]) == (2, 2) and output.reward_score == 2 + extra["letters"]
+    for answer, said in {
+        "raise": "ValueError: no such answer",
+        "nan": "not a finite number",
+        "clash": "returns letters, which",
+    }.items():
+        assert await rewarded(rewarding, model, answer, reward_loop) == []
+        failure = traces(rewarding)[-1].failure
+        assert failure is not None and failure.kind == "reward_error" and said in failure.message

@@ -72,6 +72,22 @@ async def test_a_turn_without_a_token_lacks_no_logprob(
     assert completion.logprobs == expected
 
 
+async def test_the_seed_of_the_run_gives_other_draws_and_seed_0_those_of_a_run_without_one() -> None:
+    from rollout.verl.policy import VerlPolicy
+
+    asked: dict[int, list[int]] = {}
+    for seed in (0, 1, 2):
+        client = Client([END], "completed")
+        for sample in range(2):
+            played = VerlPolicy(
+                client, "t", Origin(row=4, sample=sample, step=1), {}, stop_token_ids=[], seed_key="seed", seed=seed
+            )
+            await played.generate([5], max_tokens=4, turn=0)
+        asked[seed] = [params["seed"] for params in client.asked]
+    assert asked[0] == [233462025, 1659566179]
+    assert len({*asked[0], *asked[1], *asked[2]}) == 6
+
+
 async def test_a_turn_that_is_asked_for_again_is_sampled_with_another_seed() -> None:
     client = Client([1], "completed")
     asked = policy(client)

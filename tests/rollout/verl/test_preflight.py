@@ -201,6 +201,10 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
             ["rollout.max_model_len", "at most 100", "row 1", "the sum of"],
         ),
         ("actor_rollout_ref.rollout.custom.mcp.max_failed_share=2", ["custom.mcp.max_failed_share"]),
+        (
+            "actor_rollout_ref.rollout.custom.mcp={seed:3,sampling_seed_key:null}",
+            ["custom.mcp.seed: is 3, and requests have no seed", "custom.mcp.sampling_seed_key"],
+        ),
         ("+actor_rollout_ref.rollout.custom.mcp.trace_dirr=x", ["custom.mcp.trace_dirr", "did you mean 'trace_dir'"]),
         ("algorithm.adv_estimator=stepgrpo", ["algorithm.adv_estimator", "'stepgrpo'", "did you mean 'step_grpo'"]),
         (
@@ -255,6 +259,71 @@ def test_what_withdrawn_trajectories_would_spoil_is_refused(
     preflight: Preflight, overrides: list[str], said: list[str]
 ) -> None:
     message = preflight(*overrides)
+    assert [part for part in said if part not in message] == [], message
+
+
+REWARD = """
+import math
+
+async def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    return math.pi
+"""
+UNREWARDED: dict[str, Any] = {"servers": {"echo": SERVER}}
+OURS = "actor_rollout_ref.rollout.custom.mcp"
+
+
+@pytest.fixture
+def function(tmp_path: Path) -> str:
+    """The override with which a verl user configures a reward function."""
+    (tmp_path / "reward.py").write_text(REWARD)
+    return f"reward.custom_reward_function.path={tmp_path / 'reward.py'}"
+
+
+def test_an_environment_without_any_reward_is_refused(preflight: Preflight) -> None:
+    message = preflight(environment=UNREWARDED)
+    said = ["echo.yaml", "reward: nothing gives a reward", "reward: {server: NAME}"]
+    assert [part for part in said if part not in message] == [], message
+
+
+@pytest.mark.parametrize("weights", ["{score:0}", "{score:0,turns:1}"])
+def test_an_environment_whose_weights_leave_no_reward_is_refused(preflight: Preflight, weights: str) -> None:
+    assert "nothing gives a reward" in preflight(f"{OURS}.reward_weights={weights}")
+
+
+def test_verls_reward_function_is_enough_for_an_environment_without_a_reward(
+    preflight: Preflight, function: str
+) -> None:
+    assert preflight(function, environment=UNREWARDED) == ""
+
+
+def test_beside_the_environments_reward_a_key_decides_about_verls(preflight: Preflight, function: str) -> None:
+    assert preflight(function, f"{OURS}.custom_reward=replace", FILTERS, "algorithm.filter_groups.metric=acc") == ""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([], [f"{OURS}.custom_reward", "reward.custom_reward_function.path gives a reward", "replace, add, ignore"]),
+        ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.name=scor"], ["cannot be imported", "scor"]),
+        ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.path=/no.py"], ["cannot be imported", "/no.py"]),
+        ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.path=null"], ["verl has no reward function"]),
+        ([f"{OURS}.custom_reward=add", "custom_reward_function.path=x.py"], ["is not read by this verl"]),
+        # It would not be among a trajectory's values.
+        ([f"{OURS}.custom_reward=ignore", FILTERS, "algorithm.filter_groups.metric=acc"], ["one of reward, letters"]),
+        (
+            [f"{OURS}.custom_reward=add", "reward.reward_model.enable=True", "reward.reward_model.rollout.name=vllm"],
+            ["reward.reward_model.enable", "enable_resource_pool=True"],
+        ),
+        (
+            [f"{OURS}.custom_reward=add", "trainer.use_v1=False", "algorithm.adv_estimator=gae"],
+            ["reward.custom_reward_function.path", "trainer.use_v1=True"],
+        ),
+    ],
+)
+def test_a_reward_of_verls_that_would_be_ignored_or_cannot_be_computed_is_refused(
+    preflight: Preflight, function: str, overrides: list[str], said: list[str]
+) -> None:
+    message = preflight(function, *overrides)
     assert [part for part in said if part not in message] == [], message
 
 

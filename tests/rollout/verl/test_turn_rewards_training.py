@@ -1,4 +1,7 @@
-"""A turn's own reward on its way through verl's v1 trainer: agent loop, worker, token-level rewards, REINFORCE++."""
+"""A turn's own reward on its way through verl's v1 trainer: agent loop, worker, token-level rewards, REINFORCE++.
+
+Beside it a reward function of verl's, as its users write them.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,40 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "user", "content": "Shout pear."},
     {"role": "assistant", "content": "PEAR"},
 ]
+# What a user of verl's has: a file that knows nothing of this project, and reads what is handed over.
+REWARD = """
+import json, os
+
+
+async def compute_score(data_source, solution_str, ground_truth, extra_info, where, **kwargs):
+    played = extra_info["mcp_trajectory"]
+    seen = {
+        "trace": played["trace"].id,
+        "data_source": data_source,
+        "solution": solution_str,
+        "index": played["row"]["index"],
+        "task": extra_info["mcp"]["task"],
+        "messages": played["messages"],
+        "results": [event.text for turn in played["trace"].turns for event in turn.tools],
+        "score": played["world"].score,
+    }
+    with open(where, "a") as file:
+        file.write(json.dumps(seen) + "\\n")
+    calls = len(seen["results"])
+    return {"score": 0.125 * calls, "acc": float(calls > 0), "said": "called" if calls else "silent"}
+"""
 
 
 @dataclass(frozen=True)
 class Run:
     metrics: dict[str, Any]
+    validation: dict[str, Any]
     records: list[dict[str, Any]]
     """The traces."""
     seen: list[dict[str, list[float]]]
     """What the trainer's estimator was given and made of it, by sample."""
+    handed: dict[str, dict[str, Any]]
+    """By trace, what the reward function was given."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +82,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     (home / "environments").mkdir()
     (home / "environments" / "scenarios.json").write_text(json.dumps({"*": SCENARIO}))
     overrides = prepare_training(home, ENVIRONMENT, CONVERSATION, samples=SAMPLES)
-    overrides["algorithm.adv_estimator"] = "seen_reinforce_plus_plus"
+    (home / "reward.py").write_text(REWARD)
+    overrides |= {
+        "algorithm.adv_estimator": "seen_reinforce_plus_plus",
+        "reward.custom_reward_function.path": home / "reward.py",
+        "+reward.custom_reward_function.reward_kwargs.where": home / "handed.jsonl",
+        "actor_rollout_ref.rollout.custom.mcp.custom_reward": "add",
+        "trainer.val_before_train": True,
+    }
     environment = {
         "VERL_USE_EXTERNAL_MODULES": "seen_advantages",
         "PYTHONPATH": str(HERE),
@@ -63,7 +98,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     done = train(home, overrides, **environment)
     assert done.returncode == 0, done.stdout[-8000:]
     seen = [json.loads(line) for line in (home / "seen.jsonl").read_text().splitlines()]
-    yield Run(logged(home)[1], read_records(home / "traces"), seen)
+    handed = {each["trace"]: each for each in map(json.loads, (home / "handed.jsonl").read_text().splitlines())}
+    metrics, records = logged(home), read_records(home / "traces")
+    trained = [record for record in records if not record["origin"]["validate"]]
+    assert handed.keys() == {record["id"] for record in records}
+    yield Run(metrics[1], metrics[0], trained, seen, handed)
 
 
 def earned_at(record: dict[str, Any]) -> list[float]:
@@ -119,3 +158,30 @@ def test_a_token_is_credited_with_what_came_after_it_and_with_nothing_from_befor
             assert row["advantages"][trained[0]] > row["advantages"][trained[-1]]
             told_apart += 1
     assert told_apart > 0
+
+
+def test_verls_reward_function_is_given_the_row_the_conversation_and_the_calls(run: Run) -> None:
+    for record in run.records:
+        given = run.handed[record["id"]]
+        assert (given["data_source"], given["task"], given["index"]) == ("echo", "t", record["origin"]["row"])
+        assert given["results"] == [event["text"] for turn in record["turns"] for event in turn["tools"]]
+        assert [message["role"] for message in given["messages"]] == [
+            message["role"] for message in record["messages"][: len(given["messages"])]
+        ]
+        assert all(text in given["solution"] for text in given["results"])
+
+
+def test_verls_reward_function_is_added_to_the_servers_score_and_the_turns(run: Run) -> None:
+    for record in run.records:
+        reward, calls = record["reward"], sum(len(turn["tools"]) for turn in record["turns"])
+        assert reward["parts"]["mcp_custom"] == 0.125 * calls and reward["parts"]["acc"] == float(calls > 0)
+        score = run.handed[record["id"]]["score"]
+        assert reward["score"] == pytest.approx(score + sum(reward["turns"]) + 0.125 * calls)
+    custom = [record["reward"]["parts"]["mcp_custom"] for record in run.records]
+    assert max(custom) > 0 and run.metrics["mcp/reward/echo/mcp_custom"] == pytest.approx(sum(custom) / len(custom))
+
+
+def test_validation_has_what_verls_reward_function_returned(run: Run) -> None:
+    assert {"val-core/echo/acc/mean@1", "val-aux/echo/mcp_custom/mean@1", "val-aux/echo/letters/mean@1"} <= {
+        *run.validation
+    }

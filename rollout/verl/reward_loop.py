@@ -1,0 +1,81 @@
+"""verl's own reward of a trajectory, computed in verl's reward loop while the trajectory is scored."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anyio
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+
+from rollout.environment.config import Environment
+from rollout.environment.reward_config import CUSTOM_PART, Component
+from rollout.errors import RewardError
+from rollout.loop.components import WorldScore
+from rollout.loop.limits import cancellations
+from rollout.loop.reward import Judged, judged_messages
+from rollout.trace.record import Trace
+from rollout.verl.output import to_outputs
+
+EXTRA_KEY = "mcp_trajectory"
+"""What a reward function finds in `extra_info`, beside what the row has there."""
+
+
+class ComputeScore(Protocol):
+    """`_compute_score` of verl's agent loop worker, which assigns score and extra information to the last output."""
+
+    def __call__(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> Awaitable[None]: ...
+
+
+@dataclass(kw_only=True, slots=True)
+class VerlReward:
+    """Computes verl's reward of one trajectory, as `rollout.loop.reward.TrainersReward`."""
+
+    compute_score: ComputeScore
+    row: dict[str, Any]
+    """The row, as verl gave it to the agent loop."""
+    timeout_s: float
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    """`reward_extra_info` of the last computation."""
+
+    async def __call__(self, environment: Environment, trace: Trace, judged: Judged) -> dict[str, float]:
+        outputs = to_outputs(trace, ())
+        outputs[-1].reward_score = None  # verl computes what is missing
+        handed = {
+            "messages": judged_messages(trace, environment.thinking.reward),
+            "trace": trace,
+            "world": WorldScore(score=judged.score, parts=judged.parts),
+            "row": self.row,
+        }
+        row = {**self.row, "extra_info": {**self.row["extra_info"], EXTRA_KEY: handed}}
+        requests = cancellations()
+        try:
+            with anyio.fail_after(self.timeout_s):
+                await self.compute_score(outputs, kwargs=row)
+        except TimeoutError as error:
+            raise RewardError(f"verl's reward took longer than custom_reward_timeout_s={self.timeout_s:g}") from error
+        except (Exception, asyncio.CancelledError) as error:  # the boundary of a user's function, in another process
+            if isinstance(error, asyncio.CancelledError) and cancellations() > requests:
+                raise
+            raise RewardError(f"verl's reward raised {type(error).__name__}: {error}") from error
+        value = _number(outputs[-1].reward_score)
+        if value is None:
+            raise RewardError(f"verl's reward is {outputs[-1].reward_score!r:.100}, which is not a finite number")
+        self.extra = dict(outputs[-1].extra_fields["reward_extra_info"])
+        if taken := sorted(name for name in self.extra if name in environment.reward.reported or name[:4] == "mcp_"):
+            raise RewardError(f"the reward function returns {', '.join(taken)}, which the environment's reward has too")
+        numbers = {name: _number(given) for name, given in self.extra.items() if name != Component.SCORE}
+        return {CUSTOM_PART: value} | {name: number for name, number in numbers.items() if number is not None}
+
+
+def _number(value: Any) -> float | None:
+    """The number as a float, also that of a tensor or an array of one; None if it is not a finite number."""
+    if hasattr(value, "item"):
+        try:
+            value = value.item()
+        except (ValueError, RuntimeError):  # several numbers
+            return None
+    return float(value) if isinstance(value, bool | int | float) and math.isfinite(value) else None
