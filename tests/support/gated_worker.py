@@ -92,7 +92,7 @@ class Crew:
         self.workers = AgentWorkers(
             [kind.options(**(first or {})).remote(gate), kind.remote(gate)],
             replacement=lambda _: kind.remote(gate),
-            start_timeout_s=60,
+            start_timeout_s=240,
             begin_again=self.begun_again.extend,
             give_up=lambda prompt, attempt: self.given_up.append((next(iter(prompt["uid"])), attempt)),
             replaced=self._count,

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.verl,
     pytest.mark.full,
     pytest.mark.usefixtures("imported_verl", "transfer_queue"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 NEVER = {"RAY_memory_monitor_refresh_ms": "0"}
@@ -60,7 +60,7 @@ def test_the_prompts_of_a_worker_that_ray_ends_are_played_again(_cluster: Any, e
         crew = Crew(gate, first={"resources": {error: 1}}, resources={"calm": 1})
         crew.issue("a", "b")
         ENDS[error](_cluster, node)
-        assert crew.was_replaced.wait(60)
+        assert crew.was_replaced.wait(250)
         gate.open.remote("a", "b")
         assert sample(2) == [f"{uid}_{session}_0" for uid in "ab" for session in range(SAMPLES)]
         crew.workers.close()
