@@ -132,7 +132,7 @@ def _print(found: Comparison, console: Console) -> None:
 
 
 def _cells(found: Difference) -> Sequence[str]:
-    interval = f"[{found.low:+.3f}, {found.high:+.3f}]"
+    interval = "none" if found.low is None else f"[{found.low:+.3f}, {found.high:+.3f}]"
     p = f"{found.p:.3f}" if found.p >= 0.001 else "<0.001"
     return f"{found.a:.3f}", f"{found.b:.3f}", f"{found.difference:+.3f}", interval, p
 

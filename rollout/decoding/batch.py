@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from rollout.decoding.attention import group_heads
 from rollout.decoding.kv_cache import KVCache
 from rollout.decoding.sampling import Sampling, draw
 
@@ -81,6 +82,7 @@ class ContinuousBatch:
     """
 
     def __init__(self, model: PreTrainedModel, *, max_sequences: int) -> None:
+        group_heads(model)
         self._model = model
         self._device = model.device
         self._cache = KVCache(model.config, model.dtype, model.device)

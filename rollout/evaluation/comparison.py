@@ -17,11 +17,13 @@ from rollout.trace.entries import Entry
 from rollout.trace.outcome import ROUNDING
 
 RESAMPLES = 2000
-"""Bootstrap samples of an interval, and random signs of a test."""
+"""Random signs of a test."""
 EXACT_ROWS = 12
 """Up to this number of rows the test takes all 2^rows signs."""
 MANY_ROWS = 1000
-"""From this number of rows on, intervals and tests are the normal approximation's."""
+"""From this number of rows on, tests are the normal approximation's."""
+FEWEST_ROWS = 5
+"""With fewer rows there is no interval."""
 
 RowKey = tuple[str, str, str]
 """Environment, task and seed of a row."""
@@ -60,9 +62,10 @@ class Difference:
     a: float
     b: float
     difference: float
-    low: float
-    high: float
-    """95% interval of the difference: percentiles of a paired bootstrap over rows (Efron and Tibshirani 1993)."""
+    low: float | None
+    high: float | None
+    """95% interval of the difference, see `_interval`; None with fewer than `FEWEST_ROWS` rows or where no row differs.
+    """
     p: float
     """Two-sided: the sign-flip test of a mean difference of zero, exact for few rows (Fisher 1935). McNemar's exact
     test (1947) is this test where every row has one trajectory in each run and the value is its success."""
@@ -151,7 +154,7 @@ def _compared(
         trajectories_a=sum(len(row.rewards) for row in before),
         trajectories_b=sum(len(row.rewards) for row in after),
         reward=paired([fmean(row.rewards) for row in before], [fmean(row.rewards) for row in after]),
-        success=paired(*success),
+        success=paired(*success, most=1.0),
         costs={
             name: paired([fmean(row.costs[name]) for row in before], [fmean(row.costs[name]) for row in after])
             for name in costs
@@ -161,28 +164,59 @@ def _compared(
     )
 
 
-def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
+def paired(a: Sequence[float], b: Sequence[float], *, most: float = math.inf) -> Difference:
     """The mean difference of paired values; the same for the same values, since its draws are seeded.
+
+    Args:
+        a: a value for each row.
+        b: the same of the other run.
+        most: the largest difference that there can be.
 
     Raises:
         ValueError: there are no values, or unequal numbers of them.
     """
-    differences = [after - before for before, after in zip(a, b, strict=True)]
-    low, high, p = _normal(differences) if len(differences) >= MANY_ROWS else _resampled(differences)
+    differences = [_difference(before, after) for before, after in zip(a, b, strict=True)]
+    low, high = _interval(differences, most) or (None, None)
+    p = _normal(differences) if len(differences) >= MANY_ROWS else _sign_flip(differences, Random(0))
     return Difference(a=fmean(a), b=fmean(b), difference=fmean(differences), low=low, high=high, p=p)
 
 
-def _normal(differences: Sequence[float]) -> tuple[float, float, float]:
+def _difference(before: float, after: float) -> float:
+    """Means of other numbers of samples differ by rounding, of which every test of signs would make a difference."""
+    difference = after - before
+    return difference if abs(difference) > ROUNDING * max(1.0, abs(before), abs(after)) else 0.0
+
+
+def _interval(differences: Sequence[float], most: float) -> tuple[float, float] | None:
+    """Student's interval with two rows added: half a row each of plus and minus the largest difference, and one of 0.
+
+    Of successes with one trajectory in each run it is that of Agresti and Min (2005), with Student's quantile in place
+    of the normal one. Without the rows an interval is a point where all of a few rows differ by the same; where none
+    differs, they say nothing of how large a difference is.
+    """
+    rows, largest = len(differences), max(map(abs, differences))
+    if rows < FEWEST_ROWS or not largest:
+        return None
+    mean = math.fsum(differences) / (rows + 2)
+    squares = math.fsum(difference * difference for difference in differences) + largest * largest
+    half = _t_95(rows - 1) * math.sqrt((squares / (rows + 2) - mean * mean) / (rows + 2))
+    return max(mean - half, -most), min(mean + half, most)
+
+
+def _t_95(freedom: int) -> float:
+    """Quantile of Student's t that bounds its middle 95%, from 4 degrees of freedom on to 0.3% (Fisher and Cornish)."""
+    z = Z_95
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+def _normal(differences: Sequence[float]) -> float:
     mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
-    p = math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
-    return mean - Z_95 * error, mean + Z_95 * error, p
-
-
-def _resampled(differences: Sequence[float]) -> tuple[float, float, float]:
-    random = Random(0)
-    means = sorted(fmean(random.choices(differences, k=len(differences))) for _ in range(RESAMPLES))
-    low, high = means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
-    return low, high, _sign_flip(differences, random)
+    return math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
 
 
 def _sign_flip(differences: Sequence[float], random: Random) -> float:

@@ -80,6 +80,8 @@ class Heartbeat:
         beat = Beat(process=self._process, interval_s=self._interval_s, activity=self.progress.activity())
         partial = self._path.with_name(self._path.name + ".partial")
         try:
+            # Before the first trace has ended, nothing else has made the directory.
+            partial.parent.mkdir(parents=True, exist_ok=True)
             # Readers look at any moment: replaced, the file is this one or the one before, and never half of one.
             partial.write_text(beat.model_dump_json() + "\n", encoding="utf-8")
             partial.replace(self._path)

@@ -1,8 +1,8 @@
 """Advantages by turn: `tree_grpo` and `step_grpo`, beside verl's own estimators.
 
-Both give each trajectory one vote in every baseline, however many training samples it has, and each token the advantage
-of its turn. With R_i the score of trajectory i, and mu and sigma the mean and the standard deviation (with n - 1) of
-the scores of i's row, the advantage of GRPO (arXiv 2402.03300) is
+Both give each trajectory one vote in its row's baseline, however many training samples it has, and each token the
+advantage of its turn. With R_i the score of trajectory i, and mu and sigma the mean and the standard deviation (with
+n - 1) of the scores of i's row, the advantage of GRPO (arXiv 2402.03300) is
 
     E_i = (R_i - mu) / (sigma + eps).
 
@@ -13,13 +13,21 @@ mu = 0 and sigma = 1.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import fmean, stdev
 
+import structlog
+
+from rollout.trace.outcome import ROUNDING
 from rollout.verl.rolled_out import RolledOut
 
+log = structlog.get_logger(__name__)
+
 EPSILON = 1e-6
+FLOOR = 1e-5
+"""The least denominator of the comparison in a state, relative to its returns; float32, in which verl keeps scores,
+rounds at a hundredth of it."""
 ByTurn = list[list[float]]
 """The advantage of each turn, by trajectory."""
 
@@ -32,8 +40,11 @@ def tree_grpo(rolled_out: Sequence[RolledOut], *, weight: float, normalise: bool
 
         A_i(t) = (1 - w) E_i + w (R_i - mean of R over B) / (sigma + eps),
 
-    and A_i(t) = E_i before the first branching point. The two terms are the comparison across trees and within a tree
-    of Tree-GRPO (arXiv 2509.21240), with one sigma for both, so that a subtree of two leaves is not blown up.
+    and A_i(t) = E_i before the first branching point. After Tree-GRPO (arXiv 2509.21240), with differences: there
+    A_i = E_i + (R_i - mean of R over i's tree) / (deviation of R over i's tree), one value for the whole trajectory,
+    shared turns included. Here the second comparison is by turn and among the leaves below its branching point; it is
+    divided by the row's deviation, so that a subtree of two leaves is not blown up; and the terms are weighted, not
+    added, so that no weight gives the published estimator.
 
     Biased: the mean over B contains R_i, which shrinks the second term by 1 - 1/|B|, as in GRPO. Leaves of a tree share
     their beginnings, so mu is the mean of dependent scores. Shared tokens are in the sample of each leaf that shares
@@ -76,16 +87,19 @@ def step_grpo(rolled_out: Sequence[RolledOut], *, weight: float, discount: float
 
         G_i(t) = sum over k >= t of discount^(k - t) r_i(k).
 
-    For a state s, V_i(s) is the mean of G_i over i's turns in s, and m(s) and d(s) are mean and standard deviation of
-    V_i(s) over the trajectories of the row that were in s. Then (GiGPO, arXiv 2505.10978)
+    A state s has a group of returns, G_j(k) for each turn k that any trajectory j of the row took in s, a trajectory as
+    often as it was there. With m(s) and d(s) the mean and the standard deviation (with n - 1) of its N returns,
 
-        A_i(t) = E_i + w (G_i(t) - m(s)) / (d(s) + eps)    with s the state of turn t,
+        A_i(t) = E_i + w (G_i(t) - m(s)) / max(d(s), floor)    with s the state of turn t,
 
-    and A_i(t) = E_i where no other trajectory of the row was in s, or no server says what the state is. Unlike there, a
-    trajectory has one vote in m(s), however often it was in s.
+    as in GiGPO (arXiv 2505.10978), and A_i(t) = E_i where no other turn of the row was taken in s, or no server says
+    what the state is. The second term is at most w sqrt(N). The floor is `FLOOR` times the largest of 1 and the group's
+    returns: what differs less is rounding, and is logged.
 
-    Biased: E_i and the second term count the same reward twice; states that many trajectories reach have better
-    baselines than rare ones; and a digest that leaves out a part of the state compares unlike turns.
+    Biased: E_i and the second term count the same reward twice; states that many turns are taken in have better
+    baselines than rare ones; a trajectory that returns to a state often weighs more in its baseline, and with a
+    discount below 1 its earlier turns there look worse than its later ones; and a digest that leaves out a part of the
+    state compares unlike turns.
 
     Args:
         rolled_out: the trajectories.
@@ -95,16 +109,12 @@ def step_grpo(rolled_out: Sequence[RolledOut], *, weight: float, discount: float
     """
     rows = _rows(rolled_out, normalise=normalise)
     returns = [_returns(each, discount) for each in rolled_out]
-    visits: defaultdict[tuple[str, str], defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for index, each in enumerate(rolled_out):
-        for turn, value in enumerate(returns[index]):
+    visits: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for each, own in zip(rolled_out, returns, strict=True):
+        for turn, value in enumerate(own):
             if _anchor(each, turn):
-                visits[each.uid, _anchor(each, turn)][index].append(value)
-    states = {
-        state: _baseline([fmean(own) for own in values.values()], normalise=normalise)
-        for state, values in visits.items()
-        if len(values) > 1
-    }
+                visits[each.uid, _anchor(each, turn)].append(value)
+    states = _states(visits, normalise=normalise)
     advantages: ByTurn = []
     for index, each in enumerate(rolled_out):
         mean, scale = rows[each.uid]
@@ -115,6 +125,27 @@ def step_grpo(rolled_out: Sequence[RolledOut], *, weight: float, discount: float
             own.append(of_row + (weight * (value - state[0]) / state[1] if state is not None else 0.0))
         advantages.append(own)
     return advantages
+
+
+def _states(
+    visits: Mapping[tuple[str, str], Sequence[float]], *, normalise: bool
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """Mean and denominator of each state with several visits."""
+    found = {state: (fmean(values), 1.0) for state, values in visits.items() if len(values) > 1}
+    if not normalise:
+        return found
+    rounding = 0
+    for state, (mean, _) in found.items():
+        unit, deviation = max(1.0, *map(abs, visits[state])), stdev(visits[state])
+        found[state] = mean, max(deviation, FLOOR * unit)
+        rounding += ROUNDING * unit < deviation < FLOOR * unit
+    if rounding:
+        log.warning(
+            "returns in a state differ by rounding only: step_grpo gives its turns next to no advantage of their own",
+            states=rounding,
+            of=len(found),
+        )
+    return found
 
 
 def _rows(rolled_out: Sequence[RolledOut], *, normalise: bool) -> dict[str, tuple[float, float]]:

@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,7 +20,7 @@ from typing import Any, cast
 import ray
 import structlog
 import transfer_queue as tq
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from tensordict import TensorDict
 from verl.utils.tensordict_utils import index_select_tensor_dict
 
@@ -143,12 +143,13 @@ class AgentWorkers:
         # played them.
         for worker, accepted in sent:
             try:
-                ray.get(accepted)
-            except RayActorError:  # the watching thread finds out which of them the worker holds
+                ray.get(accepted, timeout=self._start_timeout_s)
+            except RayError:  # the watching thread finds out which of them the worker holds
                 self._unanswered.add(worker)
 
     def _watch(self) -> None:
         ends: dict[Any, int] = {worker.until_end.remote(): number for number, worker in self._workers.items()}
+        failing_since: float | None = None
         while not self._closed.is_set():
             try:
                 if ends:
@@ -162,56 +163,81 @@ class AgentWorkers:
                 for number in sorted(numbers & self._workers.keys()):
                     if self._settle(number) and number not in ends.values():
                         ends[self._workers[number].until_end.remote()] = number
+                failing_since = None
             except Exception:  # boundary: without this thread, the prompts of the next dead worker run forever
                 if not ray.is_initialized():
                     return
-                log.exception("agent workers could not be looked after")
-                self._unanswered.update(self._workers.keys() - set(ends.values()))
+                unsettled = self._workers.keys() - set(ends.values())
+                if failing_since is None:
+                    failing_since = time.monotonic()
+                    log.exception("agent workers could not be looked after; tried again", workers=sorted(unsettled))
+                elif time.monotonic() - failing_since > self._start_timeout_s:
+                    log.exception("agent workers are given up, with their prompts", workers=sorted(unsettled))
+                    self._abandon(unsettled)
+                    failing_since = None
+                self._unanswered.update(unsettled)
                 self._closed.wait(_POLL_S)
+
+    def _abandon(self, numbers: Collection[int]) -> None:
+        """End the prompts of workers that cannot be settled as failed, without more: the trainer waits for each."""
+        with self._lock:
+            for number in numbers:
+                ray.kill(self._workers.pop(number))
+            running = _running()
+            for uid in [uid for uid, issued in self._issued.items() if issued.worker in numbers and uid in running]:
+                self._end(uid, running)
 
     def _settle(self, number: int) -> bool:
         """Replace a worker that has died, and issue again what it has lost. Returns whether it is to be watched."""
-        if not self._answers(self._workers[number]) and not self._closed.is_set():
-            self._replace(number)
+        if (problem := self._problem(self._workers[number])) and not self._closed.is_set():
+            self._replace(number, problem)
         with self._lock:
             worker, held = self._workers.get(number), frozenset[str]()
             if worker is not None:
                 try:
                     held = frozenset(ray.get(worker.held.remote(), timeout=self._start_timeout_s))
-                except (RayActorError, GetTimeoutError):  # it has died meanwhile
+                except RayError:  # it has died meanwhile
                     self._unanswered.add(number)
                     return False
             self._issue_lost(number, held)
         return worker is not None
 
-    def _replace(self, number: int) -> None:
+    def _replace(self, number: int, problem: str) -> None:
         """Put a new worker in the place of a dead one; leave the place empty where it does not start."""
         ray.kill(self._workers[number])  # where it only cannot be reached, so that nothing is played twice
         # Outside the lock: a start takes seconds to minutes, and `issue` must not wait for it.
         worker = self._replacement(number)
-        is_there = self._answers(worker)
+        new_problem = self._problem(worker)
         with self._lock:
-            if is_there:
+            if not new_problem:
                 self._workers[number] = worker
                 self._replaced()
-                log.warning("agent worker died and was replaced", worker=number)
+                log.warning("agent worker died and was replaced", worker=number, problem=problem)
             else:
                 del self._workers[number]
                 ray.kill(worker)
-                log.error("agent worker died and could not be replaced", worker=number, left=len(self._workers))
+                left = len(self._workers)
+                told = {"worker": number, "problem": problem, "replacement": new_problem}
+                log.error("agent worker died and could not be replaced", left=left, **told)
 
-    def _answers(self, worker: Any) -> bool:
-        """Whether a worker answers within `start_timeout_s`; at once, where it is dead."""
+    def _problem(self, worker: Any) -> str:
+        """Why a worker does not answer within `start_timeout_s`, at once where it is dead; empty where it answers.
+
+        Ray reports the death of an actor by what ended it, not as `ActorDiedError` alone: `OutOfMemoryError`,
+        `NodeDiedError`, `RuntimeEnvSetupError` and more are siblings of that class. Two errors alone may pass.
+        """
         deadline = time.monotonic() + self._start_timeout_s
+        problem = "closed"
         while not self._closed.is_set() and (left := deadline - time.monotonic()) > 0:
             try:
                 ray.get(worker.held.remote(), timeout=left)
-                return True
-            except ActorDiedError:
-                return False
-            except (RayActorError, GetTimeoutError):  # it cannot be reached, which may pass
+                return ""
+            except RayError as error:
+                problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+                if not isinstance(error, ActorUnavailableError | GetTimeoutError):
+                    break
                 self._closed.wait(_POLL_S)
-        return False
+        return problem
 
     def _issue_lost(self, number: int, held: frozenset[str]) -> None:
         running = _running()
@@ -255,8 +281,11 @@ class AgentWorkers:
             (uid,) = (str(each) for each in prompt["uid"])
             self._give_up(prompt, attempt)
             # After the report: once the status is terminal, the trainer counts what was reported.
-            tq.kv_put(key=uid, partition_id=running[uid], tag={"status": "failure"})
-            self._issued.pop(uid, None)
+            self._end(uid, running)
+
+    def _end(self, uid: str, running: Mapping[str, str]) -> None:
+        tq.kv_put(key=uid, partition_id=running[uid], tag={"status": "failure"})
+        self._issued.pop(uid, None)
 
 
 def _rows(batch: TensorDict, indices: Sequence[int]) -> TensorDict:

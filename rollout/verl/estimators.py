@@ -93,7 +93,12 @@ def by_token(
         response_mask: 1 where a token is in the loss.  # int [rows, response]
         estimate: gives the advantages by trajectory and turn.
     """
-    scores = {each.trajectory: float(token_level_rewards[each.row].sum()) for each in batch.samples if each.is_last}
+    # The rewards of turns are not rounded to float32 as these are: seven digits give back what was.
+    scores = {
+        each.trajectory: float(f"{token_level_rewards[each.row].sum().item():.7g}")
+        for each in batch.samples
+        if each.is_last
+    }
     rolled_out = [RolledOut(score=scores[number], **fields) for number, fields in enumerate(batch.trajectories)]
     values = estimate(rolled_out)
     advantages = torch.zeros_like(token_level_rewards)

@@ -54,7 +54,7 @@ from rollout.verl.settings import (
 from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
-from rollout.verl.trainer_checks import check_groups, check_trainer, warn_of_several_updates
+from rollout.verl.trainer_checks import check_cpu_engine, check_groups, check_trainer, warn_of_several_updates
 
 if TYPE_CHECKING:
     from rollout.tokens.verl_builder import ContinuousTokens
@@ -128,6 +128,8 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
         check_seed(config, settings)
     with faults.collected():
         check_trainer(config, settings)
+    with faults.collected():
+        check_cpu_engine(config)
     with faults.collected():
         check_groups(config, settings.reward_parts)
     with faults.collected():

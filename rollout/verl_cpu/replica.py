@@ -55,7 +55,7 @@ class TransformersAdapter(BaseRollout):
         peft_config: Any = None,
         **_: Any,
     ) -> None:
-        """Send all weights to this rank's server, as float32.
+        """Send all weights to this rank's server, as float32: numpy, which Ray shares without a copy, has no bfloat16.
 
         Raises:
             ValueError: verl sends another format than full tensors.

@@ -43,14 +43,14 @@ class ServerOptions(BaseModel):
 class TransformersServer:
     """One replica's model, as a Ray actor: every method runs on the actor's event loop.
 
-    The model starts with random weights. `generate` raises until the first `update_weights`, so every token is sampled
-    with the trainer's weights.
+    It computes in `rollout.dtype`, whatever the trainer computes in. The model starts with random weights. `generate`
+    raises until the first `update_weights`, so every token is sampled with the trainer's weights.
     """
 
     def __init__(self, config: DictConfig, model_config: DictConfig, replica_rank: int) -> None:
         self._config: RolloutConfig = omega_conf_to_dataclass(config)
         model: HFModelConfig = omega_conf_to_dataclass(model_config)
-        self._model = AutoModelForCausalLM.from_config(model.hf_config, dtype=torch.float32).eval()
+        self._model = AutoModelForCausalLM.from_config(model.hf_config, dtype=getattr(torch, self._config.dtype)).eval()
         self._decoder = Decoder(self._model, max_sequences=self._config.max_num_seqs)
         self._stop_ids = frozenset() if self._config.ignore_eos else _stop_ids(model)
         self._max_length = self._config.max_model_len or self._config.prompt_length + self._config.response_length

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 import transfer_queue as tq
+from omegaconf import OmegaConf
 from tensordict import TensorDict
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils.tensordict_utils import get_tensordict
 
-from rollout.verl.agent_workers import ATTEMPT, HoldsPrompts
+from rollout.verl.agent_workers import ATTEMPT, AgentWorkers, HoldsPrompts
 
+ROOT = Path(__file__).parents[2]
+IMPORTS = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support")))}}
+"""So that Ray's processes can import what is tested, and this module."""
 SAMPLES = 2
 
 
@@ -64,3 +73,43 @@ class _Plays:
 
 class GatedWorker(HoldsPrompts, _Plays):
     """The mixin under test, over a stand-in for verl's worker, which needs a model."""
+
+
+def started_gate(**options: Any) -> Any:
+    return ray.remote(num_cpus=0, runtime_env=IMPORTS, **options)(Gate).remote()
+
+
+class Crew:
+    """Two workers, and what `AgentWorkers` asks its callbacks."""
+
+    def __init__(self, gate: Any, *, first: dict[str, Any] | None = None, **options: Any) -> None:
+        """With options of Ray's for the workers; those for the first of the two may be others."""
+        kind = ray.remote(num_cpus=0, runtime_env=IMPORTS, **options)(GatedWorker)
+        self.begun_again: list[str] = []
+        self.given_up: list[tuple[str, int]] = []
+        self.replaced = 0
+        self.was_replaced = threading.Event()
+        self.workers = AgentWorkers(
+            [kind.options(**(first or {})).remote(gate), kind.remote(gate)],
+            replacement=lambda _: kind.remote(gate),
+            start_timeout_s=240,
+            begin_again=self.begun_again.extend,
+            give_up=lambda prompt, attempt: self.given_up.append((next(iter(prompt["uid"])), attempt)),
+            replaced=self._count,
+        )
+
+    def _count(self) -> None:
+        self.replaced += 1
+        self.was_replaced.set()
+
+    def issue(self, *uids: str) -> None:
+        """As verl's trainer submits a batch."""
+        tags = [{"is_prompt": True, "status": "pending", "global_steps": 1} for _ in uids]
+        tq.kv_batch_put(keys=list(uids), partition_id="train", tags=tags)
+        self.workers.issue(get_tensordict({"uid": list(uids)}))
+
+
+def sample(groups: int) -> list[str]:
+    """The keys of a batch, for which verl's trainer waits."""
+    buffer = ReplayBuffer("sync", OmegaConf.create({}), 8, "drop", OmegaConf.create({}), poll_interval=0.05)
+    return sorted(buffer.sample(1, "train", groups)[0].keys)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from rollout.decoding.attention import grouped_attention
 from rollout.decoding.batch import ContinuousBatch, Ending, Request
 from rollout.decoding.sampling import Sampling, draw
 
@@ -86,6 +89,48 @@ def test_a_batched_sequence_equals_the_same_sequence_decoded_alone(
     assert sorted(map(id, run(batch))) == sorted(map(id, wanted))
     for one in wanted:
         assert_as_alone(model, one)
+
+
+class NewTensors(TorchDispatchMode):
+    """Notes the size of each tensor that is no view of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        given = {each.untyped_storage().data_ptr() for each in args if isinstance(each, torch.Tensor)}
+        if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in given:
+            self.sizes.append(made.numel())
+        return made
+
+
+def test_a_step_copies_no_keys_for_the_query_heads_that_share_them(model: PreTrainedModel) -> None:
+    batch = ContinuousBatch(model, max_sequences=4)
+    wanted = [sequence(prompt, seed=index) for index, prompt in enumerate(prompts(4, shared=300))]
+    for one in wanted:
+        batch.add(one)
+    batch.step()
+    with NewTensors() as new:
+        batch.step()
+    keys = sum(len(one.ids) for one in wanted) * 2 * 16  # of one layer: heads and their width
+    assert max(new.sizes) < keys
+    run(batch)
+    for one in wanted:
+        assert_as_alone(model, one)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 1), (9, 3), (4, 4)])
+def test_grouped_attention_is_attention_with_repeated_keys(heads: int, kv_heads: int) -> None:
+    torch.manual_seed(1)
+    query = torch.randn(5, heads, 1, 64)
+    key, value = torch.randn(5, kv_heads, 200, 64), torch.randn(5, kv_heads, 200, 64)
+    visible = (torch.arange(200)[None] <= torch.tensor([3, 199, 80, 0, 120])[:, None])[:, None, None]
+    repeated = [each.repeat_interleave(heads // kv_heads, dim=1) for each in (key, value)]
+    wanted = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=visible)
+    found, _ = grouped_attention(torch.nn.Module(), query, key, value, visible, scaling=64**-0.5)
+    assert (found - wanted.transpose(1, 2)).abs().max() < 5e-7
 
 
 def test_sequences_that_join_between_steps_do_not_disturb_the_others(model: PreTrainedModel) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import product
 from math import comb
 from pathlib import Path
@@ -36,7 +37,8 @@ def test_of_successes_the_test_is_mcnemars(gained: int, lost: int) -> None:
     reference = min(1.0, 2 * sum(comb(changed, k) for k in range(min(gained, lost) + 1)) / 2**changed)
     assert found.p == pytest.approx(reference)
     assert found.difference == pytest.approx((gained - lost) / (changed + 10))
-    assert found.low <= found.difference <= found.high
+    assert (found.low is None) == (changed == 0)
+    assert changed == 0 or found.low <= found.difference <= found.high
 
 
 def test_with_few_rows_every_sign_is_tried() -> None:
@@ -46,17 +48,59 @@ def test_with_few_rows_every_sign_is_tried() -> None:
     assert found.p == pytest.approx(fmean(total >= abs(sum(differences)) - 1e-9 for total in sums))
 
 
-@pytest.mark.parametrize("rows", [40, 1000])
-def test_intervals_cover_the_true_difference_as_often_as_they_promise(rows: int) -> None:
+def flips(random: Random) -> float:
+    """A success that half of the rows gain, and few lose."""
+    return random.choice([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 0.0])
+
+
+DRAWS: dict[str, tuple[Callable[[Random], float], float]] = {
+    "normal": (lambda random: random.gauss(0.1, 0.3), 0.1),
+    "successes": (flips, 0.4),
+    "nearly all gained": (lambda random: float(random.random() < 0.8), 0.8),
+}
+
+
+@pytest.mark.parametrize("population", DRAWS)
+@pytest.mark.parametrize("rows", [5, 12, 40, 1000])
+def test_intervals_cover_the_true_difference_as_often_as_they_promise(rows: int, population: str) -> None:
+    """`benchmarks/comparison_coverage.py` has more populations, and more draws."""
+    draw, truth = DRAWS[population]
     covered, rejected, tried = 0, 0, 30
     for seed in range(tried):
         random = Random(seed)
-        a = [random.random() for _ in range(rows)]
-        found = paired(a, [value + 0.1 + random.gauss(0, 0.3) for value in a])
-        covered += found.low <= 0.1 <= found.high
-        null = paired(a, [value + random.gauss(0, 0.3) for value in a])
+        differences = [draw(random) for _ in range(rows)]
+        found = paired([0.0] * rows, differences)
+        covered += found.low is not None and found.high is not None and found.low <= truth <= found.high
+        null = paired([0.0] * rows, [random.choice((-1, 1)) * value for value in differences])
         rejected += null.p < 0.05
     assert covered >= 25 and rejected <= 5  # 95% and 5% of 30: one seed in 1,000 would be further off
+
+
+def test_an_interval_is_no_point_and_says_nothing_where_rows_do_not() -> None:
+    found = paired([0.0] * 5, [1.0] * 5, most=1.0)
+    assert found.low is not None and 0 < found.low < 0.48 and found.high == 1.0  # five successes of five: 0.478 to 1
+    assert paired([0.0] * 4, [1.0] * 4).low is None and paired([0.5] * 40, [0.5] * 40).low is None
+    far = paired([0.0] * 500, [1.0] * 499 + [0.0], most=1.0)
+    assert far.low == pytest.approx(0.987, abs=2e-3)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 5, 7])
+def test_means_that_differ_by_rounding_are_equal(samples: int) -> None:
+    for hundredths in range(102):
+        reward = hundredths / 100
+        found = paired([reward] * 40, [fmean([reward] * samples)] * 40)
+        assert (found.difference, found.low, found.p) == (0.0, None, 1.0)
+
+
+def test_equal_runs_with_other_numbers_of_samples_are_called_equal(tmp_path: Path) -> None:
+    (tmp_path / "guess.yaml").write_text(
+        (ROOT / GUESS).read_text().replace("[found]}", "[found], weights: {score: 0.05}}")
+    )
+    for samples in ("1", "3"):
+        call("run", tmp_path / "guess.yaml", "--engine", "expert", "--samples", samples, "--out", tmp_path / samples)
+    text = call("compare", tmp_path / "1", tmp_path / "3")
+    (line,) = [line for line in text.splitlines() if line.startswith("│ reward")]
+    assert [cell.strip() for cell in line.split("│")[2:-1]] == ["0.050", "0.050", "+0.000", "none", "1.000"]
 
 
 def test_two_runs_are_compared_over_the_rows_of_both(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import anyio
 import pytest
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from structlog.testing import capture_logs
+from trace_samples import recorded_trace
 from worlds import environment, opened, saying, task
 
 from rollout.cli.live import line_of
@@ -88,6 +90,14 @@ async def test_a_trajectory_is_counted_turn_by_turn_and_once(tmp_path: Path) -> 
     assert after.servers["world"].total_s == pytest.approx(sum(e.elapsed_s for t in trace.turns for e in t.tools))
     assert after.rewards.count == 1 and after.steps == {4: Rewards(count=1, total=0.0)}
     assert after.rates.turns == 0.0
+
+
+async def test_a_new_directory_has_the_heartbeat_before_the_first_trace(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path / "new" / "traces")
+    with capture_logs() as logs:
+        store.heartbeat.begin(recorded_trace())
+        store.heartbeat.close()
+    assert logs == [] and watched(tmp_path)[0].in_flight == 1
 
 
 async def test_a_process_that_was_killed_has_nothing_in_flight(tmp_path: Path) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import ToolEvent, UserEvent
@@ -72,28 +79,141 @@ def test_tree_grpo_is_its_equation(seed: int) -> None:
             assert found[turn] == pytest.approx(wanted)
 
 
+def returns_of(each: Any, discount: float) -> list[float]:
+    rewards = np.array([*each.rewards] or [0.0] * each.turns)
+    rewards[-1] += each.score - rewards.sum()
+    return [sum(discount ** (k - t) * rewards[k] for k in range(t, each.turns)) for t in range(each.turns)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One element (a_t, R_t) of a step-level group of GiGPO (arXiv 2505.10978, section 4.2), and where it is from."""
+
+    trajectory: int
+    time: int
+    discounted_return: float
+
+
+def gigpo(batch: list[Any], *, omega: float, gamma: float) -> list[list[float]]:
+    """GiGPO as its paper describes it: A(a_t) = A^E(tau) + omega A^S(a_t), F_norm the standard deviation.
+
+    "all unique environment states appearing in the group trajectories" are anchors; the group of an anchor has every
+    action taken there, by any trajectory at any time; A^S is its return less the group's mean, divided by F_norm.
+    """
+    advantages = [[of_row(each, batch)[0]] * each.turns for each in batch]
+    for uid in {each.uid for each in batch}:
+        group = [number for number, each in enumerate(batch) if each.uid == uid]
+        for anchor in {state for number in group for state in batch[number].anchors}:
+            steps = [
+                Step(number, time, returns_of(batch[number], gamma)[time])
+                for number in group
+                for time, state in enumerate(batch[number].anchors)
+                if state == anchor
+            ]
+            values = np.array([step.discounted_return for step in steps])
+            for step in steps if len(steps) > 1 else ():
+                relative = (step.discounted_return - values.mean()) / values.std(ddof=1)
+                advantages[step.trajectory][step.time] += omega * relative
+    return advantages
+
+
 @pytest.mark.parametrize("seed", range(8))
-def test_step_grpo_is_its_equation(seed: int) -> None:
+def test_step_grpo_is_gigpo_as_its_paper_describes_it(seed: int) -> None:
     from rollout.verl.advantages import step_grpo
 
-    batch, weight, discount = some_batch(seed), 0.7, 0.9
-    found = step_grpo(batch, weight=weight, discount=discount, normalise=True)
-    returns = []
+    batch = some_batch(seed)
+    found = step_grpo(batch, weight=0.7, discount=0.9, normalise=True)
+    for own, wanted in zip(found, gigpo(batch, omega=0.7, gamma=0.9), strict=True):
+        assert own == pytest.approx(wanted, rel=1e-5)
+
+
+def trajectories(scores: Sequence[float], paths: Sequence[str], rewards: Sequence[Sequence[float]] = ()) -> list[Any]:
+    """Trajectories of one row, each with a letter for the state of each turn."""
+    from rollout.verl.rolled_out import RolledOut
+
+    return [
+        RolledOut(
+            uid="row",
+            tree=str(number),
+            turns=len(path),
+            score=score,
+            rewards=rewards[number] if rewards else (),
+            anchors=list(path),
+        )
+        for number, (score, path) in enumerate(zip(scores, paths, strict=True))
+    ]
+
+
+def step_terms(batch: list[Any], discount: float) -> list[float]:
+    """The comparison in the same state alone, of all turns."""
+    from rollout.verl.advantages import step_grpo
+
+    both = step_grpo(batch, weight=1.0, discount=discount, normalise=True)
+    row = step_grpo(batch, weight=0.0, discount=discount, normalise=True)
+    return [one - other for own, of_row in zip(both, row, strict=True) for one, other in zip(own, of_row, strict=True)]
+
+
+def test_a_state_that_equal_trajectories_visit_twice_compares_their_visits() -> None:
+    batch = trajectories([1.0] * 8, ["spqp"] * 8)
+    assert step_terms(batch, 0.95) == pytest.approx([0, -np.sqrt(15 / 16), 0, np.sqrt(15 / 16)] * 8)
+
+
+SCORES = st.floats(-10, 10, allow_subnormal=False)
+GROUPS = st.lists(st.tuples(SCORES, st.text("pqr", min_size=1, max_size=6)), min_size=1, max_size=8)
+EXAMPLES = settings(max_examples=150, deadline=None)
+
+
+@EXAMPLES
+@given(GROUPS, st.floats(0, 1))
+def test_a_step_is_finite_and_bounded_by_the_root_of_its_states_visits(
+    group: list[tuple[float, str]], discount: float
+) -> None:
+    scores, paths = zip(*group, strict=True)
+    visits = Counter("".join(paths))
+    bounds = [math.sqrt(visits[state]) for state in "".join(paths)]
+    terms = step_terms(trajectories(scores, paths), discount)
+    assert all(abs(term) <= bound for term, bound in zip(terms, bounds, strict=True))  # NaN is not
+
+
+@EXAMPLES
+@given(SCORES, st.lists(st.tuples(SCORES, st.text("pqr", min_size=1, max_size=6)), min_size=1, max_size=8))
+def test_equal_returns_in_a_state_give_no_advantage(score: float, group: list[tuple[float, str]]) -> None:
+    """Also where they are equal but for the rounding of what earlier turns have earned."""
+    paths = [path for _, path in group]
+    none = pytest.approx([0] * sum(map(len, paths)), abs=1e-6)
+    assert step_terms(trajectories([score] * len(paths), paths), 1.0) == none
+    rewards = [[earned, *[0.0] * len(path)] for earned, path in group]
+    batch = trajectories([score + earned for earned, _ in group], [f"s{path}" for path in paths], rewards)
+    terms = zip("".join(f"s{path}" for path in paths), step_terms(batch, 1.0), strict=True)
+    assert [term for state, term in terms if state != "s"] == none
+
+
+@EXAMPLES
+@given(GROUPS, st.floats(0.01, 100), st.floats(0, 1))
+def test_a_step_does_not_depend_on_the_unit_of_rewards(
+    group: list[tuple[float, str]], factor: float, discount: float
+) -> None:
+    scores, paths = zip(*group, strict=True)
+    batch = trajectories(scores, paths)
+    values: defaultdict[str, list[float]] = defaultdict(list)
     for each in batch:
-        rewards = np.array([*each.rewards] or [0.0] * each.turns)
-        rewards[-1] += each.score - rewards.sum()
-        returns.append([sum(discount ** (k - t) * rewards[k] for k in range(t, each.turns)) for t in range(each.turns)])
-    for number, leaf in enumerate(batch):
-        for turn in range(leaf.turns):
-            votes = [
-                np.mean(
-                    [value for value, anchor in zip(own, each.anchors, strict=True) if anchor == leaf.anchors[turn]]
-                )
-                for each, own in zip(batch, returns, strict=True)
-                if each.uid == leaf.uid and leaf.anchors[turn] in each.anchors
-            ]
-            step = (returns[number][turn] - np.mean(votes)) / (np.std(votes, ddof=1) + EPSILON) if votes[1:] else 0
-            assert found[number][turn] == pytest.approx(of_row(leaf, batch)[0] + weight * step)
+        for state, value in zip(each.anchors, returns_of(each, discount), strict=True):
+            values[state].append(value)
+    assume(all(np.std(own, ddof=1) > 0.01 for own in values.values() if len(own) > 1))
+    scaled = trajectories([score * factor for score in scores], paths)
+    assert step_terms(scaled, discount) == pytest.approx(step_terms(batch, discount), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("difference", "told"), [(0.0, 0), (1e-16, 0), (3e-8, 1), (0.01, 0)])
+def test_a_deviation_that_is_rounding_is_told_and_gives_next_to_no_advantage(difference: float, told: int) -> None:
+    from rollout.verl.advantages import step_grpo
+
+    batch = trajectories([0.3, 0.3 + difference, 0.3], ["sp", "sp", "sr"])
+    with capture_logs() as logs:
+        step_grpo(batch, weight=1.0, discount=0.0, normalise=True)
+        step_grpo(batch, weight=1.0, discount=0.0, normalise=False)
+    assert [(log["log_level"], log["states"], log["of"]) for log in logs] == [("warning", 1, 2)] * told
+    assert max(map(abs, step_terms(batch, 0.0))) < 0.01 or difference == 0.01
 
 
 def test_without_weight_both_are_grpo_as_verl_computes_it() -> None:

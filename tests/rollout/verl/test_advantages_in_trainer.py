@@ -53,7 +53,7 @@ def test_advantages_by_turn_go_through_verls_own_code(estimator: str) -> None:
     made = trainer(estimator)
     leaves = {  # by key: tree, shared turns, tokens of each turn, score, anchors
         "u_0_0": ("t0", 0, [2, 1, 2], 1.0, ["start", "a", "b"]),
-        "u_1_0": ("t1", 0, [1, 1], 0.0, ["start", "c"]),
+        "u_1_0": ("t1", 0, [1, 1], 0.0, ["start", "start"]),
         "u_2_0": ("t0", 1, [2, 3], 0.5, ["start", "a"]),
         "u_3_0": ("t0", 2, [2, 1, 1], 0.25, ["start", "a", "b"]),
         "pad_0_0": ("t0", 0, [1], 0.0, ["start"]),
@@ -101,8 +101,12 @@ def test_advantages_by_turn_go_through_verls_own_code(estimator: str) -> None:
             by_turn = zip([grpo[key], *of_leaf], leaves[key][2], strict=True)
             wanted[key] = [value for value, length in by_turn for _ in range(length)]
     elif estimator == "step_grpo":
-        # The score is the return of every turn, so a state's baseline is the mean of those who came to it.
-        came = {"start": scores, "a": torch.tensor([1.0, 0.5, 0.25]), "b": torch.tensor([1.0, 0.25])}
+        # The score is the return of every turn, so a state's baseline is the mean of those who came to it, as often.
+        came = {
+            "start": torch.tensor([1.0, 0.0, 0.0, 0.5, 0.25]),
+            "a": torch.tensor([1.0, 0.5, 0.25]),
+            "b": torch.tensor([1.0, 0.25]),
+        }
         for key, value in grpo.items():
             steps = [
                 value + float((leaves[key][3] - came[anchor].mean()) / (came[anchor].std() + 1e-6))

@@ -5,78 +5,31 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 # A first test waits for Ray and the imports of verl, a minute and more on a busy machine.
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue"), pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).parents[3]
-IMPORTS = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support")))}}
-"""So that Ray's processes can import what is tested, and the module `gated_worker`."""
 SAMPLES = 2
 """Of each prompt, see `gated_worker`."""
 
 
 @pytest.fixture
 def gate() -> Any:
-    import ray
-    from gated_worker import Gate
+    from gated_worker import started_gate
 
-    return ray.remote(num_cpus=0, runtime_env=IMPORTS)(Gate).remote()
-
-
-class Crew:
-    """Two workers, and what `AgentWorkers` asks its callbacks."""
-
-    def __init__(self, gate: Any) -> None:
-        import ray
-        from gated_worker import GatedWorker
-
-        from rollout.verl.agent_workers import AgentWorkers
-
-        kind = ray.remote(num_cpus=0, runtime_env=IMPORTS)(GatedWorker)
-        self.begun_again: list[str] = []
-        self.given_up: list[tuple[str, int]] = []
-        self.replaced = 0
-        self.workers = AgentWorkers(
-            [kind.remote(gate) for _ in range(2)],
-            replacement=lambda _: kind.remote(gate),
-            start_timeout_s=60,
-            begin_again=self.begun_again.extend,
-            give_up=lambda prompt, attempt: self.given_up.append((next(iter(prompt["uid"])), attempt)),
-            replaced=self._count,
-        )
-
-    def _count(self) -> None:
-        self.replaced += 1
-
-    def issue(self, *uids: str) -> None:
-        """As verl's trainer submits a batch."""
-        import transfer_queue as tq
-        from verl.utils.tensordict_utils import get_tensordict
-
-        tags = [{"is_prompt": True, "status": "pending", "global_steps": 1} for _ in uids]
-        tq.kv_batch_put(keys=list(uids), partition_id="train", tags=tags)
-        self.workers.issue(get_tensordict({"uid": list(uids)}))
+    return started_gate()
 
 
 @pytest.fixture
-def crew(gate: Any) -> Iterator[Crew]:
+def crew(gate: Any) -> Iterator[Any]:
+    from gated_worker import Crew
+
     crew = Crew(gate)
     yield crew
     crew.workers.close()
-
-
-def sample(groups: int) -> list[str]:
-    """The keys of a batch, for which verl's trainer waits."""
-    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-
-    buffer = ReplayBuffer("sync", OmegaConf.create({}), 8, "drop", OmegaConf.create({}), poll_interval=0.05)
-    return sorted(buffer.sample(1, "train", groups)[0].keys)
 
 
 def kill(played: list[tuple[str, int, int]], uid: str) -> set[str]:
@@ -86,7 +39,9 @@ def kill(played: list[tuple[str, int, int]], uid: str) -> set[str]:
     return {name for name, _, each in played if each == process}
 
 
-def test_the_prompts_of_a_dead_worker_and_no_others_are_played_again(crew: Crew, gate: Any, ray_get: Any) -> None:
+def test_the_prompts_of_a_dead_worker_and_no_others_are_played_again(crew: Any, gate: Any, ray_get: Any) -> None:
+    from gated_worker import sample
+
     crew.issue("a", "b", "c", "d")
     played = ray_get(gate.seen.remote(4))
     assert {attempt for _, attempt, _ in played} == {0} and len({process for *_, process in played}) == 2
@@ -106,7 +61,9 @@ def test_the_prompts_of_a_dead_worker_and_no_others_are_played_again(crew: Crew,
     assert len(sample(2)) == 2 * SAMPLES and len(ray_get(gate.seen.remote(8))) == 8
 
 
-def test_a_prompt_whose_worker_dies_again_is_given_up(crew: Crew, gate: Any, ray_get: Any) -> None:
+def test_a_prompt_whose_worker_dies_again_is_given_up(crew: Any, gate: Any, ray_get: Any) -> None:
+    from gated_worker import sample
+
     crew.issue("a", "b")
     kill(ray_get(gate.seen.remote(2)), "a")
     kill(ray_get(gate.seen.remote(3)), "a")

@@ -213,6 +213,7 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
         ),
         ("actor_rollout_ref.rollout.custom.mcp.trace_dir=/proc/traces", ["/proc/traces", "trace_dir"]),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=/nowhere.yaml", ["/nowhere.yaml", "no such file"]),
+        ("actor_rollout_ref.rollout.dtype=int8", ["rollout.dtype", "'int8'", "bfloat16"]),
     ],
 )
 def test_what_is_wrong_with_the_configuration_is_said(preflight: Preflight, override: str, said: list[str]) -> None:
@@ -231,6 +232,18 @@ def test_sampling_from_a_part_of_the_distribution_is_warned_of(
         assert preflight(f"actor_rollout_ref.rollout.{override}") == ""
     warnings = [entry for entry in logs if "renormalises" in entry["event"]]
     assert len(warnings) == bool(cut) and all(entry | cut == entry for entry in warnings)
+
+
+@pytest.mark.parametrize(("engine", "warned"), [("cpu", True), ("cpu_135m", False)])
+def test_weights_that_exceed_rays_object_store_are_warned_of(
+    preflight: Preflight, engine: str, warned: bool, model: Path
+) -> None:
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))  # float32
+    smaller = [f"ray_kwargs.ray_init.object_store_memory={weights // 2}"] if warned else []
+    with capture_logs() as logs:
+        assert preflight(f"engine={engine}", *smaller) == ""
+    told = [log["bytes"] for log in logs if "object store" in log["event"]]
+    assert len(told) == warned and all(weights * 0.9 < each <= weights for each in told)
 
 
 def test_settings_of_others_beside_our_own_pass(preflight: Preflight) -> None:
