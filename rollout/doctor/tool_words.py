@@ -13,7 +13,7 @@ from gateway.types import ToolDefinition
 
 _READING = frozenset(
     "cat check count current debug describe diff exists export fetch find get has head history info inspect is list "
-    "load log lookup ls look open peek print query read recall retrieve search select show stat stats status summary "
+    "load log lookup ls look now open peek print query read recall retrieve search select show stat stats status summary "
     "tail tree view what which who".split()
 )
 _REMOVING = frozenset(
