@@ -182,7 +182,9 @@ def _jumped(before: Step, after: Step) -> bool:
 def _seconds_between(then: Sequence[str], now: Sequence[str]) -> int:
     """The seconds from one time to another, of the same day where they have no date; backwards is almost a day."""
     days = int(now[0].replace("-", "") or 0) - int(then[0].replace("-", "") or 0)
-    hours, minutes, seconds = (int(later or 0) - int(earlier or 0) for earlier, later in zip(then[1:], now[1:], strict=True))
+    hours, minutes, seconds = (
+        int(later or 0) - int(earlier or 0) for earlier, later in zip(then[1:], now[1:], strict=True)
+    )
     return abs(days) * _DAY_S + (hours * 3600 + minutes * 60 + seconds) % _DAY_S
 
 

@@ -35,6 +35,7 @@ def conclude(
     more: Sequence[World],
     throwaway: Throwaway | None,
     offered: Mapping[str, ToolDefinition],
+    declared: str,
 ) -> None:
     """Fill in isolation, advice, problems and notes.
 
@@ -45,6 +46,7 @@ def conclude(
         more: Further visits, for their fresh leases.
         throwaway: The server's throwaway place; without one every visit finds what the last one left.
         offered: The policy's tools by exposed name.
+        declared: What declares that leases may share one process; empty where nothing does.
     """
     worlds = [world for world in (shared, own, *directories, *more) if world is not None]
     # A run that was cut short would hide what the others show later.
@@ -72,6 +74,7 @@ def conclude(
         found_shared,
         found_own,
         modern=report.era == "modern",
+        declared=declared,
         files=() if shared is None else own.kept_files,
         with_directory=with_directory,
     )

@@ -82,6 +82,7 @@ class Examination:
         self._waits = Waits()
         self._throwaway: Throwaway | None = None
         self._word, self._page = new_word(), ""
+        self._declared = "its entry says scope: shared" if report.scope_given and report.scope == Scope.SHARED else ""
 
     async def run(self) -> None:
         own = own_scope(self._entry)
@@ -111,6 +112,7 @@ class Examination:
                     more=more,
                     throwaway=self._throwaway,
                     offered=self._offered,
+                    declared=self._declared,
                 )
         self._report.notes += self._waits.slow_tools(at_least_s=self._options.slow_s)
 
@@ -261,6 +263,9 @@ class Examination:
                 report.tokens = self._options.counter.tools([tool.openai_schema() for tool in shown.values()])
             report.notes += schema_problems(connection.tools)
             self._hints = Hints.by_tool(raw)
+            most = max((each.trajectories for each in self._hints.values()), default=0)
+            if most > 1:
+                self._declared = f"it declares that it keeps {most:,} trajectories apart"
 
     async def _choose_task(self, gateway: Gateway) -> None:
         """Choose the task to reset to: the environment's, else the server's first task, else none."""

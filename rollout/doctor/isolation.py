@@ -1,7 +1,7 @@
 """Make the same calls in several leases, and compare: one lease must not see what another did.
 
-A `Player` makes the calls of a script in one lease and keeps the answers. Errors are answers, too: many servers send them
-as ordinary text, so an answer is *well* only if it does not read like an error.
+A `Player` makes calls in one lease, and a `Run` keeps the answers. Errors are answers, too: many servers send them as
+ordinary text, so an answer is *well* only if it does not read like an error.
 """
 
 from __future__ import annotations

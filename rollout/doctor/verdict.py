@@ -99,9 +99,7 @@ def leak_in(world: World, reference: Reference) -> str:
         for index, step in enumerate(run.steps):
             if reference.differs(index, step.answer):
                 alone, here = side_by_side(reference.run.steps[index].answer, step.answer)
-                return (
-                    f"{step.call.name} answered {here} after calls in another lease, and {alone} without them"
-                )
+                return f"{step.call.name} answered {here} after calls in another lease, and {alone} without them"
             if _planted(world.script, step) and not _planted(world.script, reference.run.steps[index]):
                 return (
                     f"{step.call.name} showed what another lease wrote: {_around_word(step.answer, world.script.word)}"

@@ -8,7 +8,7 @@ from random import Random
 
 SHAPES = ("board", "cart", "cache", "clock", "cursor", "last writer", "per-day file", "rate limit")
 
-_FRAME = '''
+_FRAME = """
 import datetime, json, os, random, sys, uuid
 from pathlib import Path
 
@@ -54,11 +54,11 @@ for line in sys.stdin:
     message = json.loads(line)
     if "id" in message:
         result = answer_to(message)
-        error = {"error": {"code": -32601, "message": "no such method"}}
-        print(json.dumps({"jsonrpc": "2.0", "id": message["id"]} | ({"result": result} if result else error)), flush=True)
-'''
+        outcome = {"result": result} if result else {"error": {"code": -32601, "message": "no such method"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"]} | outcome), flush=True)
+"""
 _BODIES = {
-    "board": '''
+    "board": """
 board = {}
 
 @tool("@BEGIN@", "Starts a new game on an empty board.", False)
@@ -76,8 +76,8 @@ def move(square):
 @tool("@LOOK@", "The board.", True)
 def show():
     return {"board": board} if @LONG@ else "to move: " + "XO"[len(board) % 2]
-''',
-    "cart": '''
+""",
+    "cart": """
 cart = []
 
 @tool("@LOOK@", "What is in the cart.", True)
@@ -93,8 +93,8 @@ def add(item):
 def checkout():
     cart.clear()
     return {"ordered": True}
-''',
-    "cache": '''
+""",
+    "cache": """
 cache = {}
 
 @tool("@LOOK@", "The length of a word.", True, word=TEXT)
@@ -107,8 +107,8 @@ def look(word):
 def refresh():
     cache.clear()
     return {"refreshed": True}
-''',
-    "clock": '''
+""",
+    "clock": """
 minutes = @NUMBER@ * 7
 
 @tool("@ACT@", "Lets time pass.", False, minutes=WHOLE)
@@ -121,8 +121,8 @@ def advance(**given):
 def now():
     moment = datetime.datetime(2031, 5, 1) + datetime.timedelta(minutes=minutes)
     return {"time": moment.isoformat()} if @LONG@ else moment.strftime("%H:%M")
-''',
-    "cursor": '''
+""",
+    "cursor": """
 place, items = -1, ["item %d" % number for number in range(2 + @NUMBER@ % 5)]
 
 @tool("@LOOK@", "The next item of the list, from the beginning again after the last.", None)
@@ -136,8 +136,8 @@ def begin():
     global place
     place = -1
     return {"rewound": True}
-''',
-    "last writer": '''
+""",
+    "last writer": """
 last = ""
 
 @tool("@ACT@", "Keeps a text.", False, text=TEXT)
@@ -155,8 +155,8 @@ def begin():
     global last
     last = ""
     return {"started": True}
-''',
-    "per-day file": '''
+""",
+    "per-day file": """
 def file():
     where = {"home": Path.home(), "cwd": Path.cwd(), "tmp": Path(os.environ.get("TMPDIR", "/tmp"))}["@WHERE@"]
     return where / f"{datetime.date.today().isoformat()}.jsonl"
@@ -171,8 +171,8 @@ def write(line):
 def read():
     lines = file().read_text().splitlines() if file().exists() else []
     return {"lines": lines} if @LONG@ else f"{len(lines)} lines"
-''',
-    "rate limit": '''
+""",
+    "rate limit": """
 left = 3 + @NUMBER@
 
 @tool("@LOOK@", "The letters of a word in reverse.", True, word=TEXT)
@@ -182,7 +182,7 @@ def reverse(word):
     if left < 0:
         raise ValueError("rate limit exceeded, come back tomorrow")
     return {"reversed": word[::-1], "left": left} if @LONG@ else word[::-1]
-''',
+""",
 }
 _LOOKS = {
     "cache": ("measure", "look_up_word", "get_length"),
