@@ -4,11 +4,12 @@
     python state_server.py WHERE TOOLS http         over streamable HTTP, the port on the first line of stdout
 
 WHERE is `nowhere`, `process`, `session`, `trajectory`, `declared` (by trajectory, and the tools say so) or the path of
-a file; TOOLS is `cell` (put, get), `counter` (bump), `tally` (a counter that is annotated read-only), `toggle`,
-`odd` (stash, tell: names that say nothing), `pure` (add, shout), `clock` (read_clock, which moves on every 10 ms, and
-shout), `silent` (save: what it keeps no tool shows), `refusing` (query: its backend is not there), `reaching` (run_command, and open_url, which returns the page's title),
-`orders` (create_order, which makes an id, and cancel_order and get_order, which want one) or `words` (an SQL database
-with a tool `query`, whose errors are ordinary text).
+a file; TOOLS is `cell` (put, get), `counter` (bump), `tally` (a counter that is annotated read-only), `toggle`, `odd`
+(stash, tell: names that say nothing), `pure` (add, shout), `clock` (read_clock, which moves on every 10 ms, and
+shout), `silent` (save: what it keeps no tool shows), `refusing` (query: its backend is not there), `reaching`
+(run_command, and open_url, which returns the page's title), `orders` (create_order, which makes an id, and
+cancel_order and get_order, which want one) or `words` (an SQL database with a tool `query`, whose errors are ordinary
+text).
 """
 
 import json
