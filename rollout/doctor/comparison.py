@@ -128,15 +128,26 @@ class Reference:
             return True
         return _unlike(first.tokens, second.tokens)
 
-    def moved(self, steps: Sequence[Step], times: int) -> tuple[Step, Step] | None:
+    def moved(self, steps: Sequence[Step], times: int, idle: Sequence[Step]) -> tuple[Step, Step] | None:
         """Two looks of a lease, with no call of its own between them that may change anything, that differ although
-        such looks never differ in a fresh lease; of a tool whose looks do so that many times."""
-        restless = {before.call.name for fresh in self._fresh for before, _ in _moves(fresh.steps)}
+        such looks never differ in a fresh lease.
+
+        Args:
+            times: How many looks of a tool have to do so.
+            idle: Looks of a fresh lease before and after a pause in which nothing was called. Looks further apart may
+                differ because of the time.
+        """
+        restless = {
+            before.call.name for run in (idle, *(each.steps for each in self._fresh)) for before, _ in _moves(run)
+        }
+        pause = idle[len(idle) // 2].at - idle[len(idle) // 2 - 1].at if idle else 0.0
         seen = Counter[str]()
         for before, after in _moves(steps):
-            seen[before.call.name] += 1
-            if before.call.name not in restless and seen[before.call.name] == times:
-                return before, after
+            timely = after.at - before.at <= pause or _jumped(before, after)
+            if before.call.name not in restless and timely:
+                seen[before.call.name] += 1
+                if seen[before.call.name] == times:
+                    return before, after
         return None
 
     def noisy_tools(self) -> tuple[str, ...]:

@@ -31,6 +31,9 @@ from rollout.doctor.tool_words import Hints, Sort, credentials_of
 from rollout.doctor.verdict import World
 from rollout.environment.harness import list_tasks
 
+_LONGEST_PAUSE_S = 1.0
+"""Between two looks of a lease that is alone, to tell what changes with time."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
@@ -50,13 +53,13 @@ class Options:
     """For each call of a probe; a server's own bound applies where it is shorter."""
     hang_timeout_s: float = 1.0
     """For a request to a stopped server."""
-    probe_timeout_s: float = 90.0
+    probe_timeout_s: float = 120.0
     """For all probes under one scope."""
     slow_s: float = 5.0
     """Tools whose calls take longer together are listed in the notes."""
     at_a_time: int = 4
     """Servers examined concurrently; more than one affects the latencies."""
-    server_timeout_s: float = 360.0
+    server_timeout_s: float = 480.0
     """For the whole examination of one server."""
     key: str = "servers"
     """The key under which the file holds its servers, for messages."""
@@ -140,7 +143,10 @@ class Examination:
             self._begin(f"isolation, {scope}")
             world = World(scope=str(scope), script=script, per_lease=per_lease)
             with anyio.move_on_after(self._options.probe_timeout_s):
-                await self._player(first, place).play(script.calls, world.first)
+                player, began = self._player(first, place), time.perf_counter()
+                await player.play(script.calls, world.first)
+                await anyio.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE_S))
+                await player.play(script.rounds[-1], world.idle)
                 session = await leases.enter_async_context(self._lease(gateway))
                 second = self._player(session, place)
                 third = self._player(await leases.enter_async_context(self._lease(gateway)), place)

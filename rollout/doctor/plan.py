@@ -19,7 +19,7 @@ from rollout.engines.random_arguments import plain_arguments
 _REPEATS = 2
 """Of each call that may change something, after each was made once; after an even number of calls a toggle would be
 back in its first state."""
-_LOOKS_BETWEEN = 60
+_LOOKS_BETWEEN = 40
 """Looks after all calls that may change something together, each of them made twice; at least one after each."""
 _MANY = 30
 """Tools of a server above which each is called in fewer ways."""

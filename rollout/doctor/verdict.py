@@ -28,6 +28,8 @@ class World:
     scope: str
     script: Script
     first: Run = field(default_factory=Run)
+    idle: Run = field(default_factory=Run)
+    """What the first lease saw when it looked once more after a pause, before there was another one."""
     second: Run = field(default_factory=Run)
     third: Run = field(default_factory=Run)
     foreign: dict[int, Answer] = field(default_factory=dict[int, Answer])
@@ -109,10 +111,14 @@ def leak_in(world: World, reference: Reference) -> str:
 
 def _moved_in(world: World, reference: Reference) -> str:
     """Describe a look that changed while only another lease made calls; empty where there is none."""
-    last = world.third.steps[-world.script.opening :] if world.after.steps else []
-    # By chance once, as the last look is; a removal is made once.
-    for steps, times in ((world.second.steps, 2), (world.third.steps, 2), ([*last, *world.after.steps], 1)):
-        if moved := reference.moved(steps, times):
+    opening = world.script.opening
+    if len(world.idle.steps) < opening or not opening:
+        return ""
+    idle = [*world.first.steps[-opening:], *world.idle.steps]
+    last = [*world.third.steps[-opening:], *world.after.steps] if world.after.steps else []
+    # Once may be chance, but what removes something is called once.
+    for steps, times in ((world.second.steps, 2), (world.third.steps, 2), (last, 1)):
+        if moved := reference.moved(steps, times, idle):
             before, after = side_by_side(moved[0].answer, moved[1].answer)
             return f"{moved[0].call.name} went from {before} to {after} while only another lease made calls"
     return ""

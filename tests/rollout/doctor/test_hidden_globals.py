@@ -33,8 +33,8 @@ async def reports_on(seeds: range | tuple[int, ...], directory: Path, scope: str
 
 def called_safe(report: ServerReport) -> bool:
     assert report.advice is not None, report
-    stateless = report.verdict in (Verdict.SHARE, Verdict.STATELESS)
-    return stateless or report.advice.scope == "shared" or report.isolation[0].verdict is not IsolationVerdict.LEAKS
+    seen = report.isolation[0].verdict in (IsolationVerdict.LEAKS, IsolationVerdict.UNKNOWN)
+    return report.verdict in (Verdict.SHARE, Verdict.STATELESS) or report.advice.scope == "shared" or not seen
 
 
 @pytest.mark.timeout(60)
@@ -53,4 +53,6 @@ async def test_no_server_with_a_global_is_called_safe_whatever_its_shape(tmp_pat
     reports = await reports_on(range(DRAWN), tmp_path, scope)
     assert {seed: report for seed, report in reports.items() if called_safe(report)} == {}
     # An entry that says `shared` declares it; what the probes saw is stronger.
-    assert scope is None or {report.fit for report in reports.values()} == {False}
+    assert scope is None or True not in {report.fit for report in reports.values()}
+    leaks = [seed for seed, report in reports.items() if report.isolation[0].verdict is IsolationVerdict.LEAKS]
+    assert len(leaks) >= DRAWN - 5
