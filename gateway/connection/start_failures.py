@@ -9,6 +9,9 @@ from gateway.config.models import ServerConfig
 from gateway.errors import ConnectTimeout, NotAnMCPServer, ServerUnavailable, innermost
 from gateway.transport.link import Link
 
+_CLOSED = (mcp.CONNECTION_CLOSED, "Connection closed")
+"""What mcp raises for a request whose streams ended."""
+
 
 def not_in_time(server: str, config: ServerConfig, link: Link, abandoned: str | None) -> ServerUnavailable:
     """The error of a start that was cut.
@@ -29,12 +32,15 @@ def not_in_time(server: str, config: ServerConfig, link: Link, abandoned: str | 
 
 def cannot_start(server: str, config: ServerConfig, link: Link, error: Exception) -> ServerUnavailable:
     """The error of a start in which mcp, the transport or a factory raised `error`; not redacted."""
-    # The transport saw the cause. What mcp raises afterwards is mostly that its streams have ended.
+    # The transport saw the cause. What mcp raises afterwards is mostly that its streams have ended; a server that
+    # answered with an error and then went away said more than how it ended.
+    cause = innermost(error)
     problem = link.reason or link.trouble or describe(error)
+    if link.reason and isinstance(cause, MCPError) and (cause.code, cause.message) != _CLOSED:
+        problem = f"{describe(error)}; {link.reason}"
     if link.exhausted:
         problem = f"{problem}: {link.exhausted}, the limit in its entry"
     message = link.describe(f"{config.label!r} is not available: {problem}")
-    cause = innermost(error)
     # Some program answers JSON-RPC there, and knows neither `initialize` nor `server/discover`.
     not_mcp = isinstance(cause, MCPError) and cause.code == mcp.METHOD_NOT_FOUND
     unavailable = (NotAnMCPServer if not_mcp else link.start_failure)(message, server=server)

@@ -242,14 +242,19 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if not self._link.handshake_done and not self._link.exhausted:
             self._link.exhausted = self._out_of_memory()
         half = self._config.close_timeout_s / 2
+        dying = self._last_words is not None
         if self._outbox.pipe is not None:
             # `close` flushes first, which a server that no longer reads would hold up.
             self._outbox.pipe.abort() if self._outbox.pipe.get_write_buffer_size() else self._outbox.pipe.close()
         # A program that never finished its handshake may be no MCP server: it gets no time to act on the end of stdin.
         if self._link.handshake_done:
             await self._wait_exit(half)
-        ours = not self._exited.is_set()
-        if ours:
+        elif dying:  # its exit status is about to arrive, and explains why it did not start
+            await self._wait_exit(_LAST_WORDS_S)
+        if not self._exited.is_set():
+            # The signal that ends a failed start explains nothing, and would be noted once the process is gone.
+            if not self._link.handshake_done:
+                self._link.end("")
             self._signal_group(signal.SIGTERM)
             await self._wait_exit(half if self._link.handshake_done else _ABRUPT_S)
         # Whatever the server itself did, its children go too.
@@ -259,8 +264,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             log.warning("stdio.not_reaped", server=self._name, pid=process.get_pid())
         if self._last_words is not None:
             self._last_words.cancel()
-        # A start that failed is not explained by the signal that it was ended with.
-        self._link.end("" if ours and not self._link.handshake_done else self._how_it_ended())
+        self._link.end(self._how_it_ended())
         process.close()
 
     async def _wait_exit(self, seconds: float) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mcp_servers.kit import records
 from mcp_servers.kit.records import Elicited, Expert, ExpertTurn, Message, Reply, Score, Split, TaskItem
-from mcp_servers.kit.roles import REHEARSAL_META, HarnessRole, harness_tool
+from mcp_servers.kit.roles import REHEARSAL_META, TRAJECTORIES_META, HarnessRole, harness_tool
 from mcp_servers.kit.worlds import Begin, Notice, Worlds, awaited
 
 W = TypeVar("W")
@@ -49,7 +49,8 @@ class Harness(Generic[W]):
         begin: Makes the world of a task and a seed.
         without_reset: Makes the world of a trajectory that was never reset, from the seed in its requests. If None,
             such a request is refused.
-        max_trajectories: Maximum number of worlds alive. A further one is refused; none is ever evicted.
+        max_trajectories: Maximum number of worlds alive. A further one is refused; none is ever evicted. The reset
+            declares it, and with more than one that trajectories may share the process.
         rehearsal: A task and its seed with which a process that waits for its first lease may be reset and released:
             its code has then run, and its memory is its own. Only where a world that is made and given up leaves
             nothing outside of the process.
@@ -67,7 +68,10 @@ class Harness(Generic[W]):
         self.server = server
         self._start: Start[W] | None = None
         self._worlds = Worlds(begin, without_reset, max_trajectories=max_trajectories)
-        self._add_reset_and_release(rehearsal)
+        meta: dict[str, Any] = {TRAJECTORIES_META: max_trajectories}
+        if rehearsal is not None:
+            meta[REHEARSAL_META] = {"task": rehearsal[0], "seed": rehearsal[1]}
+        self._add_reset_and_release(meta)
 
     def __len__(self) -> int:
         """Number of worlds alive."""
@@ -174,9 +178,7 @@ class Harness(Generic[W]):
         self._worlds.closers.append(function)
         return function
 
-    def _add_reset_and_release(self, rehearsal: tuple[str, int] | None) -> None:
-        meta = {REHEARSAL_META: {"task": rehearsal[0], "seed": rehearsal[1]}} if rehearsal is not None else None
-
+    def _add_reset_and_release(self, meta: dict[str, Any]) -> None:
         @harness_tool(self.server, "reset", "A new world for the trajectory: that of this task and seed.", meta=meta)
         async def reset(task: str, seed: int, ctx: Context) -> records.Done:
             await self._worlds.begin(ctx, task, seed)

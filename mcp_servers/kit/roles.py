@@ -14,6 +14,7 @@ from mcp_types import ToolAnnotations
 
 ROLE_META = "mcp-rollout/role"
 REHEARSAL_META = "mcp-rollout/rehearsal"
+TRAJECTORIES_META = "mcp-rollout/trajectories"
 
 HarnessRole = Literal["reset", "start", "reply", "elicit", "score", "release", "snapshot", "restore", "tasks", "expert"]
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])

@@ -26,15 +26,18 @@ def advise(
     own: Isolation,
     *,
     modern: bool,
+    declared: str,
     files: tuple[str, ...] = (),
     with_directory: tuple[Isolation, EntryChanges] | None = None,
 ) -> Advice:
-    """Advise the weakest scope that the probes show to be safe, or the strongest where they show nothing.
+    """Advise the strongest scope that the server needs. `shared` has to be declared besides: that no probe saw a leak
+    is no evidence that there is none.
 
     Args:
         shared: The verdict under scope `shared`; None where the server cannot be shared.
         own: The verdict under `own_scope`.
         modern: Whether the protocol has no sessions.
+        declared: What declares that leases may share one process; empty where nothing does.
         files: Files that the server wrote and that outlive a lease.
         with_directory: The verdict with a directory for each lease, and the changes to the entry for that.
     """
@@ -49,14 +52,17 @@ def advise(
     if files:
         reason = f"the strongest there is, not shown to be safe: it wrote {_few(files)}, which a later lease may read"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.UNKNOWN)
+    unseen = shared is None or shared.verdict in (_APART, _STATELESS)
+    if declared and shared is not None and unseen and own.verdict in (_APART, _STATELESS):
+        return Advice(scope=Scope.SHARED, reason=f"{declared}; {shared.evidence}", verdict=Verdict.SHARE)
     if own.verdict is _APART:
-        if shared is not None and shared.verdict is _APART:
-            return Advice(scope=Scope.SHARED, reason=shared.evidence, verdict=Verdict.SHARE)
         why = f"it names {LEASE_DIR}, a directory for each lease; {own.evidence}" if shared is None else own.evidence
         if shared is not None and shared.verdict is _LEAKS:
             why = f"shared, it leaks: {shared.evidence}"
+        elif shared is not None and unseen:
+            why = f"{own.evidence}; shared, no leak was seen either, but nothing declares that it keeps leases apart"
         return Advice(scope=strongest, reason=why, verdict=Verdict.OWN)
-    if own.verdict is _STATELESS and (shared is None or shared.verdict is _STATELESS):
+    if own.verdict is _STATELESS and unseen:
         reason = f"{own.evidence}; scope: shared is cheaper, if you know that it keeps nothing"
         return Advice(scope=strongest, reason=reason, verdict=Verdict.STATELESS)
     caution = "; its protocol has no sessions, so that this is only a connection" if modern and config.url else ""

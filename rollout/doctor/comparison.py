@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from rollout.doctor.isolation import Answer, Run, Step
+from rollout.doctor.tool_words import Sort
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_TOKENS = 4000
@@ -23,6 +24,9 @@ _VOLATILE = re.compile(
     r"|, \d+ bytes\]",  # of a file, whose compressed size depends on the clock that it holds
     re.IGNORECASE,
 )
+_MOMENT = re.compile(r"(?:(\d{4}-\d\d-\d\d)[T _])?(\d{1,2}):(\d\d)(?::(\d\d))?")
+_DAY_S, _SLACK_S = 86_400, 61
+"""The slack is for clocks that show minutes."""
 _EXCERPT = 60
 
 
@@ -48,7 +52,7 @@ class Reference:
     """
 
     def __init__(self, fresh: Sequence[Run], repeated: int = 0) -> None:
-        self.run = fresh[0]
+        self.run, self._fresh = fresh[0], fresh
         self._count = min(len(run.steps) for run in fresh)
         self._templates = [self._template([run.steps[index] for run in fresh]) for index in range(self._count)]
         if len(fresh) == 1:
@@ -124,6 +128,28 @@ class Reference:
             return True
         return _unlike(first.tokens, second.tokens)
 
+    def moved(self, steps: Sequence[Step], times: int, idle: Sequence[Step]) -> tuple[Step, Step] | None:
+        """Two looks of a lease, with no call of its own between them that may change anything, that differ although
+        such looks never differ in a fresh lease.
+
+        Args:
+            times: How many looks of a tool have to do so.
+            idle: Looks of a fresh lease before and after a pause in which nothing was called. Looks further apart may
+                differ because of the time.
+        """
+        restless = {
+            before.call.name for run in (idle, *(each.steps for each in self._fresh)) for before, _ in _moves(run)
+        }
+        pause = idle[len(idle) // 2].at - idle[len(idle) // 2 - 1].at if idle else 0.0
+        seen = Counter[str]()
+        for before, after in _moves(steps):
+            timely = after.at - before.at <= pause or _jumped(before, after)
+            if before.call.name not in restless and timely:
+                seen[before.call.name] += 1
+                if seen[before.call.name] == times:
+                    return before, after
+        return None
+
     def noisy_tools(self) -> tuple[str, ...]:
         """Tools whose answers differ between fresh leases."""
         names = (
@@ -132,6 +158,45 @@ class Reference:
             if (template is None and not self.run.steps[index].answer.failed) or (template and None in template.tokens)
         )
         return tuple(dict.fromkeys(names))
+
+
+def _moves(steps: Sequence[Step]) -> Generator[tuple[Step, Step]]:
+    """Pairs of equal looks that differ, with only looks between them."""
+    last: dict[tuple[str, str], Step] = {}
+    for step in steps:
+        if step.call.sort is not Sort.READ:
+            last.clear()
+        elif not step.answer.failed and not step.call.random:
+            before = last.get((step.call.name, step.arguments))
+            if before is not None and _differ(before, step):
+                yield before, step
+            last[step.call.name, step.arguments] = step
+
+
+def _differ(before: Step, after: Step) -> bool:
+    if before.answer.well != after.answer.well:
+        return True
+    if not after.answer.well:
+        return False
+    return _unlike(tokens_of(before.answer), tokens_of(after.answer)) or _jumped(before, after)
+
+
+def _jumped(before: Step, after: Step) -> bool:
+    """Whether a time in the answers moved on by more than the time that passed, so that it is not that of a clock."""
+    earlier, later = (_MOMENT.findall(step.answer.text) for step in (before, after))
+    most = after.at - before.at + _SLACK_S
+    return len(earlier) == len(later) and any(
+        _seconds_between(then, now) > most for then, now in zip(earlier, later, strict=True)
+    )
+
+
+def _seconds_between(then: Sequence[str], now: Sequence[str]) -> int:
+    """The seconds from one time to another, of the same day where they have no date; backwards is almost a day."""
+    days = int(now[0].replace("-", "") or 0) - int(then[0].replace("-", "") or 0)
+    hours, minutes, seconds = (
+        int(later or 0) - int(earlier or 0) for earlier, later in zip(then[1:], now[1:], strict=True)
+    )
+    return abs(days) * _DAY_S + (hours * 3600 + minutes * 60 + seconds) % _DAY_S
 
 
 def counting(answers: Sequence[Answer]) -> bool:

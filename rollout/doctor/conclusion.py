@@ -35,6 +35,7 @@ def conclude(
     more: Sequence[World],
     throwaway: Throwaway | None,
     offered: Mapping[str, ToolDefinition],
+    declared: str,
 ) -> None:
     """Fill in isolation, advice, problems and notes.
 
@@ -45,14 +46,14 @@ def conclude(
         more: Further visits, for their fresh leases.
         throwaway: The server's throwaway place; without one every visit finds what the last one left.
         offered: The policy's tools by exposed name.
+        declared: What declares that leases may share one process; empty where nothing does.
     """
     worlds = [world for world in (shared, own, *directories, *more) if world is not None]
     # A run that was cut short would hide what the others show later.
-    whole = [world.first for world in worlds if world.first.complete] or [worlds[0].first]
+    whole = [world.first for world in worlds if world.has_all(world.first)] or [worlds[0].first]
     # Without a throwaway place, what one visit wrote is there for the next: only the first found the server untouched.
     fresh = whole if throwaway is not None else whole[:1]
-    looks = len(own.script.calls) if throwaway is not None else _looks(own)
-    reference = Reference(fresh, repeated=looks)
+    reference = Reference(fresh, repeated=own.script.opening)
     found_own = isolation_of(own, reference)
     found_shared = None if shared is None else isolation_of(shared, reference)
     if shared is not None and found_shared is not None and (leak := foreign_leak(shared, own)):
@@ -73,6 +74,7 @@ def conclude(
         found_shared,
         found_own,
         modern=report.era == "modern",
+        declared=declared,
         files=() if shared is None else own.kept_files,
         with_directory=with_directory,
     )
@@ -89,12 +91,6 @@ def conclude(
         report.to_fill = {tool.name: arguments for tool in failed if (arguments := arguments_to_fill(tool))}
     report.notes += [f"not called, {message}" for message in own.script.refused]
     _add_faults(report)
-
-
-def _looks(world: World) -> int:
-    """The number of calls at the beginning that are made twice."""
-    calls = world.script.calls
-    return next((n for n in range(len(calls) // 3, 0, -1) if calls[:n] == calls[n : 2 * n] == calls[-n:]), 0)
 
 
 def _configured_leaks(report: ServerReport, entry: ServerConfig) -> bool:

@@ -22,14 +22,17 @@ from gateway.types import Role, Scope, ToolDefinition
 from rollout.doctor import conclusion, fault_injection
 from rollout.doctor.advice import own_scope
 from rollout.doctor.fidelity import TokenCounter, examine_tools, schema_problems
-from rollout.doctor.isolation import Answer, Run, Waits, foreign_calls, play
-from rollout.doctor.plan import CallOption, Permissions, ProbeCall, Script, new_word, plan_script
+from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
+from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
 from rollout.doctor.probe_fixtures import loopback_page
 from rollout.doctor.report import Latency, ServerReport
 from rollout.doctor.throwaway import NO_PROGRAM, Throwaway, lease_directories, why_not
 from rollout.doctor.tool_words import Hints, Sort, credentials_of
 from rollout.doctor.verdict import World
 from rollout.environment.harness import list_tasks
+
+_LONGEST_PAUSE_S = 1.0
+"""Between two looks of a lease that is alone, to tell what changes with time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,13 +53,13 @@ class Options:
     """For each call of a probe; a server's own bound applies where it is shorter."""
     hang_timeout_s: float = 1.0
     """For a request to a stopped server."""
-    probe_timeout_s: float = 90.0
+    probe_timeout_s: float = 120.0
     """For all probes under one scope."""
     slow_s: float = 5.0
     """Tools whose calls take longer together are listed in the notes."""
     at_a_time: int = 4
     """Servers examined concurrently; more than one affects the latencies."""
-    server_timeout_s: float = 360.0
+    server_timeout_s: float = 480.0
     """For the whole examination of one server."""
     key: str = "servers"
     """The key under which the file holds its servers, for messages."""
@@ -82,6 +85,7 @@ class Examination:
         self._waits = Waits()
         self._throwaway: Throwaway | None = None
         self._word, self._page = new_word(), ""
+        self._declared = "its entry says scope: shared" if report.scope_given and report.scope == Scope.SHARED else ""
 
     async def run(self) -> None:
         own = own_scope(self._entry)
@@ -111,6 +115,7 @@ class Examination:
                     more=more,
                     throwaway=self._throwaway,
                     offered=self._offered,
+                    declared=self._declared,
                 )
         self._report.notes += self._waits.slow_tools(at_least_s=self._options.slow_s)
 
@@ -127,7 +132,7 @@ class Examination:
             self._report.notes.append(f"nothing was written: {reason} (--allow-writes)")
 
     async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> World:
-        """Play the script in two leases of a new gateway, the second lease begun after the calls of the first."""
+        """Play the script in three leases of a new gateway: in one, and then in two more, which take turns."""
         entry, place, template = self._placed(per_lease=per_lease)
         # The leases are outside of the bound of the probes: faults are injected into the first one's process.
         async with self._gateway(scope, entry, template) as gateway, AsyncExitStack() as leases:
@@ -138,15 +143,24 @@ class Examination:
             self._begin(f"isolation, {scope}")
             world = World(scope=str(scope), script=script, per_lease=per_lease)
             with anyio.move_on_after(self._options.probe_timeout_s):
-                await self._play(world.first, first, script.calls, place)
-                second = await leases.enter_async_context(self._lease(gateway))
-                await self._play(world.second, second, script.calls, place)
+                player, began = self._player(first, place), time.perf_counter()
+                await player.play(script.calls, world.first)
+                await anyio.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE_S))
+                await player.play(script.rounds[-1], world.idle)
+                session = await leases.enter_async_context(self._lease(gateway))
+                second = self._player(session, place)
+                third = self._player(await leases.enter_async_context(self._lease(gateway)), place)
+                for calls in script.rounds:
+                    await second.play(calls, world.second)
+                    await third.play(calls, world.third)
                 foreign = foreign_calls(world.first, world.second)
-                answers = await self._play(Run(), second, tuple(foreign.values()), place)
-                world.foreign = dict(zip(foreign, answers, strict=True))
-                await self._play(world.closing, second, script.closing, place)
+                tried = await second.play(foreign.values(), Run())
+                world.foreign = {index: step.answer for index, step in zip(foreign, tried.steps, strict=True)}
+                await second.play(script.closing, world.closing)
+                if script.closing:
+                    await third.play(script.rounds[-1], world.after)
                 if self._report.call is None:
-                    await self._measure_calls(second, world.second, place)
+                    await self._measure_calls(session, second, world.second)
             if place is not None and self._throwaway is not None:
                 world.changed = self._throwaway.changed(place)
             # Faults are injected into this process, since another start would take most of the time.
@@ -166,13 +180,11 @@ class Examination:
         entry, place = self._throwaway.world()
         return entry, place, self._config.lease_dir
 
-    async def _play(self, run: Run, session: Session, calls: tuple[ProbeCall, ...], place: Path | None) -> list[Answer]:
-        assert self._script is not None
+    def _player(self, session: Session, place: Path | None) -> Player:
         named = lease_directories(self._entry)
-        await play(run, session, calls, self._script, place=place, named=named, page=self._page, waits=self._waits)
-        return [step.answer for step in run.steps]
+        return Player(session, self._word, place=place, named=named, page=self._page, waits=self._waits)
 
-    async def _measure_calls(self, session: Session, seen: Run, place: Path | None) -> None:
+    async def _measure_calls(self, session: Session, player: Player, seen: Run) -> None:
         """Measure the first call that only looks and answered quickly, or the listing of tools where none did."""
         connection, options = session.connection(self._server), self._options
         bound = options.call_timeout_s / options.calls
@@ -183,7 +195,7 @@ class Examination:
             for _ in range(options.calls):
                 began = time.perf_counter()
                 if call is not None:
-                    await self._play(Run(), session, (call,), place)
+                    await player.play((call,), Run())
                 else:
                     await connection.list_raw(timeout_s=options.call_timeout_s)
                 seconds.append(time.perf_counter() - began)
@@ -207,8 +219,8 @@ class Examination:
             update={
                 "servers": {self._server: entry},
                 "lease_dir": directories,
-                # Probes hold two leases at the same time.
-                "max_sessions": max(2, self._config.max_sessions),
+                # Probes hold three leases at the same time.
+                "max_sessions": max(3, self._config.max_sessions),
                 "lease_timeout_s": entry.start_timeout_s + bound,
                 "reset_timeout_s": bound,
                 "release_timeout_s": bound,
@@ -257,6 +269,9 @@ class Examination:
                 report.tokens = self._options.counter.tools([tool.openai_schema() for tool in shown.values()])
             report.notes += schema_problems(connection.tools)
             self._hints = Hints.by_tool(raw)
+            most = max((each.trajectories for each in self._hints.values()), default=0)
+            if most > 1:
+                self._declared = f"it declares that it keeps {most:,} trajectories apart"
 
     async def _choose_task(self, gateway: Gateway) -> None:
         """Choose the task to reset to: the environment's, else the server's first task, else none."""

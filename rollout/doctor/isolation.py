@@ -1,7 +1,7 @@
 """Make the same calls in several leases, and compare: one lease must not see what another did.
 
-`play` makes the calls of a script in one lease and keeps the answers. Errors are answers, too: many servers send them
-as ordinary text, so an answer is *well* only if it does not read like an error.
+A `Player` makes calls in one lease, and a `Run` keeps the answers. Errors are answers, too: many servers send them as
+ordinary text, so an answer is *well* only if it does not read like an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError
 from gateway.leases.lease_dir import LEASE_DIR
 from gateway.leases.session import Session
 from gateway.types import CallFault, canonical_json
-from rollout.doctor.plan import ProbeCall, Script
+from rollout.doctor.plan import ProbeCall
 from rollout.doctor.probe_values import Found, Surroundings
 
 _SHOWN = 60
@@ -69,15 +69,15 @@ class Step:
     arguments: str
     """In canonical form."""
     answer: Answer
+    at: float = 0.0
+    """When it was answered, in seconds of a clock that only moves forward."""
 
 
 @dataclass(slots=True)
 class Run:
-    """The calls of a script in one lease."""
+    """The calls of a script in one lease; fewer than all where the time of the probes was over."""
 
     steps: list[Step] = field(default_factory=list[Step])
-    complete: bool = False
-    """Whether all calls were made; False where the time of the probes was over."""
 
 
 @dataclass(slots=True)
@@ -103,47 +103,50 @@ class Waits:
         ]
 
 
-async def play(
-    run: Run,
-    session: Session,
-    calls: Iterable[ProbeCall],
-    script: Script,
-    *,
-    place: Path | None,
-    named: Sequence[str] = (),
-    page: str,
-    waits: Waits,
-) -> None:
-    """Make the calls one after the other, and keep them in `run`.
+class Player:
+    """Makes calls in one lease, one after the other.
 
     Args:
         place: The throwaway directory of the server; None where it has none, or the lease has one of its own.
         named: What the entry names below the lease's directory; the first that is a directory is where paths point.
     """
-    root = str(session.lease_dir or place or "/tmp")
-    directory = _directory_in(root, named)
-    around = Surroundings(word=script.word, directory=directory, page=page)
-    if session.lease_dir is not None:
-        _put_file(Path(directory), script.word)
-    found = Found()
-    for call in calls:
-        arguments = _with_lease_dir(call.arguments(found, around), root)
-        if call.name in waits.given_up:
-            answer = Answer("given up", failed=True)
-        else:
-            began = time.perf_counter()
-            try:
-                answer, structured = await probe_call(session, call.name, arguments, root)
-                if answer.well:
-                    found.learn(answer.text, structured)
-            finally:  # also where the time of the probes is over and this call is cancelled
-                waits.seconds[call.name] += time.perf_counter() - began
-                waits.calls[call.name] += 1
-            # A tool that hangs once would take the time of all probes that are left.
-            if answer.failed:
-                waits.given_up.add(call.name)
-        run.steps.append(Step(call, _without(root, canonical_json(arguments)), answer))
-    run.complete = True
+
+    def __init__(
+        self, session: Session, word: str, *, place: Path | None, named: Sequence[str] = (), page: str, waits: Waits
+    ) -> None:
+        self._session, self._waits = session, waits
+        self._root = str(session.lease_dir or place or "/tmp")
+        directory = _directory_in(self._root, named)
+        self._around = Surroundings(word=word, directory=directory, page=page)
+        if session.lease_dir is not None:
+            _put_file(Path(directory), word)
+        self._found = Found()
+
+    async def play(self, calls: Iterable[ProbeCall], run: Run) -> Run:
+        """Make the calls, and add them to `run`."""
+        for call in calls:
+            arguments = _with_lease_dir(call.arguments(self._found, self._around), self._root)
+            answer = await self._answer(call.name, arguments)
+            recorded = _without(self._root, canonical_json(arguments))
+            run.steps.append(Step(call, recorded, answer, time.perf_counter()))
+        return run
+
+    async def _answer(self, tool: str, arguments: dict[str, Any]) -> Answer:
+        waits = self._waits
+        if tool in waits.given_up:
+            return Answer("given up", failed=True)
+        began = time.perf_counter()
+        try:
+            answer, structured = await probe_call(self._session, tool, arguments, self._root)
+            if answer.well:
+                self._found.learn(answer.text, structured)
+        finally:  # also where the time of the probes is over and this call is cancelled
+            waits.seconds[tool] += time.perf_counter() - began
+            waits.calls[tool] += 1
+        # A tool that hangs once would take the time of all probes that are left.
+        if answer.failed:
+            waits.given_up.add(tool)
+        return answer
 
 
 def foreign_calls(first: Run, second: Run) -> dict[int, ProbeCall]:

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,8 @@ from rollout.engines.random_arguments import plain_arguments
 _REPEATS = 2
 """Of each call that may change something, after each was made once; after an even number of calls a toggle would be
 back in its first state."""
+_LOOKS_BETWEEN = 40
+"""Looks after all calls that may change something together, each of them made twice; at least one after each."""
 _MANY = 30
 """Tools of a server above which each is called in fewer ways."""
 
@@ -72,7 +75,12 @@ class ProbeCall:
 class Script:
     """The calls that every lease makes, always in this order."""
 
-    calls: tuple[ProbeCall, ...]
+    rounds: tuple[tuple[ProbeCall, ...], ...]
+    """The calls in the portions in which two leases take turns: a look, or a call that may change something with looks
+    before and after it. The looks before repeat those after the call of the round before: in between, only the other
+    lease did anything."""
+    opening: int
+    """Number of looks that are made twice at the beginning, and once more at the end."""
     closing: tuple[ProbeCall, ...]
     """Calls that remove what was made; only the last lease of a place makes them."""
     withheld: Mapping[str, str]
@@ -81,6 +89,10 @@ class Script:
     """Names of tools whose schema refuses the user's arguments, each with the reasons."""
     word: str
     """Free text in arguments."""
+
+    @property
+    def calls(self) -> tuple[ProbeCall, ...]:
+        return tuple(chain.from_iterable(self.rounds))
 
     @property
     def tools(self) -> dict[str, ProbeCall]:
@@ -103,7 +115,8 @@ def plan_script(
     permissions: Permissions,
     as_sent: bool = False,
 ) -> Script:
-    """Choose the calls: what looks, twice; what may change something, three times each; and what looks again.
+    """Choose the calls: what looks, twice; what may change something, three times each, with looks in between; and what
+    looks again.
 
     What may change something is first called in reverse order, so that a tool that shows what another one wrote is
     called before that one, whatever its name.
@@ -151,12 +164,21 @@ def plan_script(
                 before += [] if program else calls
                 acts += calls if program else [call for call in calls for _ in range(_REPEATS)]
     return Script(
-        calls=(*looks, *looks, *reversed(before), *acts, *looks),
+        rounds=_rounds(looks, [*reversed(before), *acts]),
+        opening=len(looks),
         closing=(*closing, *looks) if closing else (),
         withheld=withheld,
         refused=tuple(refused),
         word=word,
     )
+
+
+def _rounds(looks: list[ProbeCall], acts: list[ProbeCall]) -> tuple[tuple[ProbeCall, ...], ...]:
+    most = min(len(looks), max(1, _LOOKS_BETWEEN // max(len(acts), 1)))
+    # Where there are too many looks to repeat all of them each time, they take turns.
+    around = [looks[at * most % len(looks) :][:most] if looks else [] for at in range(len(acts) + 1)]
+    middle = ((*around[at], act, *around[at + 1]) for at, act in enumerate(acts))
+    return (*((look,) for look in (*looks, *looks)), *middle, tuple(looks))
 
 
 def _withheld(tool: ToolDefinition, hints: Hints, permissions: Permissions) -> str:

@@ -48,13 +48,13 @@ class ToolReport:
 
 
 class IsolationVerdict(StrEnum):
-    """Whether two leases under one scope are isolated."""
+    """What the probes saw of the isolation of leases under one scope."""
 
     LEAKS = "leaks"
     """One lease saw what the other did."""
-    APART = "apart"
-    """A lease saw what it did itself, and the other did not."""
-    STATELESS = "stateless"
+    APART = "no leak seen"
+    """A lease saw what it did itself, and no other did."""
+    STATELESS = "no state seen"
     """No call changed a later answer."""
     UNKNOWN = "unknown"
 
@@ -87,12 +87,12 @@ class Behaviour:
 class Verdict(StrEnum):
     """What the examination found out, in a few words."""
 
-    SHARE = "safe to share"
-    """One process for all: a lease saw its own state, and another did not."""
+    SHARE = "no leak seen when shared"
+    """Something declares that leases may share one process, and no probe saw one lease in another."""
     STATELESS = "stateless as far as seen"
     """Every tool answered, and no later answer depended on an earlier call."""
     OWN = "own scope"
-    """A process, or a session, for each lease is enough, and sharing is not."""
+    """With a process, or a session, for each lease no probe saw a leak; shared there is one, or nothing declares it."""
     LEASE_DIR = "needs ${lease.dir}"
     """State is in files, and a directory for each lease keeps it apart."""
     LEAKS = "leaks in every scope"

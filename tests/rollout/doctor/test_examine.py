@@ -63,16 +63,21 @@ def scope(report: ServerReport) -> str | None:
 @pytest.mark.parametrize(
     ("where", "tools", "found", "verdict"),
     [
-        ("nowhere", "pure", {"shared": "stateless", "process": "stateless"}, Verdict.STATELESS),
-        ("trajectory", "cell", {"shared": "apart", "process": "apart"}, Verdict.SHARE),
-        ("process", "cell", {"shared": "leaks", "process": "apart"}, Verdict.OWN),
-        pytest.param("session", "cell", {"shared": "leaks", "process": "apart"}, Verdict.OWN, marks=FULL),
+        ("nowhere", "pure", {"shared": "no state seen", "process": "no state seen"}, Verdict.STATELESS),
+        pytest.param(
+            "trajectory", "cell", {"shared": "no leak seen", "process": "no leak seen"}, Verdict.OWN, marks=FULL
+        ),
+        ("declared", "cell", {"shared": "no leak seen", "process": "no leak seen"}, Verdict.SHARE),
+        ("process", "cell", {"shared": "leaks", "process": "no leak seen"}, Verdict.OWN),
+        pytest.param("session", "cell", {"shared": "leaks", "process": "no leak seen"}, Verdict.OWN, marks=FULL),
         ("file", "cell", {"shared": "leaks", "process": "leaks"}, Verdict.LEASE_DIR),
-        pytest.param("process", "counter", {"shared": "leaks", "process": "apart"}, Verdict.OWN, marks=FULL),
+        pytest.param("process", "counter", {"shared": "leaks", "process": "no leak seen"}, Verdict.OWN, marks=FULL),
         ("file", "counter", {"shared": "leaks", "process": "leaks"}, Verdict.LEASE_DIR),
-        pytest.param("trajectory", "counter", {"shared": "apart", "process": "apart"}, Verdict.SHARE, marks=FULL),
-        ("process", "toggle", {"shared": "leaks", "process": "apart"}, Verdict.OWN),
-        ("process", "odd", {"shared": "leaks", "process": "apart"}, Verdict.OWN),
+        pytest.param(
+            "trajectory", "counter", {"shared": "no leak seen", "process": "no leak seen"}, Verdict.OWN, marks=FULL
+        ),
+        ("process", "toggle", {"shared": "leaks", "process": "no leak seen"}, Verdict.OWN),
+        ("process", "odd", {"shared": "leaks", "process": "no leak seen"}, Verdict.OWN),
     ],
 )
 async def test_a_stdio_servers_state_is_found_where_it_is(
@@ -88,9 +93,9 @@ async def test_a_stdio_servers_state_is_found_where_it_is(
 @pytest.mark.parametrize(
     ("where", "tools", "found", "advised"),
     [
-        ("nowhere", "pure", {"shared": "stateless", "session": "stateless"}, "session"),
-        pytest.param("trajectory", "cell", {"shared": "apart", "session": "apart"}, "shared", marks=FULL),
-        ("session", "cell", {"shared": "leaks", "session": "apart"}, "session"),
+        ("nowhere", "pure", {"shared": "no state seen", "session": "no state seen"}, "session"),
+        pytest.param("declared", "cell", {"shared": "no leak seen", "session": "no leak seen"}, "shared", marks=FULL),
+        ("session", "cell", {"shared": "leaks", "session": "no leak seen"}, "session"),
         ("process", "cell", {"shared": "leaks", "session": "leaks"}, None),
         ("file", "cell", {"shared": "leaks", "session": "leaks"}, None),
     ],
@@ -108,7 +113,7 @@ async def test_an_http_servers_state_is_found_where_it_is(
 async def test_an_annotation_is_no_evidence_against_what_the_answers_show(named: bool) -> None:
     calls = (CallOption(server=None, tool="tally", arguments={}),) if named else ()
     report = await report_on(stdio("process", "tally"), call_options=calls)
-    assert (isolation(report), scope(report)) == ({"shared": "leaks", "process": "apart"}, "process"), report
+    assert (isolation(report), scope(report)) == ({"shared": "leaks", "process": "no leak seen"}, "process"), report
     assert report.fit and "tally answered 'bumped to " in report.isolation[0].evidence
 
 
@@ -130,7 +135,7 @@ async def test_a_tool_that_the_probes_waited_for_is_named() -> None:
 
 async def test_a_file_in_the_directory_of_a_lease_is_nobody_elses() -> None:
     report = await report_on(stdio("${lease.dir}/state", "cell", scope="process"))
-    assert (isolation(report), scope(report), report.fit) == ({"process": "apart"}, "process", True)
+    assert (isolation(report), scope(report), report.fit) == ({"process": "no leak seen"}, "process", True)
 
 
 @pytest.mark.parametrize("more", [{"env": {"SHOP_API_KEY": "x"}}, {"url": ""}])
@@ -185,7 +190,7 @@ async def test_what_reaches_outside_is_called_only_with_leave_and_an_address_sta
 async def test_state_is_found_that_only_arguments_with_a_meaning_show(tools: str) -> None:
     # An id that another call returned, and SQL; without them all answers are errors, as ordinary text.
     report = await report_on(stdio("process", tools))
-    assert (isolation(report), report.verdict) == ({"shared": "leaks", "process": "apart"}, Verdict.OWN), report
+    assert (isolation(report), report.verdict) == ({"shared": "leaks", "process": "no leak seen"}, Verdict.OWN), report
 
 
 async def test_a_server_for_mcp_1_gets_its_remedy() -> None:

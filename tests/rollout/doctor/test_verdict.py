@@ -25,12 +25,12 @@ GET, PUT, COMPUTE = call("get", Sort.READ), call("put", Sort.WRITE), call("compu
 
 
 def script(*calls: ProbeCall) -> Script:
-    return Script(calls=calls, closing=(), withheld={}, refused=(), word="probe")
+    return Script(rounds=(calls,), opening=0, closing=(), withheld={}, refused=(), word="probe")
 
 
 def run(made: Script, *answers: str) -> Run:
     steps = [Step(each, "{}", Answer(text)) for each, text in zip(made.calls, answers, strict=True)]
-    return Run(steps, complete=True)
+    return Run(steps)
 
 
 CELL = script(GET, PUT, GET)
@@ -54,7 +54,8 @@ CELL = script(GET, PUT, GET)
 def test_a_verdict_follows_from_answers_that_differ(
     made: Script, alone: tuple[str, ...], after_another: tuple[str, ...], found: IsolationVerdict
 ) -> None:
-    world = World(scope="process", script=made, first=run(made, *alone), second=run(made, *after_another))
+    others = run(made, *after_another), run(made, *after_another)
+    world = World(scope="process", script=made, first=run(made, *alone), second=others[0], third=others[1])
     reference = Reference([world.first, run(made, *alone)])
     assert isolation_of(world, reference).verdict is found
 
@@ -62,7 +63,8 @@ def test_a_verdict_follows_from_answers_that_differ(
 def test_sharing_is_safe_only_if_every_tool_was_seen_at_work() -> None:
     made = script(GET, PUT, GET, COMPUTE)
     answers = ("nothing", "stored", "probe", "Error: invalid expression")
-    world = World(scope="shared", script=made, first=run(made, *answers), second=run(made, *answers))
+    first, second, third = (run(made, *answers) for _ in range(3))
+    world = World(scope="shared", script=made, first=first, second=second, third=third)
     found = isolation_of(world, Reference([world.first, run(made, *answers)]))
     assert found.verdict is UNKNOWN and "compute was answered with 'Error: invalid expression'" in found.evidence
 

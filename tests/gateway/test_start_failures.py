@@ -1,0 +1,74 @@
+"""Stdio servers that do not start: the error says what the server did, not how the gateway ended its process."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway import Gateway, GatewayConfig
+from gateway.errors import NotAnMCPServer, ServerUnavailable
+
+pytestmark = pytest.mark.anyio
+SERVER = """
+import json, os, signal, sys
+
+how = sys.argv[1]
+for line in sys.stdin:
+    message = json.loads(line)
+    answer = {"jsonrpc": "2.0", "id": message.get("id")}
+    match message["method"]:
+        case "initialize" if how == "license":
+            answer["error"] = {"code": -32000, "message": "LICENSE EXPIRED"}
+        case "initialize" if how == "license, then exit":
+            answer["error"] = {"code": -32000, "message": "LICENSE EXPIRED"}
+            print(json.dumps(answer), flush=True)
+            sys.exit(4)
+        case "initialize" if how == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "initialize" if how == "exit":
+            sys.exit("no such table: licenses")
+        case "initialize" if how != "not mcp":
+            version = "1999-01-01" if how == "version" else "2025-06-18"
+            server = {"name": "bad", "version": "1"}
+            answer["result"] = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
+        case "tools/list" if how == "list":
+            answer["error"] = {"code": -32000, "message": "DATABASE LOCKED"}
+        case "tools/list" if how == "large list":
+            tool = {"name": "x", "description": "x" * 3000, "inputSchema": {"type": "object"}}
+            answer["result"] = {"tools": [tool]}
+        case _:
+            answer["error"] = {"code": -32601, "message": "Method not found"}
+    if "id" in message:
+        print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("license", "MCPError: LICENSE EXPIRED"),
+        ("license, then exit", "MCPError: LICENSE EXPIRED(; the server exited with status 4)?"),
+        ("version", "RuntimeError: Unsupported protocol version from the server: 1999-01-01"),
+        ("list", "MCPError: DATABASE LOCKED"),
+        ("large list", r"MCPError: the result has \d+ bytes, max_message_bytes is 2000"),
+        ("crash", "the server was killed by SIGSEGV"),
+        ("exit", "the server exited with status 1; stderr ends: no such table: licenses"),
+        ("not mcp", "MCPError: Method not found"),
+    ],
+)
+async def test_a_start_that_failed_is_explained_by_what_the_server_did(tmp_path: Path, how: str, said: str) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    entry: dict[str, Any] = {
+        "command": sys.executable,
+        "args": ["-I", "-S", str(tmp_path / "server.py"), how],
+        "max_message_bytes": 2000,
+        "required": True,
+    }
+    with anyio.fail_after(10), pytest.raises(ServerUnavailable) as caught:
+        async with Gateway(GatewayConfig.model_validate({"servers": {"bad": entry}})):
+            pass
+    assert re.fullmatch(rf"bad: '{sys.executable}' is not available: {said}", str(caught.value)), caught.value
+    assert isinstance(caught.value, NotAnMCPServer) is (how == "not mcp")
