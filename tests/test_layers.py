@@ -19,7 +19,7 @@ GATEWAY = (
     {"config"},
     {"schemas"},
     {"catalogue", "transport"},
-    {"connection"},
+    {"connection", "logs"},
     {"remote"},
     {"leases"},
     {"cassette"},

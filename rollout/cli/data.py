@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import anyio
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
 from gateway.catalogue.tool_config import LockEntry, read_lock
 from gateway.errors import ConfigError, GatewayError, faults_of
 from rollout.cli.options import AsJson, EnvironmentsDir, plain_table, print_json, print_result
+from rollout.cli.output import Console
 from rollout.environment.agent_loops import read_agent_loops
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.parquet import write_parquet
@@ -219,5 +219,5 @@ def _print_problems(file: Path, rows: int, problems: Sequence[dict[str, Any]]) -
             table.add_row(row, Text(problem["column"]), Text(text))
         console.print(table)
         if len(problems) > MOST_SHOWN:
-            console.print(f"and {len(problems) - MOST_SHOWN} more (--json has {MOST_SHOWN * 10})", highlight=False)
+            console.print(f"and {len(problems) - MOST_SHOWN} more (--json has {MOST_SHOWN * 10})")
     console.print(Text(f"{file}: {rows} rows of mcp_agent, {len(problems)} problems"))

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from gateway.catalogue.hidden_text import plain
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, TraceDirectory, print_json
+from rollout.cli.output import Console
 from rollout.trace.reader import Traces, check_directory
 from rollout.viewer.explain import Explanation
 from rollout.viewer.explain import explain as explanation_of
@@ -81,7 +81,7 @@ def _finding(finding: Finding, directory: Path) -> RenderableType:
         lines += _group(group, directory)
     lines.append(Text(f"Reported when: {finding.threshold}.", style="dim"))
     style = "red" if finding.weight == "problem" else "blue"
-    title = f"{plain(finding.title)}" + (f" ({plain(finding.scope)})" if finding.scope else "")
+    title = finding.title + (f" ({finding.scope})" if finding.scope else "")
     return Panel(Group(*lines), title=Text(title, style="bold"), title_align="left", border_style=style)
 
 
@@ -118,5 +118,5 @@ def _text(text: str) -> Text:
 
 
 def _flat(text: str) -> str:
-    """A text on one line, with hidden characters spelled out."""
-    return plain(" ".join(text.split()))
+    """A text on one line."""
+    return " ".join(text.split())
