@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def plain_tracebacks() -> None:
-    """Replaces the SDK's log handler: rich takes hundreds of times as long for a tool's traceback as the tool's call."""
+    """Replaces the SDK's log handler: rich draws a tool's traceback in hundreds of times the time of its call."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         # The SDK installs it where there is none; a program's own may write anywhere else.
