@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 
 pytestmark = pytest.mark.anyio
 PROGRAMS = [
@@ -60,13 +61,13 @@ main(server)
 """
 
 
-async def test_a_tool_that_raises_is_logged_plainly(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+async def test_a_tool_that_raises_is_logged_plainly(tmp_path: Path):
     # Drawn by rich, a traceback took hundreds of times the CPU time of a call.
     (tmp_path / "server.py").write_text(RAISES)
     server = StdioServerParameters(command=sys.executable, args=[str(tmp_path / "server.py")])
-    with anyio.fail_after(60):
-        async with Client(server) as client:
+    with (tmp_path / "log").open("w") as log, anyio.fail_after(60):
+        async with Client(stdio_client(server, errlog=log)) as client:
             assert (await client.call_tool("look", {})).is_error
-    logged = capfd.readouterr().err
+    logged = (tmp_path / "log").read_text()
     assert "Traceback (most recent call last):\n" in logged and "RuntimeError: out of order\n" in logged
     assert "─" not in logged
