@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import webbrowser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -34,17 +36,24 @@ def view(
     tokenizer: TokenizerPath = None,
     browser: Annotated[bool, typer.Option("--browser", help="Open the page in a browser.")] = False,
 ) -> int:
-    """Serve a page with runs, conversations, tokens and siblings, on this machine only, until interrupted."""
+    """Serve a page with runs, conversations, tokens and siblings, to this user only, until interrupted.
+
+    The address that is printed has a token, without which the page is shown to nobody.
+    """
     check_directory(directory)
-    listening = listen(port)
-    address = f"http://localhost:{listening.getsockname()[1]}/"
+    listening, token = listen(port), secrets.token_urlsafe(24)
+    address = f"http://localhost:{listening.getsockname()[1]}/?token={token}"
     typer.echo(f"{directory}: {address} (interrupt to end)")
-    if browser:
-        webbrowser.open(address)
-    try:
-        serve(directory, listening, tokenizer=tokenizer)
-    except KeyboardInterrupt:
-        typer.echo("")
+    with TemporaryDirectory() as home:
+        if browser:
+            # Every user of this machine can read the arguments of the browser's process, but not this file.
+            start = Path(home, "start.html")
+            start.write_text(f'<meta http-equiv="refresh" content="0;url={address}">')
+            webbrowser.open(start.as_uri())
+        try:
+            serve(directory, listening, token=token, tokenizer=tokenizer)
+        except KeyboardInterrupt:
+            typer.echo("")
     return 0
 
 
