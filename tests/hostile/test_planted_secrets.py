@@ -189,15 +189,14 @@ def test_serve_writes_no_bearer_and_no_secret_of_its_servers(environment: Path, 
             for number, tool in enumerate(("read", "refuse", "breaks", "die", "read", "unknown")):
                 call = {"name": tool, "arguments": {}}
                 said.append(str(ask("tools/call", call, lease=found["lease"], call=str(number))))
-            for body in (
-                '{"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/open", "params": {"key": "b", "wait_s": NaN}}',
-                '{"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/open", "params": {"_meta": 5}}',
-                '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read", "arguments": 5}}',
-                '{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}',
-                "[]",
-                "{",
+            for method, params in (
+                ("mcp-rollout/leases/open", '{"key": "b", "trajectory": "b", "seed": 0, "wait_s": NaN}'),
+                ("mcp-rollout/leases/open", '{"_meta": 5}'),
+                ("tools/call", '{"name": "read", "arguments": 5}'),
+                ("initialize", "{}"),
+                ("initialize", "{"),
             ):
-                said.append(post(body))
+                said.append(post(f'{{"jsonrpc": "2.0", "id": 1, "method": "{method}", "params": {params}}}'))
             said.append(post("{}", authorization=f"Bearer {PLANTED['bearer']}x"))
             program.terminate()
             said.append(program.stdout.read())
