@@ -55,7 +55,7 @@ def served(config: dict[str, Any]) -> Iterator[tuple[int, str]]:
     with tempfile.TemporaryDirectory() as home:
         file = Path(home, "servers.yaml")
         file.write_text(json.dumps(config))
-        argv = [sys.executable, "-m", "rollout.cli", "serve", str(file), "--port"]
+        argv = [sys.executable, "-m", "rollout.cli", "serve", str(file), "--no-token", "--port"]
         with listening(argv) as (process, port):
             yield process.pid, f"http://127.0.0.1:{port}/mcp"
 

@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -91,6 +92,11 @@ class Server:
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().split(": ")[1].split()[0]
 
+    def _opened(self, path: str) -> Any:
+        server, token = self.address.split("?token=")
+        cookie = f"mcp-rollout-{urlsplit(server).port}={token}"
+        return urllib.request.urlopen(urllib.request.Request(server + path, headers={"cookie": cookie}), timeout=60)
+
     def processor_s(self) -> float:
         return processor_s(self.process.pid)
 
@@ -103,7 +109,7 @@ class Server:
         began = time.perf_counter()
         while True:
             try:
-                with urllib.request.urlopen(self.address + path, timeout=60) as answer:
+                with self._opened(path) as answer:
                     answer.read()
                 return time.perf_counter() - began
             except urllib.error.URLError:  # it does not listen yet
@@ -112,7 +118,7 @@ class Server:
     def explained(self) -> float:
         began = time.perf_counter()
         while True:
-            with urllib.request.urlopen(self.address + "api/explain", timeout=60) as answer:
+            with self._opened("api/explain") as answer:
                 if json.load(answer)["status"] == "done":
                     return time.perf_counter() - began
             time.sleep(0.2)

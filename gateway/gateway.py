@@ -28,6 +28,7 @@ from gateway.leases.leasing import Leases
 from gateway.leases.opening import Openings
 from gateway.leases.remote_pool import Hosted, RemotePool
 from gateway.leases.session import Session
+from gateway.logs import configure_logs_by_default
 from gateway.remote.host import OfferedServer
 from gateway.remote.hosts import Hosts
 from gateway.transport.target import Connect
@@ -67,6 +68,7 @@ class Gateway:
         hosts: Hosts | None = None,
         relay_mode: str | None = None,
     ) -> None:
+        configure_logs_by_default()
         self.config = config
         self.name = name
         self.failures: Mapping[str, GatewayError] = MappingProxyType({})

@@ -31,6 +31,7 @@ from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import ConfigError, Failure, GatewayError, ToolsChanged
 from gateway.leases.sending import Sending
+from gateway.private_files import make_private, private
 from gateway.server_events import ServerEvents
 from gateway.types import LeaseRequest, Role, ToolDefinition, ToolResult
 
@@ -56,8 +57,8 @@ class Recorder:
         if in_directory:
             self.path /= f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}{SUFFIX}"
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+            make_private(self.path.parent)
+            self._file = private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
         except FileExistsError as error:
             raise ConfigError("exists already", file=path, key=key, remedy="name another file") from error
         except OSError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
@@ -152,6 +152,37 @@ def plain(text: str, budget: Budget | None = None) -> str:
         parts += [f"<U+{point:04X}>" for point in found.code_points]
         done = found.index + len(found.code_points)
     return "".join([*parts, text[done:]])
+
+
+_HIDDEN = re.compile(
+    # At least every character for which `_kind` is not None, and carriage returns.
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u0600-\\u0605\\u061c\\u06dd\\u070f\\u0890\\u0891\\u08e2\\u115f\\u1160\\u17b4\\u17b5"
+    "\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ud800-\\uf8ff\\ufe00-\\ufe0f\\ufeff\\uffa0"
+    "\\ufff0-\\ufffb\\U000110bd\\U000110cd\\U00013430-\\U0001343f\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a"
+    "\\U000e0000-\\U000e0fff\\U000f0000-\\U0010ffff]"
+)
+
+
+def visible(text: str, form: Callable[[int], str] = "<U+{:04X}>".format) -> str:
+    """All of `text`, with its hidden characters and lone carriage returns spelled out: for a terminal, a log, a report.
+
+    Args:
+        form: What stands for a code point.
+    """
+
+    parts: list[str] = []
+    end = 0
+    while (found := _HIDDEN.search(text, end)) is not None:
+        start = found.start()
+        parts.append(text[end:start])
+        kind, end = _kind(text[start]), start + 1
+        while kind is not None and end < len(text) and _kind(text[end]) is kind:
+            end += 1
+        run = text[start:end]
+        is_moving = run == "\r" and text[end : end + 1] != "\n"
+        is_hidden = kind is not None and not _is_ordinary(text, start, end, kind)
+        parts.append("".join(map(form, map(ord, run))) if is_moving or is_hidden else run)
+    return "".join([*parts, text[end:]])
 
 
 def _kind(character: str) -> HiddenKind | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 _MOST_CHARACTERS = 256
+_LARGEST = 1e300
 
 
 class InvalidParams(Exception):
@@ -53,6 +54,9 @@ class Params:
         value = self._given.get(name, most)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidParams(f"{name} must be a number")
+        # Python reads NaN and Infinity as JSON, and 1e999 as infinite.
+        if not -_LARGEST < value < _LARGEST:
+            raise InvalidParams(f"{name} must be a finite number")
         return min(max(float(value), least), most)
 
     def object(self, name: str) -> dict[str, Any]:

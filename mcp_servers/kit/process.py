@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import resource
+from typing import Any, cast
 
 THRESHOLDS = (50_000, 20, 100)
 """Allocations per collection of the youngest generation; collections of a generation per collection of the next."""
@@ -12,6 +13,18 @@ FEW_FILES = 4096
 """Below this number of open files a warning names the limit: each call in progress over HTTP holds a connection."""
 
 log = logging.getLogger(__name__)
+
+
+def plain_tracebacks() -> None:
+    """Replaces the SDK's log handler: rich draws a tool's traceback in hundreds of times the time of its call."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        # The SDK installs it where there is none; a program's own may write anywhere else.
+        if type(handler).__module__ == "rich.logging" and cast(Any, handler).console.stderr:
+            plain = logging.StreamHandler()
+            plain.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            root.removeHandler(handler)
+            root.addHandler(plain)
 
 
 def tune_collector() -> None:

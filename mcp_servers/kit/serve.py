@@ -15,7 +15,7 @@ from mcp_servers.kit.direct.door import TOKEN, Door
 from mcp_servers.kit.direct.http import serve_http
 from mcp_servers.kit.direct.lines import serve_stdio
 from mcp_servers.kit.direct.pipes import standard_streams_are_pipes
-from mcp_servers.kit.process import raise_open_files, tune_collector
+from mcp_servers.kit.process import plain_tracebacks, raise_open_files, tune_collector
 
 
 def parser(program: str | None, description: str) -> argparse.ArgumentParser:
@@ -41,6 +41,7 @@ def serve(server: MCPServer, http: tuple[str, int] | None) -> None:
 
     Tool calls take a direct path where the SDK would answer the same; all else is served by the SDK.
     """
+    plain_tracebacks()
     # Once all modules are imported and the tools are registered: what exists now lasts as long as the process.
     tune_collector()
     calls = DirectCalls.of(server)

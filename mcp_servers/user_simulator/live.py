@@ -246,8 +246,13 @@ def answer_questions(url: str, *, wait_s: float, given: TextIO, shown: TextIO) -
 
 def _show(question: dict[str, Any], shown: TextIO) -> None:
     for title, text in question["about"].items():
-        shown.write(f"{title}: {text}\n")
+        shown.write(f"{title}: {_visible(text)}\n")
     for line in question["said"]:
-        shown.write(f"{'you' if line['by'] == 'user' else 'assistant'}> {line['text']}\n")
+        shown.write(f"{'you' if line['by'] == 'user' else 'assistant'}> {_visible(line['text'])}\n")
     shown.write(f"you ({LEAVE} at the end to leave)> ")
     shown.flush()
+
+
+def _visible(text: str) -> str:
+    """A text that acts on no terminal: what a policy wrote may have escape sequences and other hidden characters."""
+    return "".join(each if each.isprintable() or each == "\n" else f"<U+{ord(each):04X}>" for each in text)

@@ -17,6 +17,7 @@ from areal.infra.utils.concurrent import register_loop_cleanup
 
 from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError
+from gateway.logs import configure_logs_by_default
 from rollout.areal.settings import Settings
 from rollout.areal.stopping import Watch
 from rollout.tokens.chat_template import read_chat_template
@@ -44,6 +45,7 @@ class Runtime:
     def __init__(
         self, settings: Settings, *, model: str, gconfig: dict[str, Any], seed: int, processes: int, window: int
     ) -> None:
+        configure_logs_by_default()
         self.store = TraceStore(settings.trace_dir, key="mcp.trace_dir")
         self.watch = Watch(settings.trace_dir, window=window, max_failed_share=settings.max_failed_share)
         self._gateways = Gateways()

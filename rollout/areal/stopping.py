@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from gateway.private_files import make_private, write_private
 from rollout.training.statistics import (
     BatchStatistics,
     ToolsChanged,
@@ -62,10 +63,10 @@ class Watch:
             check_failures(batch, allowed)
         except (TooManyFailures, ToolsChanged) as error:
             log.error("training stops", reason=str(error))
-            self._trace_dir.mkdir(parents=True, exist_ok=True)
+            make_private(self._trace_dir)
             # Replaced, so that the trainer, which may look at any moment, reads all of the reasons or none.
             unfinished = self._trace_dir / f".{STOP_FILE}.{os.getpid()}"
-            unfinished.write_text(str(error))
+            write_private(unfinished, str(error))
             unfinished.replace(self._trace_dir / STOP_FILE)
 
 

@@ -28,6 +28,7 @@ if not torch.cuda.is_available():
 
 from areal import PPOTrainer
 
+from gateway.catalogue.hidden_text import visible
 from gateway.errors import ConfigError, GatewayError, printed
 from rollout.areal.command_line import configuration_file, read_config, with_file
 from rollout.areal.config import WORKFLOW, MCPConfig, settings_of, workflow_arguments
@@ -47,13 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
             clear_stop(settings_of(config).trace_dir)
         train(config)
     except ConfigError as error:
-        sys.stderr.write(printed(with_file(error, configuration_file(given))))
+        sys.stderr.write(visible(printed(with_file(error, configuration_file(given)))))
         return 2
     except GatewayError as error:
-        sys.stderr.write(printed(error))
+        sys.stderr.write(visible(printed(error)))
         return 2
     except TrainingStopped as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(visible(f"error: {error}\n"))
         return 1
     return 0
 

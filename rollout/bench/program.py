@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from gateway.errors import ConfigError, GatewayError
+from gateway.logs import configure_logs
 
 _INTERRUPTED = 130
 
@@ -18,7 +19,7 @@ _INTERRUPTED = 130
 def print_figures(measured: Callable[[], Any]) -> None:
     """Print what was measured as JSON, and nothing else but errors, each in a line."""
     logging.disable(logging.WARNING)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    configure_logs(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         found = measured()
     except KeyboardInterrupt:  # of the terminal, which interrupts the command as well; that says so

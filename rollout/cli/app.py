@@ -73,6 +73,8 @@ def quiet_logs(
     """Log warnings only, on standard error, without the events that the command reports itself."""
     import structlog
 
+    from gateway.logs import configure_logs
+
     reported = {"server.unavailable", "server.hidden_text" if context.invoked_subcommand == "tools" else ""}
 
     def drop_reported(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -80,10 +82,11 @@ def quiet_logs(
             raise structlog.DropEvent
         return event
 
-    structlog.configure(
-        processors=[drop_reported, *structlog.get_config()["processors"]],
+    configure_logs(
+        drop_reported,
+        # Past `protect_terminal`, since the log has colours of its own.
+        stream=getattr(sys.stderr, "rich_proxied_file", sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
 
 
@@ -97,6 +100,13 @@ for _name, _summary in COMMANDS.items():
 
 def main(program: typer.Typer = app) -> None:
     """Run a program; an error that the user can correct becomes a message on standard error and exit status 2."""
+    from rollout.cli.output import protect_terminal
+
+    with protect_terminal():
+        _run(program)
+
+
+def _run(program: typer.Typer) -> None:
     try:
         program()
     except Exception as error:  # boundary of the program: other errors keep their traceback

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, EnvironmentsDir, plain_table, print_json
+from rollout.cli.output import Console
 from rollout.contract import Options, Outcome, Report, check_environment
 from rollout.environment.config import load_environment
 from rollout.environment.harness import ListedTask

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, Where, print_json
+from rollout.cli.output import Console
 from rollout.evaluation.comparison import COLUMNS, COSTS, Comparison, Difference, Flip, RowKey, compare, rows_of
 from rollout.evaluation.comparison import Row as RunRow
 from rollout.trace.reader import Traces
@@ -65,7 +65,7 @@ def compare_runs(
         return 0
     console = Console()
     for note in notes:
-        console.print(f"note: {note}", highlight=False, markup=False)
+        console.print(f"note: {note}")
     for comparison in found:
         _print(comparison, console)
     return 0
@@ -142,4 +142,4 @@ def _print_flips(what: str, flips: Sequence[Flip], console: Console) -> None:
         return
     shown = ", ".join(f"{flip.task} (seed {flip.seed})" for flip in flips[:SHOWN_FLIPS])
     more = f" and {len(flips) - SHOWN_FLIPS} more" if len(flips) > SHOWN_FLIPS else ""
-    console.print(f"{len(flips)} rows {what}: {shown}{more}", highlight=False, markup=False)
+    console.print(f"{len(flips)} rows {what}: {shown}{more}")

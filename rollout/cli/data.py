@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import anyio
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
@@ -25,6 +24,7 @@ from rollout.cli.options import (
     print_result,
     template_text,
 )
+from rollout.cli.output import Console
 from rollout.environment.agent_loops import read_agent_loops
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.parquet import write_parquet
@@ -236,5 +236,5 @@ def _print_problems(file: Path, rows: int, problems: Sequence[dict[str, Any]]) -
             table.add_row(row, Text(problem["column"]), Text(text))
         console.print(table)
         if len(problems) > MOST_SHOWN:
-            console.print(f"and {len(problems) - MOST_SHOWN} more (--json has {MOST_SHOWN * 10})", highlight=False)
+            console.print(f"and {len(problems) - MOST_SHOWN} more (--json has {MOST_SHOWN * 10})")
     console.print(Text(f"{file}: {rows} rows of mcp_agent, {len(problems)} problems"))

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from gateway.config.models import GatewayConfig
@@ -30,6 +29,7 @@ from rollout.cli.options import (
     load_target,
     print_json,
 )
+from rollout.cli.output import Console
 from rollout.doctor.call_option import check_call_options, parse_call_option
 from rollout.doctor.examination import OnProgress, Options
 from rollout.doctor.examine import examine
@@ -155,7 +155,7 @@ def _progress(servers: int, *, as_json: bool) -> Generator[OnProgress]:
         return
     under_way: dict[str, str] = {}
     done: set[str] = set()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(f"examining {servers} servers")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rollout.cli.options import plain_table
+from rollout.cli.output import Console
 from rollout.doctor.report import Latency, ServerReport, Verdict
 
 _MOST_NOTES = 8

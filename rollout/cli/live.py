@@ -9,7 +9,7 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,6 +18,7 @@ from rich.text import Text
 from gateway.catalogue.hidden_text import plain
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, TraceDirectory, print_json
+from rollout.cli.output import Console
 from rollout.trace.activity import Activity
 from rollout.trace.heartbeat import watched
 

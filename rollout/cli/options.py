@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from gateway.config.mapping_file import JSON_SUFFIXES
 from gateway.config.models import GatewayConfig, read_mapping
 from gateway.config.servers_file import read_servers
 from gateway.errors import ConfigError, raise_all
+from rollout.cli.output import Console, json_visible
 from rollout.doctor.fidelity import TokenCounter
 from rollout.environment.config import Environment, environment_file, load_environment
 from rollout.tokens.chat_template import read_chat_template
@@ -138,7 +138,7 @@ def load_counter(tokenizer: str | None, chat_template: Path | None) -> TokenCoun
 
 def print_json(record: Any) -> None:
     """Print a record on one line of standard output."""
-    typer.echo(json.dumps(record, ensure_ascii=False))
+    typer.echo(json_visible(json.dumps(record, ensure_ascii=False)))
 
 
 def print_result(record: dict[str, Any], text: str, *, as_json: bool) -> None:

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from gateway.cassette.reading import Cassette
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, EnvironmentName, EnvironmentsDir, TraceDirectory, Where, print_json
+from rollout.cli.output import Console
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.rescore import LiveScore, Rescored, rescore

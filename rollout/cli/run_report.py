@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from rollout.cli.options import print_json
+from rollout.cli.output import Console
 from rollout.environment.config import Environment
 from rollout.environment.strategy_config import Strategy
 from rollout.evaluation.estimates import Estimate
@@ -77,13 +77,13 @@ def print_report(
     _print_table(title, columns, console)
     for name, found in columns.items():
         for failure, count in found.failures.items():
-            console.print(f"{name}: {count} x {failure}", highlight=False, markup=False)
+            console.print(f"{name}: {count} x {failure}")
     for note in played.notes:
-        console.print(f"note: {note}", highlight=False, markup=False)
+        console.print(f"note: {note}")
     unit = "bytes of text" if played.counts_bytes else "tokens"
     rate = f"{played.sampled} {unit} sampled in {played.seconds:.1f} s, {played.per_second:.0f} per second"
-    console.print(rate, highlight=False, markup=False)
-    console.print(f"traces in {out}", highlight=False, markup=False)
+    console.print(rate)
+    console.print(f"traces in {out}")
     return total
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
+from pydantic import SecretStr
 
 from gateway.config.pydantic_errors import validate
-from gateway.serve.config import ServeConfig, read_tokens
+from gateway.errors import ConfigError
+from gateway.serve.config import ServeConfig, is_loopback, read_tokens
 from gateway.serve.server import serving
 from rollout.cli.options import EnvironmentsDir, File, Target, load_target
 from rollout.environment.startup import opened
@@ -28,6 +31,9 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="Bearer tokens, one a line; each has its own leases and limits.")
     ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Serve every user and program of this machine, without a token.")
+    ] = False,
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A further name by which clients may address it.")
     ] = None,
@@ -42,22 +48,28 @@ def serve(
 ) -> None:
     """Serve worlds to gateways on other machines and tools to MCP clients, until SIGTERM or SIGINT.
 
-    The first line of standard output is the address.
+    The first line of standard output is the address. Without --token-file and --no-token, the second one is the header
+    with which requests are answered, which has a token made for this program.
     """
+    if no_token and token_file is not None:
+        raise ConfigError("there are tokens as well", key="--no-token", remedy="leave it or --token-file out")
     tokens = read_tokens(token_file) if token_file is not None else ()
+    made = secrets.token_urlsafe(24) if not (tokens or no_token) and is_loopback(host) else None
+    if made is not None:
+        tokens = (SecretStr(made),)
     given = {"host": host, "port": port, "tokens": tokens, "allowed_hosts": allow_host or (), "idle_s": idle_s}
     given |= {"task": task, "seed": seed, "drain_s": drain_s, "receive_s": receive_s}
     config = validate(ServeConfig, given, file="mcp-rollout serve")
-    anyio.run(_serve, load_target(file, environments_dir), config)
+    anyio.run(_serve, load_target(file, environments_dir), config, made)
 
 
-async def _serve(target: Target, config: ServeConfig) -> None:
+async def _serve(target: Target, config: ServeConfig, token: str | None) -> None:
     async with (
         opened(target.config, name=_name(target), source=target.source, key=target.key) as gateway,
         serving(gateway, config) as served,
     ):
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            typer.echo(served.url)
+            typer.echo(served.url if token is None else f"{served.url}\nauthorization: Bearer {token}")
             async for received in signals:
                 if received == signal.SIGTERM:
                     await served.drain()

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import anyio
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from gateway.catalogue.hidden_text import HiddenText, plain
@@ -27,6 +26,7 @@ from rollout.cli.options import (
     load_target,
     print_json,
 )
+from rollout.cli.output import Console
 from rollout.doctor.fidelity import TokenCounter
 from rollout.environment.startup import opened_where_possible
 from rollout.trace.stats import STEP
@@ -89,7 +89,7 @@ async def list_offers(target: Target) -> Offers:
 
 
 def _print_tools(offers: Offers, target: Target) -> None:
-    console = Console(highlight=False)
+    console = Console()
     for server, definitions in offers.catalogue.items():
         entry = target.config.servers[server]
         shown = sum(tool.audience is Audience.POLICY for tool in definitions)
@@ -115,7 +115,7 @@ def _print_cost(offers: Offers, counter: TokenCounter) -> None:
         remedy = "name a model that was trained to call tools, or give a --chat-template"
         raise ConfigError("the chat template shows no tools", key="--tokenizer", remedy=remedy)
     allowed = STEP * ceil((cost + _MESSAGES) / STEP)
-    Console(highlight=False).print(
+    Console().print(
         f"\nThe {len(shown)} tools for the policy add {cost} tokens to every prompt. With {_MESSAGES} for a system "
         f"message and a task: data.max_prompt_length={allowed}. Rows may name fewer tools (`data --tools`)."
     )

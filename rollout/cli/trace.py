@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from gateway.errors import ConfigError
 from rollout.cli.live import watch
 from rollout.cli.options import AsJson, TraceDirectory, Where, none_found, print_json
+from rollout.cli.output import Console, json_visible
 from rollout.cli.trace_export import export
 from rollout.cli.trace_list import print_entries
 from rollout.cli.trace_stats import stats
@@ -99,7 +99,7 @@ def show(
         for entry in found:
             trace = traces.read(entry)
             if as_json:
-                typer.echo(to_json(trace).decode())
+                typer.echo(json_visible(to_json(trace).decode()))
             elif tokens:
                 found_texts = pages.texts(trace)
                 for line in token_lines(trace, traces.trained(entry), texts=found_texts.texts):

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gateway.errors import ConfigError
+from gateway.private_files import make_private
 from rollout.cli.options import (
     AsJson,
     ChatTemplateFile,
@@ -130,7 +131,7 @@ def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json:
 
     beside = output.with_name(output.name.removesuffix(".parquet") + SUFFIX)
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_private(output.parent)
         rows = write_archive(output, chosen())
         trained = export_trained(sorted(homes), beside, traces=ids)
     except OSError as error:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from rollout.cli.options import (
@@ -22,6 +21,7 @@ from rollout.cli.options import (
     print_json,
     template_text,
 )
+from rollout.cli.output import Console
 from rollout.cli.trace_schemas import Schemas, recorded_schemas
 from rollout.tokens.chat_template import ChatTemplate
 from rollout.tokens.counting import trajectory_lengths
@@ -139,7 +139,7 @@ def _print_stats(found: Stats, drifted: Sequence[Drift] | None, tokenizer: str |
         console.print("marked turns: " + ", ".join(f"{kind} {count}" for kind, count in found.marked_turns.items()))
     if drifted:
         problem = f"environment drift: {len(drifted)} calls got different results in sibling trajectories"
-        console.print(f"{problem}; for one, {drifted[0]}", highlight=False, markup=False)
+        console.print(f"{problem}; for one, {drifted[0]}")
     elif drifted is not None:
         console.print("no environment drift: equal calls of sibling trajectories got equal results")
     if found.withdrawn:

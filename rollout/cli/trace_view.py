@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 import webbrowser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from gateway.catalogue.hidden_text import plain
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, TraceDirectory, print_json
+from rollout.cli.output import Console
 from rollout.trace.reader import Traces, check_directory
 from rollout.viewer.explain import Explanation
 from rollout.viewer.explain import explain as explanation_of
@@ -34,17 +36,24 @@ def view(
     tokenizer: TokenizerPath = None,
     browser: Annotated[bool, typer.Option("--browser", help="Open the page in a browser.")] = False,
 ) -> int:
-    """Serve a page with runs, conversations, tokens and siblings, on this machine only, until interrupted."""
+    """Serve a page with runs, conversations, tokens and siblings, to this user only, until interrupted.
+
+    The address that is printed has a token, without which the page is shown to nobody.
+    """
     check_directory(directory)
-    listening = listen(port)
-    address = f"http://localhost:{listening.getsockname()[1]}/"
+    listening, token = listen(port), secrets.token_urlsafe(24)
+    address = f"http://localhost:{listening.getsockname()[1]}/?token={token}"
     typer.echo(f"{directory}: {address} (interrupt to end)")
-    if browser:
-        webbrowser.open(address)
-    try:
-        serve(directory, listening, tokenizer=tokenizer)
-    except KeyboardInterrupt:
-        typer.echo("")
+    with TemporaryDirectory() as home:
+        if browser:
+            # Every user of this machine can read the arguments of the browser's process, but not this file.
+            start = Path(home, "start.html")
+            start.write_text(f'<meta http-equiv="refresh" content="0;url={address}">')
+            webbrowser.open(start.as_uri())
+        try:
+            serve(directory, listening, token=token, tokenizer=tokenizer)
+        except KeyboardInterrupt:
+            typer.echo("")
     return 0
 
 
@@ -81,7 +90,7 @@ def _finding(finding: Finding, directory: Path) -> RenderableType:
         lines += _group(group, directory)
     lines.append(Text(f"Reported when: {finding.threshold}.", style="dim"))
     style = "red" if finding.weight == "problem" else "blue"
-    title = f"{plain(finding.title)}" + (f" ({plain(finding.scope)})" if finding.scope else "")
+    title = finding.title + (f" ({finding.scope})" if finding.scope else "")
     return Panel(Group(*lines), title=Text(title, style="bold"), title_align="left", border_style=style)
 
 
@@ -118,5 +127,5 @@ def _text(text: str) -> Text:
 
 
 def _flat(text: str) -> str:
-    """A text on one line, with hidden characters spelled out."""
-    return plain(" ".join(text.split()))
+    """A text on one line."""
+    return " ".join(text.split())

@@ -10,6 +10,7 @@ from typing import Any, cast
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
+from gateway.private_files import write_private
 from rollout.engines.engine import Engine, EngineOptions
 from rollout.engines.scripted import WITHOUT_MODEL
 from rollout.environment.config import Environment
@@ -79,7 +80,7 @@ def keep_settings(directory: Path, settings: Settings) -> None:
     try:
         # Replaced: a run that is killed here has no settings to be compared with, rather than a torn file that stops
         # its resumption.
-        partial.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        write_private(partial, json.dumps(settings, indent=2) + "\n")
         partial.replace(path)
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="--out") from error

@@ -23,6 +23,7 @@ from gateway.config.models import SamplingConfig
 from gateway.connection.answerers import Sampler
 from gateway.control_text import escape_control_text
 from gateway.errors import RequestRefused
+from gateway.private_files import make_private, write_private
 from gateway.types import canonical_json
 from rollout.environment.reward_config import RubricConfig
 from rollout.errors import RewardError
@@ -141,8 +142,8 @@ def _keep(file: Path, record: Mapping[str, Any]) -> None:
     # A name of its own: siblings with equal conversations keep the same judgement, each in its thread.
     partial = file.with_name(f"{file.name}.{uuid4().hex}.partial")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        make_private(file.parent)
+        write_private(partial, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
         partial.replace(file)
     except OSError as error:
         raise RewardError(f"a judgement cannot be kept in {file.parent}: {error.strerror or error}") from error

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import structlog
 
 from gateway.errors import ConfigError
+from gateway.private_files import private
 from rollout.trace.archive_records import records_of
 from rollout.trace.archive_rows import row_of
 from rollout.trace.columns import FORMAT_VERSION, SCHEMA, VERSION_KEY, encodings
@@ -69,7 +70,7 @@ def write_archive(path: Path, traces: Iterable[Trace]) -> int:
     """
     partial = path.with_name(path.name + ".partial")
     rows = 0
-    with pq.ParquetWriter(partial, SCHEMA, **encodings()) as writer:
+    with open(partial, "wb", opener=private) as file, pq.ParquetWriter(file, SCHEMA, **encodings()) as writer:
         group: list[pa.RecordBatch] = []
         for batch in _batches(traces):
             group.append(batch)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.errors import ConfigError
+from gateway.private_files import make_private, private
 from gateway.types import CallFault
 from rollout.formats.control_text import KNOWN
 from rollout.trace.outcome import ROUNDING
@@ -164,8 +165,8 @@ class _JsonLines:
 
     def __enter__(self) -> Self:
         with self._as_config_error():
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._partial.open("w", encoding="utf-8")
+            make_private(self._path.parent)
+            self._file = open(self._partial, "w", encoding="utf-8", opener=private)
         return self
 
     def write(self, row: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from gateway.private_files import write_private
 from rollout.trace.activity import Activity, Progress, Rates, combined
 from rollout.trace.record import Trace
 
@@ -83,7 +84,7 @@ class Heartbeat:
             # Before the first trace has ended, nothing else has made the directory.
             partial.parent.mkdir(parents=True, exist_ok=True)
             # Readers look at any moment: replaced, the file is this one or the one before, and never half of one.
-            partial.write_text(beat.model_dump_json() + "\n", encoding="utf-8")
+            write_private(partial, beat.model_dump_json() + "\n")
             partial.replace(self._path)
         except OSError as error:
             log.warning("heartbeat not written", file=str(self._path), problem=error.strerror)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sqlite3
 import tempfile
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from gateway.private_files import private
 from rollout.trace.archive import SUFFIX, TornArchive
 from rollout.trace.entries import COLUMNS, Entry, archived_entries, entry_of
 from rollout.trace.files import Skipped, no_records, sources
@@ -130,6 +132,9 @@ class Index:
     def _opened(self) -> sqlite3.Connection:
         # Without the module's own transactions, which begin deferred: two refreshes that both have read and now want to
         # write would get SQLITE_BUSY at once, without the timeout.
+        # An existing one is not opened here: closing it would drop the locks of this process.
+        with contextlib.suppress(OSError):
+            os.close(private(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         database = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         database.row_factory = sqlite3.Row
         if self._query_timeout_s is not None:

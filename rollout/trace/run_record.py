@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.private_files import make_private, write_private
 from gateway.types import ToolDefinition, canonical_json
 from rollout.environment.config import Environment
 from rollout.trace.files import Skipped
@@ -146,12 +147,12 @@ def write_run_record(directory: Path, record: RunRecord) -> str:
     Raises:
         OSError: the file cannot be written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory)
     path = directory / f"{record.name}{SUFFIX}"
     if not path.exists():
         # A name of its own: the processes of a run, and AReaL's threads, write the same record at the same time.
         partial = path.with_name(f"{path.name}.{uuid4().hex}.partial")
-        partial.write_bytes(_RECORD.dump_json(record, indent=2) + b"\n")
+        write_private(partial, _RECORD.dump_json(record, indent=2).decode() + "\n")
         partial.replace(path)
     return record.name
 

@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from gateway.errors import ConfigError
+from gateway.private_files import make_private, private
 from rollout.trace.archiving import ARCHIVE_TIMEOUT_S, Archiver
 from rollout.trace.files import read_traces
 from rollout.trace.heartbeat import Heartbeat
@@ -120,7 +121,7 @@ class TraceStore:
     def check(self) -> None:
         """Create the directory. Raises ConfigError where it cannot be created or written."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_private(self.directory)
             # Tried out, since permissions say little: root has all, and a file system may be read-only or full.
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
@@ -148,8 +149,8 @@ class TraceStore:
         return ConfigError(f"cannot write traces: {problem}", file=self.directory, key=self._key, remedy=remedy)
 
     def _open(self) -> int:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_private(self.directory)
         name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}{JOURNAL_SUFFIX}"
         self._path = self.directory / name
         # O_EXCL: `_append` takes the end of the file for its own, so a journal must have one writer.
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        return private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)

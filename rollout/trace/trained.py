@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gateway.private_files import make_private, private
 from rollout.trace.files import Skipped
 
 DIRECTORY = "trained"
@@ -118,14 +119,15 @@ def write_trained(directory: str | Path, step: int, segments: Iterable[TrainedSe
         OSError: the file cannot be written.
     """
     target = Path(directory) / DIRECTORY / f"{step:08d}-{time.time_ns()}{SUFFIX}"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_private(target.parent)
     rows = list(segments)
     columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in _SCHEMA.names}
     masks = [pa.array(row.mask, pa.bool_()) for row in rows]
     for name in _NUMBERS:
         columns[name] = _trained(columns[name], masks)
     partial = target.with_name(target.name + ".partial")
-    pq.write_table(pa.table(columns, schema=_SCHEMA), partial, **_OPTIONS)
+    with open(partial, "wb", opener=private) as file:
+        pq.write_table(pa.table(columns, schema=_SCHEMA), file, **_OPTIONS)
     return partial.replace(target)
 
 
@@ -186,7 +188,7 @@ def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Col
     """
     partial, rows, skipped = path.with_name(path.name + ".partial"), 0, Skipped()
     chosen = pc.field("trace").isin(pa.array(traces, pa.string()))
-    with pq.ParquetWriter(partial, _SCHEMA, **_OPTIONS) as writer:
+    with open(partial, "wb", opener=private) as output, pq.ParquetWriter(output, _SCHEMA, **_OPTIONS) as writer:
         for source in (each for directory in directories for each in _files(directory)):
             try:
                 with pq.ParquetFile(source) as file:

@@ -24,6 +24,8 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from tensordict import TensorDict
 from verl.utils.tensordict_utils import index_select_tensor_dict
 
+from gateway.logs import configure_logs_by_default
+
 log = structlog.get_logger(__name__)
 
 MOST_ATTEMPTS = 2
@@ -103,6 +105,7 @@ class AgentWorkers:
         give_up: Callable[[TensorDict, int], None],
         replaced: Callable[[], None],
     ) -> None:
+        configure_logs_by_default()
         self._workers: dict[int, Any] = dict(enumerate(workers))
         self._replacement, self._start_timeout_s = replacement, start_timeout_s
         self._begin_again, self._give_up, self._replaced = begin_again, give_up, replaced

@@ -18,7 +18,9 @@ import structlog
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from gateway.catalogue.hidden_text import visible
 from gateway.errors import ConfigError, Faults, GatewayError, printed, raise_all
+from gateway.logs import configure_logs_by_default
 from rollout.environment.config import Environment
 from rollout.environment.parquet import count_rows, read_rows
 from rollout.environment.row_validation import (
@@ -80,10 +82,11 @@ class PreflightCallback(Callback):
 
 @contextmanager
 def _printed() -> Generator[None]:
+    configure_logs_by_default()
     try:
         yield
     except (ConfigError, GatewayError) as error:
-        sys.stderr.write(printed(error))
+        sys.stderr.write(visible(printed(error)))
         raise SystemExit(2) from error
     except Exception as error:  # Hydra's boundary: it logs any other exception and starts the run
         traceback.print_exc()

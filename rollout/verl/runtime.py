@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.catalogue.tool_config import LockEntry
 from gateway.gateway import Gateway
+from gateway.logs import configure_logs_by_default
 from rollout.environment.config import Environment
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.run_record import RunRecord
@@ -35,6 +36,7 @@ class Runtime:
     """The environments of one worker, each opened at its first trajectory."""
 
     def __init__(self, config: DictConfig, lock: Sequence[LockEntry], gateways: Gateways) -> None:
+        configure_logs_by_default()
         self.settings = settings = Settings.of(config)
         self.store = TraceStore(settings.trace_dir)
         self.reward_parts = settings.reward_parts

@@ -6,9 +6,10 @@ torch, transformers and verl. As Ray's `runtime_env.py_executable` this module r
 
     python -m rollout.verl_cpu.prefork [--preload MODULE,...] SCRIPT [ARGUMENT ...]
 
-The first start forks a server, whose socket is next to the raylet's. The server imports the modules once, forks a
-worker for each request, and ends with the raylet. The process that Ray started waits for its worker and exits with the
-worker's status. Linux only.
+The first start forks a server, whose socket is in a directory of its own next to the raylet's: a request has the
+environment of a worker, and Ray's directories are open to all users of the machine. The server imports the modules
+once, forks a worker for each request, and ends with the raylet. The process that Ray started waits for its worker and
+exits with the worker's status. Linux only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,27 +47,51 @@ def main() -> NoReturn:
 
 
 def _raylet_directory(arguments: list[str]) -> Path:
-    """The directory of the raylet's socket: private to its user, and part of every worker's arguments."""
+    """The directory of the raylet's socket, which is part of every worker's arguments."""
     for argument in arguments:
         if argument.startswith("--raylet-name="):
             return Path(argument.partition("=")[2]).parent
     raise SystemExit("rollout.verl_cpu.prefork: no --raylet-name among the arguments; it starts Ray workers only")
 
 
-def _connect(directory: Path, preload: str) -> socket.socket:
+def _own_directory(raylet: Path) -> int:
+    """Open the server's directory, and make it first if there is none.
+
+    What is in it is named through this descriptor, so that a link or directory in its place is never followed.
+    """
+    path = raylet / f"prefork-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise SystemExit(f"rollout.verl_cpu.prefork: {path} is no directory of this program: {error}") from error
+    found = os.fstat(directory)
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise SystemExit(f"rollout.verl_cpu.prefork: {path} is another user's or open to others: remove it")
+    return directory
+
+
+def _is_own(peer: socket.socket) -> bool:
+    """Whether the process at the other end is this user's."""
+    _, user, _ = struct.unpack("iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return user == os.getuid()
+
+
+def _connect(raylet_directory: Path, preload: str) -> socket.socket:
     """Connect to the server, and start it first if there is none."""
-    address = str(directory / "prefork")
-    with open(directory / "prefork.lock", "w") as lock:
+    directory = _own_directory(raylet_directory)
+    address = f"/proc/self/fd/{directory}/socket"
+    with open(os.open("lock", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=directory), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of clients that start at the same time, one starts the server
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(address)
         except (FileNotFoundError, ConnectionRefusedError):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(address)
+                os.unlink("socket", dir_fd=directory)
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(address)
-            os.chmod(address, 0o600)
             listener.listen(256)
             raylet = os.pidfd_open(os.getppid())
             if os.fork() == 0:
@@ -74,17 +100,22 @@ def _connect(directory: Path, preload: str) -> socket.socket:
                 _serve(listener, raylet, preload, directory)
             listener.close()
             connection.connect(address)
+    os.close(directory)
+    if not _is_own(connection):
+        raise SystemExit("rollout.verl_cpu.prefork: the server is another user's")
     return connection
 
 
-def _serve(listener: socket.socket, raylet: int, preload: str, directory: Path) -> NoReturn:
+def _serve(listener: socket.socket, raylet: int, preload: str, directory: int) -> NoReturn:
     """Fork a worker for each connection, and send it the worker's exit status.
 
     Args:
         raylet: File descriptor of the raylet's process (pidfd), readable once the process has ended.
+        directory: That of the server's own directory, for its log.
     """
     os.setsid()
-    _redirect(os.open(directory / "prefork.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1, 2)
+    _redirect(os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=directory), 1, 2)
+    os.close(directory)
     _import(preload)
     workers: dict[int, socket.socket] = {}  # by pidfd, the connection of the client that waits for the worker
     while True:
@@ -97,6 +128,9 @@ def _serve(listener: socket.socket, raylet: int, preload: str, directory: Path) 
                 _report_status(ended, connection)
         if listener in ready:
             connection = listener.accept()[0]
+            if not _is_own(connection):
+                connection.close()
+                continue
             worker = _fork(connection, [listener, *workers.values()])
             if worker is not None:
                 workers[worker] = connection

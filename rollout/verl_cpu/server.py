@@ -19,6 +19,7 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from gateway.config.pydantic_errors import validate
+from gateway.private_files import make_private, private
 from rollout.decoding.batch import Ending, Request
 from rollout.decoding.decoder import Decoder
 from rollout.decoding.sampling import Sampling
@@ -58,7 +59,7 @@ class TransformersServer:
         self._seeds = random.Random(f"{self._config.seed}/{replica_rank}")
         self._engine_log = ServerOptions.parse(self._config.engine_kwargs).engine_log
         if self._engine_log is not None:
-            self._engine_log.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._engine_log.parent)
         self._weights_version: int | None = None
         self._synchronised = False
         self._accepting = True
@@ -180,5 +181,5 @@ def _log_generation(
         "weights_version": versions,
     }
     # Unbuffered: a record is one write, so that several servers may append to the same file.
-    with open(file, "ab", buffering=0) as log:
+    with open(file, "ab", buffering=0, opener=private) as log:
         log.write(json.dumps(record).encode() + b"\n")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gateway.private_files import make_private, write_private
 from rollout.trace.entries import Entry
 from rollout.trace.reader import Traces
 from rollout.viewer.assets import LICENSE, SCRIPT, STYLE, content, exported_page
@@ -49,10 +50,10 @@ def export_html(traces: Traces, output: Path, *, where: str | None = None, token
     """
     data = output / "data"
     shutil.rmtree(data, ignore_errors=True)
-    data.mkdir(parents=True)
-    (output / "assets").mkdir(exist_ok=True)
+    make_private(data)
+    make_private(output / "assets")
     for name in (SCRIPT, LICENSE):
-        (output / "assets" / name).write_text(content()[name][0])
+        write_private(output / "assets" / name, content()[name][0])
     pages = Pages(traces, tokenizer)
     rows, files = 0, 0
     listed: list[dict[str, Any]] = []
@@ -73,7 +74,7 @@ def export_html(traces: Traces, output: Path, *, where: str | None = None, token
         "list_pages": files,
     }
     _write(data, "summary", summary)
-    (output / "index.html").write_text(_page())
+    write_private(output / "index.html", _page())
     return rows
 
 
@@ -118,7 +119,7 @@ def _groups(pages: Pages, where: str | None) -> Iterator[list[Entry]]:
 
 def _write(data: Path, name: str, value: Any) -> None:
     # JSON in ASCII is a JavaScript expression whatever texts it has.
-    (data / f"{name}.js").write_bytes(b"Viewer.register(" + json.dumps(name).encode() + b"," + to_json(value) + b");\n")
+    write_private(data / f"{name}.js", f"Viewer.register({json.dumps(name)},{to_json(value).decode()});\n")
 
 
 def _page() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -60,15 +61,16 @@ ANSWERS: dict[str, Answer] = {
 """What `/api/NAME` answers, by name."""
 
 
-class Loopback:
-    """Lets only this machine's own pages ask: GET, a loopback `Host`, and no other `Origin` than that host's.
+class OwnPages:
+    """Lets only pages of this server ask, in a browser that was given its token.
 
-    A page of another site, in a browser on this machine, can reach the port. Under another host name (DNS rebinding)
-    its requests have that name as `Host`; under this server's name they have that site's `Origin`.
+    Any user of this machine can reach the port, and so can a page of another site, in a browser here. Under another
+    host name (DNS rebinding) its requests have that name as `Host`; under this server's name they have that site's
+    `Origin`. The printed address has the token as its query; it sets a cookie, which every request needs.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,9 +82,22 @@ class Loopback:
                 message = {**message, "headers": [*message["headers"], *own]}
             await send(message)
 
-        problem = refused(Request(scope))
-        answer: ASGIApp = self._app if problem is None else PlainTextResponse(problem[1] + "\n", status_code=problem[0])
+        request = Request(scope)
+        # By port: browsers send a host's cookies to all its ports.
+        cookie = f"mcp-rollout-{scope['server'][1]}"
+        if problem := refused(request):
+            answer: ASGIApp = PlainTextResponse(problem[1] + "\n", status_code=problem[0])
+        elif self._is_token(request.cookies.get(cookie, "")):
+            answer = self._app
+        elif self._is_token(request.query_params.get("token", "")):
+            answer = RedirectResponse(request.url.path, 303)
+            answer.set_cookie(cookie, self._token, httponly=True, samesite="lax")
+        else:
+            answer = PlainTextResponse("Open the whole address that `trace view` printed.\n", status_code=403)
         return await answer(scope, receive, with_headers)
+
+    def _is_token(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode(), self._token.encode())
 
 
 def refused(request: Request) -> tuple[int, str] | None:
@@ -108,8 +123,8 @@ def _name(address: str) -> str | None:
         return None
 
 
-def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining) -> Starlette:
-    """The server's application."""
+def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining, token: str) -> Starlette:
+    """The server's application, for those who know the token."""
     kept: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
 
     async def answered(request: Request) -> Response:
@@ -163,7 +178,7 @@ def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining) -> 
         ("/api/{name}", answered),
     ]
     app = Starlette(routes=[Route(path, handle) for path, handle in routes])
-    app.add_middleware(Loopback)
+    app.add_middleware(OwnPages, token=token)
     return app
 
 
@@ -184,8 +199,8 @@ def listen(port: int) -> socket.socket:
     return listening
 
 
-def serve(directory: Path, listening: socket.socket, *, tokenizer: Path | None = None) -> None:
-    """Serve the directory's page until the process is interrupted.
+def serve(directory: Path, listening: socket.socket, *, token: str, tokenizer: Path | None = None) -> None:
+    """Serve the directory's page until the process is interrupted, at the address with `/?token=TOKEN`.
 
     Raises:
         ConfigError: there is no such directory.
@@ -194,7 +209,7 @@ def serve(directory: Path, listening: socket.socket, *, tokenizer: Path | None =
         reader = Reader(refreshing, tokenizer)
         explaining = Explaining(refreshing, tokenizer)
         try:
-            app = make_app(refreshing, reader, explaining)
+            app = make_app(refreshing, reader, explaining, token)
             # On Ctrl-C a question that is being answered, which may take QUERY_TIMEOUT_S, is waited for a second only.
             config = uvicorn.Config(app, log_level="warning", ws="none", lifespan="off", timeout_graceful_shutdown=1)
             uvicorn.Server(config).run(sockets=[listening])

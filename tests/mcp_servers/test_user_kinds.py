@@ -497,7 +497,9 @@ async def test_a_person_at_a_terminal_reads_the_conversation_and_leaves_with_a_w
 
     async def check(person: httpx2.AsyncClient, client: Client) -> None:
         async def talk() -> None:
-            heard.extend([await answer(client, "reply", seq=seq, message=f"Question {seq}?") for seq in (1, 2)])
+            heard.extend(
+                [await answer(client, "reply", seq=seq, message=f"Question {seq}?\x1b[2J\u202e") for seq in (1, 2)]
+            )
 
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
@@ -507,7 +509,9 @@ async def test_a_person_at_a_terminal_reads_the_conversation_and_leaves_with_a_w
 
     await with_question(check, persona=PERSONA)
     assert heard == [{"message": "Green.", "done": False}, {"message": "That is all.", "done": True}]
-    assert "What you want: Tea." in shown.getvalue() and "assistant> Question 2?" in shown.getvalue()
+    assert (
+        "What you want: Tea." in shown.getvalue() and "assistant> Question 2?<U+001B>[2J<U+202E>\n" in shown.getvalue()
+    )
 
 
 async def test_a_live_user_is_served_over_stdio_beside_the_page(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp_servers.kit.direct.calls import DirectCalls
 from mcp_servers.kit.direct.lines import LineServer
 from mcp_servers.kit.direct.streams import FINISH_S, Messages, Output
+from mcp_servers.kit.process import plain_tracebacks
 
 _LINES_AT_ONCE = 100
 
@@ -26,6 +27,7 @@ class InProcess:
     """
 
     def __init__(self, server: MCPServer) -> None:
+        plain_tracebacks()
         self._server, self._calls = server, DirectCalls.of(server)
 
     @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,22 @@ async def test_a_call_whose_meta_is_no_object_is_refused_and_harms_no_other(
             assert called.json()["result"]["content"][0]["text"] == "nothing"
             kept = await client.ask("tools/call", {"name": "get", "arguments": {}}, lease=lease, call="1")
             assert kept["result"]["content"][0]["text"] == "nothing"
+
+
+@pytest.mark.parametrize("wait", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
+async def test_a_wait_that_is_not_finite_is_refused_and_its_bearer_is_in_no_log(
+    mini: Entries, config: Config, wait: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = "a token of sixteen and more"
+    async with served(config(store=mini("get")), tokens=(token,)) as running, httpx2.AsyncClient() as http:
+        opening = message(1, "mcp-rollout/leases/open", key="k", trajectory="t", seed=0)
+        body = json.dumps(opening).replace('"seed": 0', f'"seed": 0, "wait_s": {wait}')
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        with anyio.fail_after(60):
+            answer = await http.post(running.url, content=body, headers=headers)
+    assert answer.status_code == 200
+    assert answer.json()["error"] == {"code": -32602, "message": "wait_s must be a finite number"}
+    assert token not in "".join(capsys.readouterr())
 
 
 def two_odd_servers() -> GatewayConfig:

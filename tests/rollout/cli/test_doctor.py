@@ -47,7 +47,7 @@ def test_a_host_of_worlds_is_examined_where_its_servers_are(tmp_path: Path) -> N
     near, far = tmp_path / "near.json", tmp_path / "far.json"
     entry = {"command": sys.executable, "args": ["-I", "-S", STATE, "process", "cell"]}
     near.write_text(json.dumps({"mcpServers": {"cell": entry}}))
-    with subprocess.Popen([COMMAND, "serve", near, "--port", "0"], stdout=subprocess.PIPE, text=True) as host:
+    with subprocess.Popen([COMMAND, "serve", near, "--no-token"], stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
         try:
             far.write_text(json.dumps({"mcpServers": {"far": {"url": host.stdout.readline().strip()}}}))

@@ -29,7 +29,7 @@ def servers(tmp_path: Path) -> Path:
 
 
 def test_after_sigterm_it_leases_no_more_and_ends_once_its_leases_have(servers: Path) -> None:
-    argv = [COMMAND, "serve", servers, "--drain-s", "100"]
+    argv = [COMMAND, "serve", servers, "--no-token", "--drain-s", "100"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as program, httpx2.Client(timeout=60) as http:
         assert program.stdout is not None
         try:
@@ -56,9 +56,27 @@ def test_after_sigterm_it_leases_no_more_and_ends_once_its_leases_have(servers: 
             program.kill()
 
 
+def test_without_a_token_file_it_answers_those_alone_who_know_the_token_that_it_prints(servers: Path) -> None:
+    argv = [COMMAND, "serve", servers]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as program, httpx2.Client(timeout=60) as http:
+        assert program.stdout is not None
+        try:
+            url, header = program.stdout.readline().strip(), program.stdout.readline().strip()
+            asked = {"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/catalogue", "params": {}}
+            for guess in ({}, {"authorization": "Bearer guess"}):
+                assert http.post(url, json=asked, headers=guess).status_code == 401
+                assert http.get(url.replace("/mcp", "/metrics"), headers=guess).status_code == 401
+            name, value = header.split(": ")
+            assert "mini" in http.post(url, json=asked, headers={name: value}).json()["result"]["servers"]
+        finally:
+            program.kill()
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
+        ({"no_token": True, "token_file": "a token of 16 characters"}, "--no-token: there are tokens as well"),
+        ({"no_token": True, "host": "0.0.0.0"}, "0.0.0.0 is reachable from other machines, and there is no token"),
         ({"host": "0.0.0.0"}, "0.0.0.0 is reachable from other machines, and there is no token"),
         ({"token_file": "missing"}, "missing: cannot be read"),
         ({"token_file": "# none\n"}, "has no token"),
@@ -74,7 +92,7 @@ def test_what_cannot_be_served_is_one_message(
         file = tmp_path / "tokens"
         if given["token_file"] != "missing":
             file.write_text(given["token_file"])
-        given = {"token_file": file if file.exists() else tmp_path / "missing"}
+        given = given | {"token_file": file if file.exists() else tmp_path / "missing"}
     with pytest.raises(ConfigError, match=problem):
         serve(**{"file": str(servers), "host": "127.0.0.1", "port": 0, **given})
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import select
+import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +119,57 @@ def test_the_server_ends_when_the_process_that_starts_workers_does(script: Path)
         assert select.select([server], [], [], TIMEOUT_S)[0] == [server]
     finally:
         os.close(server)
+
+
+def test_no_other_user_reaches_what_a_worker_is_given(script: Path) -> None:
+    # As Ray leaves its directories.
+    script.parent.chmod(0o777)
+    before = os.umask(0)
+    try:
+        assert work(script, "one").returncode == 0
+    finally:
+        os.umask(before)
+    (own,) = (path for path in script.parent.iterdir() if path.name.startswith("prefork"))
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert {path.name for path in own.iterdir()} == {"lock", "log", "socket"}
+
+
+@pytest.mark.parametrize("planted", ["link", "open directory", "file"])
+def test_what_others_may_have_put_in_its_place_is_refused(script: Path, planted: str) -> None:
+    own, elsewhere = script.parent / f"prefork-{os.getuid()}", script.parent / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    if planted == "link":
+        own.symlink_to(elsewhere)
+    elif planted == "file":
+        own.touch()
+    else:
+        own.mkdir()
+        own.chmod(0o777)
+    done = work(script, "one")
+    assert done.returncode == 1 and f"{own} is " in done.stderr and list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_request_of_another_user_is_not_served(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert work(script, "one").returncode == 0
+    own = script.parent / "prefork-0"
+    for path in (own, own / "socket"):
+        path.chmod(0o777)  # as if it could be reached
+    monkeypatch.chdir(own)  # so that no directory above has to be open
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(TIMEOUT_S)
+        os.seteuid(65534)
+        try:
+            asking.connect("socket")
+        finally:
+            os.seteuid(0)
+        with contextlib.suppress(OSError):  # the server may have closed it before
+            socket.send_fds(asking, [b"w"], [0, 1, 2])
+            request = {"argv": [str(script)], "env": {"WORKER": "two", "STATUS": "3"}, "cwd": str(own)}
+            asking.sendall(json.dumps(request).encode())
+            asking.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            assert asking.recv(16) == b""  # not a status
 
 
 def test_without_a_raylet_there_is_nothing_to_start(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_the_list_is_filtered_sorted_and_its_address_can_be_sent(page: Any, brow
     page.get_by_role("columnheader", name="step").get_by_role("link").click()
     page.wait_for_selector("th[aria-sort='ascending']")
     assert page.locator("tbody tr").first.locator("td.step").inner_text() == "1"
-    other = browser.new_page()
+    other = browser.new_page(storage_state=page.context.storage_state())  # another tab, which has the token
     other.goto(page.url)
     other.locator("#total").get_by_text("12 of 39").wait_for()
     other.close()

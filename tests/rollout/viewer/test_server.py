@@ -7,6 +7,8 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 from browsing import viewing
@@ -24,15 +26,27 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def port(directory: Path) -> Iterator[int]:
+def server(directory: Path) -> Iterator[Server]:
     with viewing(directory) as address:
-        yield int(address.rstrip("/").rsplit(":", 1)[1])
+        yield Server.at(address)
 
 
-def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+class Server(NamedTuple):
+    port: int
+    token: str
+
+    @classmethod
+    def at(cls, address: str) -> Server:
+        found = urlsplit(address)
+        assert found.port is not None
+        return cls(found.port, found.query.removeprefix("token="))
+
+
+def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
-        sent = {"Host": f"localhost:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {"Host": f"localhost:{server.port}", "Cookie": f"mcp-rollout-{server.port}={server.token}"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, headers=sent)
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read()
@@ -40,15 +54,15 @@ def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
         connection.close()
 
 
-def test_the_page_its_files_and_its_values_are_served(port: int) -> None:
-    status, headers, body = ask(port, "/")
+def test_the_page_its_files_and_its_values_are_served(server: Server) -> None:
+    status, headers, body = ask(server, "/")
     assert status == 200 and body == PAGE.encode()
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy and "script-src 'self'" in policy
     for name in re.findall(r"assets/([\w.]+)", PAGE):
-        status, headers, body = ask(port, f"/assets/{name}")
+        status, headers, body = ask(server, f"/assets/{name}")
         assert status == 200 and headers["x-content-type-options"] == "nosniff" and body
-    status, _, body = ask(port, "/api/list?split=train&step_from=4")
+    status, _, body = ask(server, "/api/list?split=train&step_from=4")
     assert status == 200 and json.loads(body)["total"] == 8
 
 
@@ -75,8 +89,31 @@ def test_the_page_its_files_and_its_values_are_served(port: int) -> None:
         ("/api/tokens?id=nothing", "GET", {}, 404),
     ],
 )
-def test_other_requests_are_refused(port: int, path: str, method: str, headers: dict[str, str], status: int) -> None:
-    assert ask(port, path, method, **headers)[0] == status
+def test_other_requests_are_refused(
+    server: Server, path: str, method: str, headers: dict[str, str], status: int
+) -> None:
+    assert ask(server, path, method, **headers)[0] == status
+
+
+@pytest.mark.parametrize("path", ["/", "/assets/viewer.js", "/api/state", "/api/trajectory?id=train-1-0-0", "/no"])
+def test_every_resource_needs_the_token(server: Server, path: str) -> None:
+    for cookie in (
+        "",
+        f"mcp-rollout-{server.port}=",
+        f"mcp-rollout-{server.port}=guess",
+        f"mcp-rollout={server.token}",
+    ):
+        status, headers, body = ask(server, path, Cookie=cookie)
+        assert status == 403 and b"address" in body and "set-cookie" not in headers
+    assert ask(server, "/?token=guess", Cookie="")[0] == 403
+
+
+def test_the_printed_address_gives_a_browser_the_token_and_shows_it_no_longer(server: Server) -> None:
+    status, headers, _ = ask(server, f"/?token={server.token}", Cookie="")
+    assert (status, headers["location"]) == (303, "/")
+    cookie, *attributes = headers["set-cookie"].split("; ")
+    assert {"HttpOnly", "Path=/", "SameSite=lax"} <= set(attributes)
+    assert ask(server, "/", Cookie=cookie)[0] == 200
 
 
 def test_it_listens_on_the_loopback_interface_only() -> None:
@@ -85,14 +122,14 @@ def test_it_listens_on_the_loopback_interface_only() -> None:
     listening.close()
 
 
-def test_only_the_index_is_written(directory: Path, port: int) -> None:
+def test_only_the_index_is_written(directory: Path, server: Server) -> None:
     def files() -> dict[str, bytes]:
         paths = (path for path in directory.rglob("*") if path.is_file() and ".index." not in path.name)
         return {str(path): path.read_bytes() for path in paths}
 
     before = files()
     for path in ("/api/state", "/api/runs", "/api/list", "/api/trajectory?id=train-1-0-0", "/api/explain"):
-        assert ask(port, path)[0] == 200
+        assert ask(server, path)[0] == 200
     assert files() == before
 
 
@@ -113,10 +150,10 @@ def test_a_query_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
     training(tmp_path / "one", steps=1)
     with viewing(tmp_path) as address:
-        port = int(address.rstrip("/").rsplit(":", 1)[1])
+        server = Server.at(address)
 
         def count() -> int:
-            return json.loads(ask(port, "/api/state")[2])["count"]
+            return json.loads(ask(server, "/api/state")[2])["count"]
 
         while count() < 14:
             pass
