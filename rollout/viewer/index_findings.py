@@ -203,7 +203,7 @@ def control_text(scope: Scope) -> Iterator[Found]:
         groups=[
             scope.group(
                 "the most",
-                scope.entries(scope.condition(filters), sort=["-control_text"]),
+                scope.examples(scope.condition(filters), sort=["-control_text"]),
                 filters,
                 note=lambda each: f"{each['control_text']:,} spelled",
             )
