@@ -27,8 +27,9 @@ from gateway.serve.client_results import WORLD_META, enveloped, in_era, joined_s
 from gateway.serve.client_sessions import ClientSessions, user_of
 from gateway.serve.client_world import MOST_ROUNDS, WorldRequest, error_of
 from gateway.serve.config import ServeConfig
-from gateway.serve.leases import NO_LEASE, ServedLease, ServedLeases
+from gateway.serve.leases import NO_LEASE, ServedLeases
 from gateway.serve.metrics import Counts
+from gateway.serve.served_lease import ServedLease
 from gateway.transport.channel import read_json
 from gateway.types import Scope
 
@@ -147,7 +148,9 @@ class ClientFace:
                 self._calls.cancel(connection.session_id or "", (ctx.params or {}).get("requestId"))
             return await call_next(ctx)
         try:
-            if ctx.method == "ping":
+            if ctx.method == "ping" or (
+                modern and ctx.method == "initialize"
+            ):  # which mcp's server answers, or refuses
                 return await call_next(ctx)
             extensions = {} if _place(ctx)[0] else _EXTENSIONS  # leases are not opened at a world's address
             if ctx.method == "initialize":
@@ -155,11 +158,11 @@ class ClientFace:
                 if "lease" not in connection.state:
                     self._begin_session(connection, ctx)
                 answer = cast("Json", await call_next(ctx))
-                return {**answer, **_described(connection.state["lease"].client, experimental=extensions)}
+                return {**answer, **connection.state["lease"].client.described(experimental=extensions)}
             world = self._world(ctx)
             client = world.client if world else self._gateways.opened(Era.MODERN if modern else Era.HANDSHAKE)
             if ctx.method == "server/discover":
-                return {**cast("Json", await call_next(ctx)), **_described(client, extensions=extensions)}
+                return {**cast("Json", await call_next(ctx)), **client.described(extensions=extensions)}
             if ctx.method == "tools/list":
                 listed: Json = {"tools": await self._tools(client, world)}
                 return enveloped({**listed, **_CACHE}) if modern else listed
@@ -329,16 +332,3 @@ def _place(context: Context) -> tuple[str, Bearer]:
 def _era(version: str) -> Era:
     """The era of a request with this header; without one it is a handshake's."""
     return Era.HANDSHAKE if not version or version in HANDSHAKE_PROTOCOL_VERSIONS else Era.MODERN
-
-
-def _described(client: ClientGateway, **more: Json) -> Json:
-    """Capabilities and instructions of all servers together."""
-    capabilities: Json = {"tools": {}}
-    for declared in client.capabilities.values():
-        for name, options in declared.items():
-            capabilities[name] = {**capabilities.get(name, {}), **cast("Json", options or {})}
-    for name, options in more.items():
-        capabilities[name] = {**capabilities.get(name, {}), **options}
-    told = {server: text for server, text in client.gateway.instructions.items() if text}
-    parts = [text if len(told) == 1 else f"# {server}\n{text}" for server, text in told.items()]
-    return {"capabilities": capabilities, **({"instructions": "\n\n".join(parts)} if parts else {})}

@@ -56,6 +56,20 @@ class ClientGateway:
         """A gateway of which clients get the policy's tools alone."""
         return cls(gateway=gateway, capabilities={}, tools=_tools(gateway, {}))
 
+    def described(self, **more: Json) -> Json:
+        """Capabilities and instructions of all servers together.
+
+        Args:
+            more: Capabilities of this server's own.
+        """
+        capabilities: Json = {"tools": {}}
+        for declared in (*self.capabilities.values(), more):
+            for name, options in declared.items():
+                capabilities[name] = {**capabilities.get(name, {}), **cast("Json", options or {})}
+        told = {server: text for server, text in self.gateway.instructions.items() if text}
+        parts = [text if len(told) == 1 else f"# {server}\n{text}" for server, text in told.items()]
+        return {"capabilities": capabilities, **({"instructions": "\n\n".join(parts)} if parts else {})}
+
     def having(self, capability: str) -> list[str]:
         """The servers with a capability."""
         return [server for server, declared in self.capabilities.items() if capability in declared]
