@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, WorldLost
 from gateway.serve.bearers import Bearer, Refused
+from gateway.serve.calls import LeasedCalls
 from gateway.serve.client_gateways import ClientGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.params import Params
@@ -126,7 +127,10 @@ class ServedLeases:
         tools = self._tools(params.texts("servers"))
         has_address = params.flag("address") if params.has("address") else True
         address = f"{_LEASED}{secrets.token_urlsafe(24)}" if has_address else None
-        lease = ServedLease(key, bearer, trajectory, self._offered, address, is_clients=False)
+        calls = LeasedCalls(bearer)
+        lease = ServedLease(
+            key, trajectory, calls, bearer=bearer, client=self._offered, address=address, is_clients=False
+        )
         # Before its task begins, so that a repeated request finds it.
         self._add(lease)
         self._tasks.start_soon(self._hold, lease, None, seed, tools, reset)
@@ -147,7 +151,8 @@ class ServedLeases:
             Refused: as `open`.
         """
         self._check_room(bearer)
-        lease = ServedLease("", bearer, f"client-{uuid4().hex}", client, address, is_clients=True)
+        name, calls = f"client-{uuid4().hex}", LeasedCalls(bearer)
+        lease = ServedLease("", name, calls, bearer=bearer, client=client, address=address, is_clients=True)
         self._add(lease)
         tools = [tool.exposed_name for tool in policy_tools(client.gateway.catalogue)]
         self._tasks.start_soon(self._hold, lease, self._config.task, self._config.seed, tools, False)

@@ -8,27 +8,36 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.errors import GatewayError
-from gateway.serve.bearers import Bearer
-from gateway.serve.calls import LeasedCalls
-from gateway.serve.client_gateways import ClientGateway
-from gateway.types import ToolDefinition
-
 if TYPE_CHECKING:
+    from gateway.errors import GatewayError
     from gateway.leases.session import Session
+    from gateway.serve.bearers import Bearer
+    from gateway.serve.calls import LeasedCalls
+    from gateway.serve.client_gateways import ClientGateway
+    from gateway.types import ToolDefinition
 
 
 class ServedLease:
     """One lease: a task of its own holds the gateway's session until it is over.
 
     Args:
+        key: Of the request that opened it; empty for an MCP client's, which has none to repeat.
+        calls: Those of its trainer.
         client: What it is to MCP clients, and leased from.
         address: Where MCP clients find its world; None for a world without an address.
         is_clients: Whether it is an MCP client's world: then the policy's tools are all that it gives access to.
     """
 
     def __init__(
-        self, key: str, bearer: Bearer, trajectory: str, client: ClientGateway, address: str | None, *, is_clients: bool
+        self,
+        key: str,
+        trajectory: str,
+        calls: LeasedCalls,
+        *,
+        bearer: Bearer,
+        client: ClientGateway,
+        address: str | None,
+        is_clients: bool,
     ) -> None:
         self.handle = secrets.token_urlsafe(24)
         self.key, self.bearer, self.trajectory = key or self.handle, bearer, trajectory
@@ -43,7 +52,7 @@ class ServedLease:
         self.session: Session | None = None
         self.error: GatewayError | None = None
         """Why it was not granted."""
-        self.calls = LeasedCalls(bearer)
+        self.calls = calls
         self.tools: Mapping[tuple[str, str], ToolDefinition] = {}
 
     @property
