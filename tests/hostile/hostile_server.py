@@ -93,9 +93,9 @@ def tools():
             return [echo, harm, *[tool(f"tool-{number}", "\u200b" * 60_000) for number in range(15)]]
         case "much hidden text":
             return [echo, harm, *[tool(f"tool-{number}", "a\u200b" * 400) for number in range(2500)]]
-        case "multiples":
-            each = {"tiny": 5e-324, "hundredth": 0.01}
-            parts = {name: {"type": "array", "items": {"multipleOf": value}} for name, value in each.items()}
+        case "tiny multiples" | "multiples":
+            items = {"multipleOf": 5e-324 if "tiny" in BEHAVIOUR else 0.01}
+            parts = {"x": {"type": "array", "items": items}}
             return [echo, {**harm, "inputSchema": {"type": "object", "properties": parts}}]
         case "unique integers":
             return [
