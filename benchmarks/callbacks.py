@@ -1,14 +1,16 @@
-"""CPU time of each callback of an event loop, and who ran the long ones."""
+"""CPU time of each callback of an event loop and between another task's turns, and who ran the long ones."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import time
+from asyncio.base_events import BaseEventLoop
 from asyncio.events import Handle
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 
 class Callbacks:
@@ -20,6 +22,9 @@ class Callbacks:
         self.longest_name = ""
         self.slow: Counter[str] = Counter()
         """Callbacks above the bound, by what they belong to."""
+        self.longest_turn_s = 0.0
+        """CPU seconds of the longest iteration of the loop: as long may a ready task wait for its turn, as
+        an iteration runs everything that was ready when it began."""
         self.longest_collection_s = 0.0
         """Of the garbage collector, whose pauses are in no callback's time."""
 
@@ -44,6 +49,7 @@ def described(handle: Handle) -> str:
 def timed(above_s: float) -> Generator[Callbacks]:
     """Within the block, every callback of every loop of this thread is timed."""
     found, run = Callbacks(above_s), Handle._run  # pyright: ignore
+    run_once: Any = BaseEventLoop._run_once  # pyright: ignore
     collecting_s = began_s = 0.0
 
     def timed_run(self: Handle) -> None:
@@ -51,6 +57,12 @@ def timed(above_s: float) -> Generator[Callbacks]:
         name, began, collected = described(self), time.thread_time(), collecting_s
         run(self)
         found.note(name, time.thread_time() - began - (collecting_s - collected))
+
+    def timed_iteration(self: Any) -> None:
+        began, collected = time.thread_time(), collecting_s
+        run_once(self)
+        spent_s = time.thread_time() - began - (collecting_s - collected)
+        found.longest_turn_s = max(found.longest_turn_s, spent_s)
 
     def collecting(phase: str, _: object) -> None:
         # The collector's pauses depend on all that the process holds, and meet any callback.
@@ -63,9 +75,11 @@ def timed(above_s: float) -> Generator[Callbacks]:
         found.longest_collection_s = max(found.longest_collection_s, spent_s)
 
     Handle._run = timed_run  # pyright: ignore
+    BaseEventLoop._run_once = timed_iteration  # pyright: ignore
     gc.callbacks.append(collecting)
     try:
         yield found
     finally:
         gc.callbacks.remove(collecting)
         Handle._run = run  # pyright: ignore
+        BaseEventLoop._run_once = run_once  # pyright: ignore

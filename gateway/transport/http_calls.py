@@ -211,6 +211,7 @@ class HttpCalls:
                 if handled % _AT_A_STRETCH == 0:
                     await anyio.lowlevel.checkpoint()
             if ended:
+                connection.check()
                 if foreign:
                     raise ValueError(_NO_RESPONSE)
                 return None

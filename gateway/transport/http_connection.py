@@ -74,6 +74,10 @@ class HttpConnection(asyncio.Protocol):
                 await self._waiter
             finally:
                 self._waiter = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise the `HttpFault` that has ended the exchange, if there is one."""
         if self._fault is not None:
             raise self._fault
 

@@ -126,6 +126,8 @@ class Handler(BaseHTTPRequestHandler):
             headers = {"Mcp_Session_Id": "s"} if BEHAVIOUR.startswith(("get", "delete")) else {}
             self.reply({"jsonrpc": "2.0", "id": request, "result": result}, **headers)
         elif method == "tools/list":
+            if BEHAVIOUR == "informational heads in list":
+                self.inform(b"\r\n")
             if BEHAVIOUR == "hang in list":
                 threading.Event().wait()
             listed = [{"name": name, "inputSchema": {"type": "object"}} for name in ("echo", "harm")]
@@ -146,8 +148,29 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.reply({"jsonrpc": "2.0", "id": request, "error": {"code": -32601, "message": "?"}})
 
+    def inform(self, end):
+        try:
+            while True:
+                self.wfile.write((b"HTTP/1.1 103 A" + end + end) * 10_000)
+        except OSError:
+            self.close_connection = True
+
     def harm(self, request):
         match BEHAVIOUR:
+            case "informational heads" | "informational heads, CRLF":
+                self.inform(b"\r\n" if "CRLF" in BEHAVIOUR else b"\n")
+            case "blank lines":
+                self.begin("text/event-stream")
+                for number in range(5000):
+                    params = {"progressToken": request, "progress": number}
+                    self.event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+                self.wfile.write(b"\n" * 6_500_000)
+                self.event(answer(request, "after blank lines"))
+            case "cookies":
+                body = json.dumps(answer(request, "x")).encode()
+                lines = b"".join(b"Set-Cookie: c%d-%d=1\r\n" % (time.monotonic_ns(), number) for number in range(1200))
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+                self.wfile.write(head + lines + b"\r\n" + body)
             case "hang in call" | "hang in call and cancellation":
                 threading.Event().wait()
             case "drip":

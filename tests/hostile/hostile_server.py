@@ -93,6 +93,10 @@ def tools():
             return [echo, harm, *[tool(f"tool-{number}", "\u200b" * 60_000) for number in range(15)]]
         case "much hidden text":
             return [echo, harm, *[tool(f"tool-{number}", "a\u200b" * 400) for number in range(2500)]]
+        case "tiny multiples" | "multiples":
+            items = {"multipleOf": 5e-324 if "tiny" in BEHAVIOUR else 0.01}
+            parts = {"x": {"type": "array", "items": items}}
+            return [echo, {**harm, "inputSchema": {"type": "object", "properties": parts}}]
         case "unique integers":
             return [
                 echo,
@@ -170,6 +174,12 @@ def harm(request):
             send({"id": request, "result": {"content": [{"type": "text", "text": "x" * 100}] * 10_000}})
         case "7 MB of text":
             say(request, "x" * (7 << 20))
+        case "annotated texts":
+            block = {"type": "text", "text": "x", "annotations": {"priority": 1}}
+            send({"id": request, "result": {"content": [block] * 9999}})
+        case "2,000 resources":
+            block = {"type": "resource", "resource": {"uri": "http://a/b", "text": "x", "_meta": {"a": 1}}, "_meta": {}}
+            send({"id": request, "result": {"content": [block] * 2000}})
         case "many blocks":
             blocks = [{"type": "text", "text": "x"}] * 20_000
             send({"id": request, "result": {"content": blocks}})
