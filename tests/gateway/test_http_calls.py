@@ -184,6 +184,34 @@ async def test_a_call_that_is_redirected_again_and_again_is_sent_once_more_at_mo
     assert len(posts) == most
 
 
+async def test_a_call_over_sse_is_sent_on_once_at_most() -> None:
+    server, posts = MCPServer("world", log_level="ERROR"), list[str]()
+
+    @server.tool()
+    async def put(text: str) -> str:
+        """Put."""
+        return text
+
+    app, redirecting = server.sse_app(), False
+
+    async def front(scope: Message, receive: Any, send: Any) -> None:
+        if not redirecting or scope["type"] != "http" or scope["method"] != "POST":
+            return await app(scope, receive, send)
+        posts.append((await receive())["body"].decode())
+        await send({"type": "http.response.start", "status": 307, "headers": [(b"location", b"/%d" % len(posts))]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with listening(front) as address:
+        entry = {"url": f"{address}/sse", "type": "sse", "required": True}
+        async with Gateway(GatewayConfig.model_validate({"servers": {"world": entry}})) as gateway:
+            async with gateway.lease(trajectory="t", task=None, seed=1) as session:
+                redirecting = True
+                with pytest.raises(DeliveryUnknown):
+                    await session.call("put", {"text": "x"})
+                redirecting = False
+    assert sum('"tools/call"' in body for body in posts) == 2
+
+
 async def test_calls_go_straight_to_where_the_server_has_redirected_earlier_requests() -> None:
     """A chain of two redirects is followed for what may run twice; a call is then not redirected at all."""
     server, paths = MCPServer("world", log_level="ERROR"), list[tuple[bool, str]]()
