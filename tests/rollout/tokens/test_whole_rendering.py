@@ -1,4 +1,4 @@
-"""A rollout has the ids of the template's rendering of the whole conversation, or the preflight says where they part."""
+"""A rollout has the ids of the template's whole rendering, or the preflight says where they part."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from conversations import EVERYTHING, Said, played
 from structlog.testing import capture_logs
-from tool_formats import DIALECTS, builder_for, tokenizer_for
+from tool_formats import DIALECTS, Dialect, builder_for, tokenizer_for
 
+from gateway.types import CallFault
 from rollout.types import Message
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
@@ -71,16 +72,26 @@ def test_the_preflight_says_where_a_rollout_parts_from_the_templates_rendering(n
     # minimax's prompt begins a thought and gemma's an empty one, which their templates leave out of what is past.
     parted = {"minimax": "'<think>\\n' in a rollout", "gemma4": "'<|channel>thought\\n<channel|>' in a rollout"}
     found = found_by_preflight(tokens_of(name))
-    assert (
-        (parted[name] in found[0] and "the prompt before a tool's answer" in found[0]) if name in parted else not found
-    )
+    assert len(found) == (name in parted)
+    assert not found or (parted[name] in found[0] and "the prompt before a tool's answer" in found[0])
+
+
+class Unreadable(Said):
+    """A call without its arguments, or else the dialect's half call."""
+
+    def text(self, dialect: Dialect) -> tuple[str, bool]:
+        if dialect.name != "kimi":
+            return dialect.half, True
+        call = "<|tool_call_begin|>note<|tool_call_end|>"
+        return f"<|tool_calls_section_begin|>{call}<|tool_calls_section_end|><|im_end|>", False
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", ["hermes", "gpt-oss", "kimi"])
 async def test_an_unreadable_call_is_rendered_again_where_each_turn_has_a_prompt_of_its_own(
     tmp_path: Path, name: str
 ) -> None:
-    broken = Said(thinking="", content="", calls=(), half=True)
+    broken = Unreadable(thinking="", content="", calls=(), half=True)
     trace, sampler = await played(name, [broken, *EVERYTHING], tmp_path, strategy={"use": "single_turn"})
     assert trace.failure is None and len(trace.segments) == len(sampler.log) == 1 + len(EVERYTHING)
+    assert trace.turns[0].tools[0].fault is CallFault.UNREADABLE
