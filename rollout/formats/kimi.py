@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from rollout.formats.format import BlockFormat, Tools, quoted
+from rollout.formats.format import BlockFormat, ParsedText, Tools, quoted
 from rollout.formats.values import decode_arguments
 from rollout.types import Call
 
@@ -15,6 +16,15 @@ _ID = re.compile(r"(?:functions\.)?(.*?)(?::\d+)?")
 
 
 class _KimiFormat(BlockFormat):
+    def read(self, text: str, tools: Tools, *, opened: bool = False) -> ParsedText:
+        # As `super` in `BlockFormat.markers`. Templates write a call's id, so that an unreadable one needs one as well.
+        parsed = super().read(text, tools, opened=opened)
+        parsed.calls = [
+            call if call.id is not None else replace(call, id=f"functions.{call.name or 'unreadable'}:{index}")
+            for index, call in enumerate(parsed.calls)
+        ]
+        return parsed
+
     def read_block(self, body: str, tools: Tools) -> list[Call]:
         """All calls of a section."""
         calls = [self._call(match.group(1), whole=bool(match.group(2))) for match in _CALL.finditer(body)]

@@ -6,12 +6,18 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import structlog
+
 from gateway.errors import ConfigError
 from rollout.tokens.chat_template import check_tools_rendered
 from rollout.tokens.narrow_view import tool_turn
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.types import Message
 
+log = structlog.get_logger(__name__)
+
+SHOWN = 40
+"""Characters of a difference that are shown."""
 COMPLETION = "Well."
 """Placeholder for each of the policy's completions, whose text templates do not render."""
 TEXT = "And what now?"
@@ -29,7 +35,8 @@ def check_template(
     """Render a prompt followed by one tool result, two at once, and a user's message, where the task has such.
 
     A template that refuses one of them would fail every trajectory that gets there, and train on the others alone;
-    from one that leaves out tools, results or messages, the policy would never learn of them.
+    from one that leaves out tools, results or messages, the policy would never learn of them. Where ids differ from
+    the template's rendering of the same messages, the log says so.
 
     Args:
         key: the option that replaces the template, for errors.
@@ -54,6 +61,42 @@ def check_template(
             )
         context = edit.applied_to(context)
         messages += new
+    if (found := parting(tokens, prompt, tools, has_user=has_user)) is not None:
+        log.warning("a rollout's ids differ from the template's rendering of the same messages", where=found)
+
+
+def parting(
+    tokens: ContinuousTokens, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, has_user: bool
+) -> str | None:
+    """Where a rollout's ids part from the template's rendering of the whole conversation; None if they are the same.
+
+    Supervised training renders whole conversations, so that it trains other ids than a rollout there. What the policy
+    samples is taken from the rendering.
+    """
+    messages: list[Message] = list(prompt)
+    context = tokens.prompt(prompt, tools)
+    for answer, new, what in _turns(tools, has_user=has_user):
+        messages.append(answer)
+        try:
+            whole = tokens.prompt([*messages, *new], tools)
+        except Exception as error:  # the template's boundary
+            return f"{what}: the whole conversation is refused: {_first_cause(error)}"
+        if whole[: len(context)] != context:
+            return _difference(tokens, context, whole, f"the prompt before {what}")
+        sampled = tokens.turn_in(whole[len(context) :])
+        context = tokens.completion(context, sampled).applied_to(context)
+        context = tokens.messages(context, messages, new, tools).applied_to(context)
+        messages += new
+        if context != whole:
+            return _difference(tokens, context, whole, what)
+    return None
+
+
+def _difference(tokens: ContinuousTokens, context: list[int], whole: list[int], what: str) -> str:
+    pairs = enumerate(zip(context, whole, strict=False))
+    at = next((at for at, (one, other) in pairs if one != other), min(len(context), len(whole)))
+    before, rolled, rendered = (tokens.decode(ids) for ids in (whole[max(0, at - 8) : at], context[at:], whole[at:]))
+    return f"{what}: {before!r} is followed by {rolled[:SHOWN]!r} in a rollout, by {rendered[:SHOWN]!r} in the template"
 
 
 @contextmanager

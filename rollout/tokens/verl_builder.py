@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from verl.experimental.agent_loop.tool_parser import ToolParser
@@ -13,7 +13,7 @@ from gateway.errors import ConfigError
 from rollout.formats import find_format
 from rollout.formats.control_text import NO_CONTROL
 from rollout.tokens.images import image_urls, read_image
-from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render
+from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render, tool_turn
 from rollout.tokens.parsing import CompletionParser
 from rollout.tokens.pieces import Pieces
 from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of, placeholders_of, with_text_tokenizer
@@ -126,7 +126,31 @@ class ContinuousTokens:
         seen = self._seen(context) + end
         edit = render(self._builder, seen, previous, new, tools, narrow=self.narrow_view, mark=self._marked)
         self._note_opened(edit.appended)
-        return replace(edit, inserted=end + edit.inserted, images=len(image_urls(new)))
+        after = self._after_end if seen and seen[-1] in self._complete else []
+        return replace(edit, inserted=end + edit.inserted + after, images=len(image_urls(new)))
+
+    def turn_in(self, ids: Sequence[int]) -> list[int]:
+        """The ids up to the first that ends a completion."""
+        return list(ids[: next((at for at, id in enumerate(ids, 1) if id in self._complete), len(ids))])
+
+    @cached_property
+    def _after_end(self) -> list[int]:
+        """What the template writes between the end of a completion and the next message, a newline in ChatML.
+
+        verl's builders of model families insert it; its general one, for all other models, does not.
+        """
+        if not _merges_plainly(self._builder):
+            return []
+        calls, _ = tool_turn([("look", "")], arguments={})
+        for said in (calls, {"role": "assistant", "content": "Well."}):
+            try:
+                ids = self._builder.render_delta_token_id([{"role": "user", "content": "Begin."}], [said])
+            except Exception:  # the template's boundary, as in `narrow_view`: it refuses the conversation
+                continue
+            last = max((at for at, id in enumerate(ids, 1) if id in self._complete), default=len(ids))
+            if ids[last:] and not self.decode(ids[last:]).strip():
+                return ids[last:]
+        return []
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = self._without_end(sampled)
@@ -212,6 +236,13 @@ def _appending(kind: type[Any]) -> type[Any]:
             return super().render_delta_token_id(prefix_messages, appended_messages, **options) if ids is None else ids
 
     return Appending
+
+
+def _merges_plainly(builder: Any) -> bool:
+    """Whether new messages follow the context as they are, as in verl's general builder."""
+    from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
+
+    return type(builder)._merge_context_token_ids is ContinuousTokenBuilder._merge_context_token_ids
 
 
 def _valid(tokens: Iterable[int | None]) -> list[int]:

@@ -74,7 +74,9 @@ def servers(answers: int) -> dict[str, MCPServer]:
     return {"desk": desk, "user": user}
 
 
-async def played(name: str, script: Sequence[Said], directory: Path, **thinking: Any) -> tuple[Trace, Sampler]:
+async def played(
+    name: str, script: Sequence[Said], directory: Path, *, strategy: dict[str, Any] | None = None, **thinking: Any
+) -> tuple[Trace, Sampler]:
     from rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, dialect = tokenizer_for(name), DIALECTS[name]
@@ -84,7 +86,7 @@ async def played(name: str, script: Sequence[Said], directory: Path, **thinking:
         return sampler
 
     worlds = servers(sum(not said.calls and not said.half for said in script))
-    made = environment(worlds, user={"server": "user"}, thinking=thinking)
+    made = environment(worlds, user={"server": "user"}, thinking=thinking, strategy=strategy or {})
     async with opened(made, worlds) as gateway:
         trace = await roll_out(
             Trace.begin("t", task(), Origin()),
