@@ -46,6 +46,8 @@ class ControlText:
         self._longest = max(map(len, spellings), default=0)
         self._prefixes = {each[:size] for each in spellings for size in range(1, len(each))}
         self._suffixes = {each[size:] for each in spellings for size in range(1, len(each))}
+        # What most texts do not begin with, or have near their end, so that they are done soon.
+        self._letters, self._firsts = {each[0] for each in self._suffixes}, {each[0] for each in self.spellings}
         self._by_core: dict[str, list[str]] = {}
         for each in self.spellings:
             self._by_core.setdefault(_core(each), []).append(each)
@@ -90,11 +92,14 @@ class ControlText:
         # Templates strip texts, so the ends are those of the text without surrounding whitespace.
         inner, start = text.strip(), len(text) - len(text.lstrip())
         sizes = range(1, min(len(inner), self._longest) + 1)
-        if any(inner[:size] in self._suffixes for size in sizes):
+        if inner[:1] in self._letters and any(inner[:size] in self._suffixes for size in sizes):
             cuts.add(start)
         # Templates may write the brackets around a name, as in `<NAME>`.
-        is_enclosed = any(inner in each for each in self._by_core.get(_core(inner), ()))
-        if is_enclosed or any(inner[-size:] in self._prefixes for size in sizes):
+        is_enclosed = inner and any(inner in each for each in self._by_core.get(_core(inner), ()))
+        tail = inner[-self._longest :]
+        if is_enclosed or (
+            not self._firsts.isdisjoint(tail) and any(inner[-size:] in self._prefixes for size in sizes)
+        ):
             cuts.add(start + len(inner))
         return BREAK.join(text[begin:end] for begin, end in pairwise([0, *sorted(cuts), len(text)])) if cuts else text
 
