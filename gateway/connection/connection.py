@@ -107,6 +107,11 @@ class Connection:
         return self._link.killed
 
     @property
+    def stray(self) -> str:
+        """The beginning of the first line on the server's standard output that was no message; empty without one."""
+        return self._link.stray
+
+    @property
     def pid(self) -> int | None:
         """The server's process, where the gateway started it."""
         return self._link.pid

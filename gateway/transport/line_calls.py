@@ -71,7 +71,6 @@ class LineReader:
 
     def __init__(self, server: str, link: Link, calls: LineCalls, inbox: Inbox, limit: int) -> None:
         self._server, self._link, self._calls, self._inbox, self._limit = server, link, calls, inbox, limit
-        self._garbage = 0
 
     def read(self, line: bytes | Oversize) -> None:
         if isinstance(line, Oversize):
@@ -86,10 +85,9 @@ class LineReader:
             return
         message = parse_message(found) if found is not None else None
         if message is None:
-            self._garbage += 1
-            if self._garbage == 1:
-                begins = self._link.redact(line.decode("utf-8", "replace"))[:80]
-                log.warning("lines.garbage", server=self._server, begins=begins)
+            if not self._link.stray:
+                self._link.stray = self._link.redact(line.decode("utf-8", "replace"))[:80]
+                log.warning("lines.garbage", server=self._server, begins=self._link.stray)
         elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
             self._inbox.put(message)
             if isinstance(message, JSONRPCNotification) and message.method != "notifications/cancelled":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Split = Literal["train", "test"]
 Difficulty = Literal["easy", "medium", "hard"]
@@ -73,6 +74,17 @@ class HarnessResult(BaseModel):
     """Base of the returned records. Fields that are None are left out of the JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_its_fields(cls, given: Any) -> Any:
+        """Raise TypeError as a call of any function does, in place of two errors about one misspelt word."""
+        names = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        for name in names.keys() - cls.model_fields:
+            near = get_close_matches(name, cls.model_fields, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(cls.model_fields)}"
+            raise TypeError(f"{cls.__name__} has no field {name!r}{hint}")
+        return cast("Any", given)
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

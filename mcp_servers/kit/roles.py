@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import pydantic
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
@@ -17,6 +18,7 @@ REHEARSAL_META = "mcp-rollout/rehearsal"
 TRAJECTORIES_META = "mcp-rollout/trajectories"
 
 HarnessRole = Literal["reset", "start", "reply", "elicit", "score", "release", "snapshot", "restore", "tasks", "expert"]
+_BENEATH = tuple(str(Path(file).parent) for file in (__file__, pydantic.__file__))
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 READ = ToolAnnotations(read_only_hint=True, idempotent_hint=True, destructive_hint=False, open_world_hint=False)
@@ -72,5 +74,7 @@ def harness_tool(
 
 
 def _described(error: Exception) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    # Of a record with a wrong field, where it was made.
+    last = next((each for each in reversed(frames) if not each.filename.startswith(_BENEATH)), frames[-1])
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"

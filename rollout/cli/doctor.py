@@ -148,10 +148,13 @@ async def _examine(
 
 @contextmanager
 def _progress(servers: int, *, as_json: bool) -> Generator[OnProgress]:
-    """Draws on standard error what is being examined, where that is a terminal and people read the output."""
+    """Shows on standard error what is being examined, where people read the output: drawn, or a line for each step."""
     console = Console(stderr=True)
-    if as_json or not console.is_terminal:
+    if as_json:
         yield lambda _, __: None
+        return
+    if not console.is_terminal:
+        yield lambda server, step: typer.echo(f"{server}: {step or 'examined'}", err=True)
         return
     under_way: dict[str, str] = {}
     done: set[str] = set()

@@ -59,7 +59,8 @@ def command(
     if out.exists() and any(True for _ in read_traces(out)):
         raise ConfigError("holds traces already", file=out, key="--out", remedy="name another")
     total = anyio.run(_rescore, directory, made, out, cassette, where, concurrency)
-    _report(total, directory, out, as_json=as_json)
+    score = "none" if made.reward.server is None else "recorded" if cassette is None else "server"
+    _report(total, directory, out, score, as_json=as_json)
     return int(bool(total.not_done))
 
 
@@ -92,16 +93,18 @@ async def _rescore(
     return total
 
 
-def _report(total: Rescored, directory: Path, out: Path, *, as_json: bool) -> None:
+def _report(total: Rescored, directory: Path, out: Path, score: str, *, as_json: bool) -> None:
     done = max(total.done, 1)
     means = {"before": total.before / done, "after": total.after / done}
     if as_json:
-        print_json({"directory": str(directory), "out": str(out)} | asdict(total) | means)
+        print_json({"directory": str(directory), "out": str(out), "score": score} | asdict(total) | means)
         return
     typer.echo(
         f"{total.done} rescored, {total.changed} with another reward; mean {means['before']:.3f} before, "
         f"{means['after']:.3f} now"
     )
+    if score == "recorded" and total.done:
+        typer.echo("with the server's recorded scores: a changed `score` tool shows with --cassette only")
     if total.calls:
         typer.echo(f"{total.differing_calls} of {total.calls} calls were answered otherwise than recorded")
     for reason, ids in sorted(total.not_done.items(), key=lambda item: -len(item[1])):

@@ -15,6 +15,7 @@ from gateway.cassette.reading import Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Missing, Replay
 from gateway.config.pydantic_errors import validate
+from gateway.errors import ConfigError
 from gateway.remote.hosts import Hosts
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import HostsConfig
@@ -84,7 +85,11 @@ async def opened_hosts(environments: Sequence[Environment]) -> AsyncGenerator[di
     if not on_ray:
         yield {environment.name: hosts_of(environment) for environment in environments}
         return
-    from rollout.shards.director import connected
-
+    try:
+        from rollout.shards.director import connected
+    except ImportError as error:
+        problem = f"shards on Ray need {error.name}, which is not installed"
+        remedy = "pip install 'mcp-rollout[verl]', or give addresses of `mcp-rollout serve`"
+        raise ConfigError(problem, key="hosts.ray", remedy=remedy) from error
     with connected(on_ray):
         yield {environment.name: hosts_of(environment) for environment in environments}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from gateway.types import Role
 from rollout.contract import clauses, world_clauses
 from rollout.contract.clauses import ClauseFailed, ClauseUntested
 from rollout.contract.play import CheckSetup
-from rollout.contract.report import Clause, ClauseResult, Outcome, Report, complete
+from rollout.contract.report import SERVER_ENDED, TOOL_RAISED, Clause, ClauseResult, Outcome, Report, complete
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask, list_tasks
 from rollout.environment.startup import opened_environment
@@ -35,6 +36,7 @@ _WITH_TASKS: dict[Clause, Examine] = {
 """Clauses that play tasks, in the order in which they are examined."""
 _OWNERS = {Role.START: Clause.OPENING, Role.RESTORE: Clause.SNAPSHOT}
 """The clauses of roles that have none of the same name."""
+_RAISED = re.compile(r"\b\w*(?:Error|Exception)\b: ")
 _UNLISTED = ListedTask(task="check", seed=1)
 """What is played where the environment lists no task."""
 
@@ -82,6 +84,8 @@ async def check_environment(environment: Environment, options: Options = Options
             except GatewayError as error:
                 return report(f"there is no task to play: {error}")
             results += [await _result(clause, examine, setup) for clause, examine in _WITH_TASKS.items()]
+        # Now that the servers have ended: what a program prints may wait in its buffer until then.
+        results.append(await _result(Clause.OUTPUT, clauses.output, setup))
     except (ConfigError, GatewayError) as error:
         if results:
             raise
@@ -99,8 +103,12 @@ async def _result(clause: Clause, examine: Examine, setup: CheckSetup) -> Clause
     except (ClauseFailed, ConfigError, GatewayError) as problem:
         owner = _owner(problem)
         blames = None if owner is clause else owner
-        ended = isinstance(problem, DeliveryUnknown | WorldLost)
-        return ClauseResult(clause=clause, outcome=Outcome.FAILS, said=str(problem), blames=blames, server_ended=ended)
+        remedy = None
+        if isinstance(problem, DeliveryUnknown | WorldLost):
+            remedy = SERVER_ENDED
+        elif isinstance(problem, HarnessError) and problem.refused and _RAISED.search(str(problem)):
+            remedy = TOOL_RAISED
+        return ClauseResult(clause=clause, outcome=Outcome.FAILS, said=str(problem), blames=blames, instead=remedy)
 
 
 def _owner(problem: Exception) -> Clause | None:

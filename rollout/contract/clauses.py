@@ -15,6 +15,7 @@ from gateway.types import CallFault, Role
 from rollout.contract import calls
 from rollout.contract.calls import Reply, Score
 from rollout.contract.play import CheckSetup, difference
+from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
 from rollout.environment.harness import SPLITS, list_tasks
 from rollout.environment.validation import missing_roles
 from rollout.types import Message
@@ -135,7 +136,22 @@ async def reply(setup: CheckSetup) -> str:
             await calls.reply(session, server, 3, "Go on.")  # succeeds only if no number was skipped or used twice
         if await calls.reply(session, server, 1, "Hello.") != first:
             raise ClauseFailed("reply 1 was another one after reply 2")
-    return "repeated, repeated at the same time, and jumps refused"
+    seen = "repeated, repeated at the same time, and jumps refused"
+    return seen if setup.user_varies else f"{seen}; {await _ending(setup, server)}"
+
+
+async def _ending(setup: CheckSetup, server: str) -> str:
+    """When the user ends the conversation: by the end of the script, or within as many replies as there are turns."""
+    most = setup.environment.limits.assistant_turns or DEFAULT_ASSISTANT_TURNS
+    async with setup.lease(setup.items[0]) as session:
+        play = await setup.play(session, setup.items[0])
+        await play.finish()
+        while not play.over and play.replies < most:
+            play.replies += 1
+            play.over = (await calls.reply(session, server, play.replies, "Goodbye.")).done
+    if not play.over:
+        raise ClauseFailed(f"the user never ends: no `done` in {play.replies} replies, as many as there may be turns")
+    return f"done with reply {play.replies}"
 
 
 async def _expect_refusal(session: Session, server: str, seq: int, when: str) -> None:
@@ -170,6 +186,13 @@ async def _concurrent_replies(session: Session, server: str, seq: int) -> Reply:
     if any(answer != answers[0] for answer in answers):
         raise ClauseFailed(f"reply {seq}, asked for three times at once, was {[answer.message for answer in answers]}")
     return answers[0]
+
+
+async def output(setup: CheckSetup) -> str:
+    for each in setup.connections:
+        if each.stray:
+            raise ClauseFailed(f"{each.server} writes to its standard output what is no message: {each.stray!r}")
+    return "messages only"
 
 
 async def elicit(setup: CheckSetup) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
 from typing import Any, cast
@@ -12,6 +12,8 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
+from gateway.connection.connection import Connection
+from gateway.errors import ServesWorlds
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
@@ -37,7 +39,9 @@ class Play:
 
     def __init__(self, environment: Environment, session: Session, item: ListedTask, script: Sequence[Turn]) -> None:
         self._environment, self._session, self._item, self._script = environment, session, item, script
-        self._turn, self._over = 0, False
+        self._turn = 0
+        self.over = False
+        """Whether the user ended the conversation, or there is none to go on with."""
         self.replies = 0
         """Replies that the user gave."""
         self.messages: list[Message] = []
@@ -52,7 +56,7 @@ class Play:
 
     async def step(self) -> bool:
         """Play a turn; return False where the trajectory had ended before."""
-        if self._over or self._turn >= len(self._script):
+        if self.over or self._turn >= len(self._script):
             return False
         turn = self._script[self._turn]
         self._turn += 1
@@ -91,12 +95,12 @@ class Play:
 
     async def _reply(self, content: str) -> None:
         if self._environment.user is None:
-            self._over = True
+            self.over = True
             return
         self.replies += 1
         reply = await calls.reply(self._session, self._environment.user.server, self.replies, content)
         self.messages.append({"role": "user", "content": neutral(self._session, reply.message)})
-        self._over = reply.done
+        self.over = reply.done
 
 
 @dataclass(kw_only=True)
@@ -112,15 +116,23 @@ class CheckSetup:
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
 
+    connections: set[Connection] = field(default_factory=set[Connection])
+    """Those of all leases so far."""
+
     @asynccontextmanager
     async def lease(self, item: ListedTask | None, gateway: Gateway | None = None) -> AsyncGenerator[Session]:
         """A session whose servers are reset to the task; no reset where it is None."""
         # The reset is made here and not by the lease, so that a failed reset is not taken for a failed lease.
         chosen, seed = gateway or self.gateway, item.seed if item else 0
         async with chosen.lease(trajectory=f"check-{uuid4().hex}", task=None, seed=seed) as session:
-            if item is not None:
-                await session.reset(item.task)
-            yield session
+            try:
+                if item is not None:
+                    await session.reset(item.task)
+                yield session
+            finally:
+                for server in self.environment.servers:
+                    with suppress(ServesWorlds):  # whose worlds are on another host
+                        self.connections.add(session.connection(server))
 
     async def expert(self, session: Session, item: ListedTask) -> list[Turn] | None:
         """Return the expert's turns; None where there is no expert."""

@@ -24,6 +24,7 @@ class Clause(StrEnum):
     ISOLATION = "isolation"
     RELEASE = "release"
     SNAPSHOT = "snapshot"
+    OUTPUT = "output"
 
 
 PROMISES: dict[Clause, str] = {
@@ -33,13 +34,14 @@ PROMISES: dict[Clause, str] = {
     Clause.TASKS: "tasks lists at most `limit` distinct tasks, the same ones again, none in both splits",
     Clause.RESET: "the same task and seed give the same world, again and in another process",
     Clause.OPENING: "start gives the opening message of the task's row, again and again",
-    Clause.REPLY: "a repeated seq gives the same reply and moves nothing, and a jump is refused",
+    Clause.REPLY: "a repeated seq gives the same reply and moves nothing, a jump is refused, and the user ends at last",
     Clause.ELICIT: "a question's answer has an action, and a repeated seq gives the same",
     Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again",
     Clause.EXPERT: "the expert's turns can be played and score 1",
     Clause.ISOLATION: "trajectories that take turns come out as if they had been alone",
     Clause.RELEASE: "release may be repeated, and a reset after it gives a fresh world",
     Clause.SNAPSHOT: "restore brings back the world of the snapshot, and replies are counted on",
+    Clause.OUTPUT: "servers write nothing but messages to their standard output",
 }
 REMEDIES: dict[Clause, str] = {
     Clause.STARTS: "start the server by hand to see why; correct its entry under `servers`",
@@ -48,18 +50,22 @@ REMEDIES: dict[Clause, str] = {
     Clause.TASKS: "list each (task, seed) once, in a fixed order, with different tasks for train and test",
     Clause.RESET: "draw everything from random.Random(f'{task}/{seed}'); no hash(), no clock, no shared state",
     Clause.OPENING: "let `tasks` give as prompt what `start` says, or no prompt; let `start` change nothing",
-    Clause.REPLY: "remember the answer to each seq per trajectory; refuse any other than the next with an error result",
+    Clause.REPLY: "remember the answer to each seq per trajectory; refuse any other than the next with an error "
+    "result; answer done: true at last",
     Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
     Clause.SCORE: "return {score, parts}, 0 <= score <= 1, and the same part names always: those of reward.parts",
     Clause.EXPERT: "play it with `mcp-rollout run ENV --engine expert` and read the trace; correct expert or score",
     Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
     Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
     Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; keep the replies given, and their numbers",
+    Clause.OUTPUT: "print to sys.stderr, or log: a line without its end would break the next answer",
 }
 
 SERVER_ENDED = (
     "the server ended, or its connection broke, before this clause was examined; see the server's error output"
 )
+
+TOOL_RAISED = "the tool itself raised this error: correct it there"
 
 
 class Outcome(StrEnum):
@@ -79,14 +85,14 @@ class ClauseResult:
     blames: Clause | None = None
     """The clause whose tool failed here, where it is another one."""
 
-    server_ended: bool = False
-    """Whether the server ended within the clause, so that nothing is known about the clause itself."""
+    instead: str | None = None
+    """The remedy, where it is not the clause's own."""
 
     @property
     def remedy(self) -> str:
         if self.outcome is not Outcome.FAILS:
             return ""
-        return SERVER_ENDED if self.server_ended else REMEDIES[self.clause]
+        return self.instead or REMEDIES[self.clause]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +141,7 @@ def complete(results: Iterable[ClauseResult], *, because: str) -> tuple[ClauseRe
         if result is None:
             return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=because)
         if result.outcome is Outcome.FAILS and result.blames in failed:
-            said = f"because {result.blames} fails: {result.said}"
+            said = f"because {result.blames} fails: {result.said.splitlines()[0]}"
             return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=said)
         return result
 

@@ -75,7 +75,8 @@ def create(fault: str) -> MCPServer:
             os._exit(9)
         if (fault == "reply_advances" and 1 <= seq <= len(said)) or seq == len(said) + 1:
             here["heard"] += 1
-            said.append({"message": f"I heard you {here['heard']} times.", "done": here["heard"] == 4})
+            ends = here["heard"] == 4 and fault != "reply_endless"
+            said.append({"message": f"I heard you {here['heard']} times.", "done": ends})
             return said[-1]
         if fault == "reply_skips" and seq > len(said):
             said.extend([{"message": "Skipped.", "done": False}] * (seq - len(said)))

@@ -103,10 +103,10 @@ def test_the_fixed_copy_of_a_file_passes(tmp_path: Path) -> None:
     file.write_text(json.dumps({"mcpServers": {"cell": entry, "gone": {"command": "no-such-program"}}}))
     done = run_doctor(file, "--server", "cell", "--fix", copy)
     assert done.returncode == 1 and "needs ${lease.dir}" in done.stdout and not (tmp_path / "state").exists()
-    assert done.stderr.splitlines() == [
-        f"{copy}: cell.scope: process",
-        f"{copy}: cell.args[3]: ${{lease.dir}}/state",
-    ]
+    *steps, examined, scope, argument = done.stderr.splitlines()
+    assert scope == f"{copy}: cell.scope: process" and argument == f"{copy}: cell.args[3]: ${{lease.dir}}/state"
+    # Where no terminal draws the progress.
+    assert examined == "cell: examined" and steps and all(step.startswith("cell: ") for step in steps)
     fixed = json.loads(copy.read_text())["mcpServers"]
     args = [*entry["args"][:3], "${lease.dir}/state", "cell"]
     assert fixed["cell"] == {**entry, "args": args, "scope": "process"}

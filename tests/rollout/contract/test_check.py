@@ -23,6 +23,7 @@ from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.timeout(300)
 
 
 def environment(fault: str, **fields: Any) -> Environment:
@@ -39,7 +40,7 @@ def environment(fault: str, **fields: Any) -> Environment:
 
 def examined(made: Environment, **options: Any) -> Report:
     async def examine() -> Report:
-        with anyio.fail_after(60):
+        with anyio.fail_after(280):  # a bound for hangs: each lease of the slowest starts a process
             return await check_environment(made, Options(**{"tasks": 1, **options}))
 
     return anyio.run(examine)
@@ -66,6 +67,7 @@ FAULTS: dict[str, tuple[Clause, str]] = {
     "prompt_of_its_own": (Clause.OPENING, "its row says 'Add.'"),
     "reply_advances": (Clause.REPLY, "asked again 'I heard you 2 times.'"),
     "reply_skips": (Clause.REPLY, "reply 2 before reply 1"),
+    "reply_endless": (Clause.REPLY, "the user never ends: no `done` in 15 replies"),
     "reply_without_done": (Clause.REPLY, "done: Field required"),
     "elicit_shrugs": (Clause.ELICIT, "action: Input should be 'accept', 'decline' or 'cancel'"),
     "elicit_wavers": (Clause.ELICIT, "asked again"),
@@ -104,6 +106,48 @@ def test_a_server_that_ends_gets_no_remedy_of_the_clause(clause: Clause) -> None
     report = examined(environment(f"{clause}_exits", servers={"faulty": {**entry, "required": True}}))
     found = next(result for result in report.results if result.clause is clause)
     assert "exited with status 9" in found.said and "the server ended" in found.remedy, report.results
+
+
+KIT = """
+import sys
+from mcp_servers.kit import Harness, Reply, main
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("kit", log_level="ERROR")
+harness = Harness(server, lambda task, seed: object())
+harness.start(lambda world: "Hello.")
+
+def reply(world, message):
+    if sys.argv[1] == "misspelt":
+        return Reply(mesage="Well?", done=True)
+    print("looking at", message)
+    return Reply(message="Bye.", done=True)
+
+harness.reply(reply)
+main(server, arguments=[])
+"""
+
+
+def kit_report(tmp_path: Path, what: str) -> Report:
+    (tmp_path / "shop.py").write_text(KIT)
+    env = {"PYTHONPATH": str(ROOT)}
+    entry = {"command": sys.executable, "args": [str(tmp_path / "shop.py"), what], "env": env, "required": True}
+    return examined(Environment.model_validate({"name": "kit", "servers": {"shop": entry}, "user": {"server": "shop"}}))
+
+
+def test_a_misspelt_field_is_named_with_the_right_one_and_the_servers_own_line(tmp_path: Path) -> None:
+    report = kit_report(tmp_path, "misspelt")
+    assert report.failed == [Clause.REPLY]
+    found = said(report, Clause.REPLY)
+    assert "TypeError: Reply has no field 'mesage'; did you mean 'message'? (shop.py, line 12)" in found
+    (result,) = [each for each in report.results if each.clause is Clause.REPLY]
+    assert result.remedy == "the tool itself raised this error: correct it there"
+
+
+def test_what_a_server_prints_is_a_clause_of_its_own(tmp_path: Path) -> None:
+    report = kit_report(tmp_path, "prints")
+    assert report.failed == [Clause.OUTPUT]
+    assert "shop writes to its standard output what is no message: 'looking at Hello.'" in said(report, Clause.OUTPUT)
 
 
 def test_an_expert_that_cannot_have_1_is_held_to_what_the_environment_says() -> None:

@@ -59,7 +59,7 @@ def test_new_weights_components_and_penalties_make_new_records_beside_the_old_on
     made.write_text(yaml.safe_dump(raw))
     files = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix == ".jsonl"}
     report = command("rescore", out, made)
-    assert (report["done"], report["changed"], report["not_done"]) == (3, 3, {})
+    assert (report["done"], report["changed"], report["not_done"], report["score"]) == (3, 3, {}, "recorded")
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.suffix == ".jsonl"} == files
     for trace in read_traces(again):
         old, reward = before[trace.id], trace.reward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from gateway.errors import ConfigError
 from gateway.remote.hosts import HostList
-from rollout.cli.worlds import TOKEN, with_hosts
+from rollout.cli.worlds import TOKEN, opened_hosts, with_hosts
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import SHARD_RESOURCE, HostsConfig
 from rollout.shards.hosts import RayHosts, hosts_of
@@ -87,3 +89,12 @@ def test_the_kuberay_manifest_keeps_trainers_and_shards_apart() -> None:
     for group in (spec["headGroupSpec"], *groups.values()):
         (container,) = group["template"]["spec"]["containers"]
         assert container["image"] == "IMAGE" and container["resources"]["requests"]["memory"]
+
+
+@pytest.mark.anyio
+async def test_worlds_on_ray_without_ray_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "rollout.shards.director", raising=False)
+    with pytest.raises(ConfigError, match=r"hosts\.ray: shards on Ray need ray.*not installed.*pip install"):
+        async with opened_hosts([environment(hosts="ray")]):
+            pass
