@@ -76,17 +76,18 @@ def check_custom_reward(config: DictConfig, use: CustomReward | None, *, key: st
         if use is not None:
             raise ConfigError(f"is {use}, and verl has no reward function", key=key, remedy=f"set {_FUNCTION_KEY}")
         return
+    model = config.reward.reward_model
+    if model.enable and not model.enable_resource_pool:
+        problem = "scores batches after the rollout, in place of the environment's reward"
+        remedy = "set reward.reward_model.enable_resource_pool=True"
+        raise ConfigError(problem, key="reward.reward_model.enable", remedy=remedy)
     if use is CustomReward.IGNORE:
         return
     try:
         get_custom_reward_fn(config)
     except Exception as error:  # the boundary of a user's module
         raise ConfigError(f"cannot be imported: {error}", key=_FUNCTION_KEY, remedy="correct file and name") from error
-    model, agent = config.reward.reward_model, config.actor_rollout_ref.rollout.agent
-    if model.enable and not model.enable_resource_pool:
-        problem = "scores batches after the rollout, in place of the environment's reward"
-        remedy = "set reward.reward_model.enable_resource_pool=True"
-        raise ConfigError(problem, key="reward.reward_model.enable", remedy=remedy)
+    agent = config.actor_rollout_ref.rollout.agent
     if not config.trainer.use_v1 or not agent.agent_loop_manager_class:
         problem = "is computed by our agent loop worker, which this configuration does not start"
         remedy = "set trainer.use_v1=True and agent_loop_manager_class as configs/mcp_grpo.yaml does"

@@ -136,8 +136,6 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
     with faults.collected():
         check_groups(config, settings.reward_parts)
     with faults.collected():
-        check_custom_reward(config, settings.custom_reward, key=f"{KEY}.custom_reward")
-    with faults.collected():
         TraceStore(settings.trace_dir).check()
     with faults.collected():
         agents = registered_agents(config)
@@ -145,6 +143,9 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
             with faults.collected():
                 faults += unknown_agents(config, path, agents)
                 rows += _rows(config, path)
+    if rows:
+        with faults.collected():
+            check_custom_reward(config, settings.custom_reward, key=f"{KEY}.custom_reward")
     with faults.collected():  # after `registered_agents`, which imports what may register estimators too
         check_estimator(config)
     with faults.collected():

@@ -38,10 +38,10 @@ class Client:
         return TokenOutput(token_ids=self._ids, log_probs=logprobs, stop_reason=self._stop_reason)
 
 
-def policy(client: Any, **params: Any) -> Any:
+def policy(client: Any, origin: Origin = Origin(), run_seed: int = 0, **params: Any) -> Any:  # noqa: B008 - frozen
     from rollout.verl.policy import VerlPolicy
 
-    return VerlPolicy(client, "t", Origin(), params, stop_token_ids=[], end_ids=[END], seed_key="seed")
+    return VerlPolicy(client, "t", origin, params, stop_token_ids=[], end_ids=[END], seed_key="seed", seed=run_seed)
 
 
 @pytest.mark.parametrize(
@@ -73,16 +73,12 @@ async def test_a_turn_without_a_token_lacks_no_logprob(
 
 
 async def test_the_seed_of_the_run_gives_other_draws_and_seed_0_those_of_a_run_without_one() -> None:
-    from rollout.verl.policy import VerlPolicy
-
     asked: dict[int, list[int]] = {}
     for seed in (0, 1, 2):
         client = Client([END], "completed")
         for sample in range(2):
-            played = VerlPolicy(
-                client, "t", Origin(row=4, sample=sample, step=1), {}, stop_token_ids=[], seed_key="seed", seed=seed
-            )
-            await played.generate([5], max_tokens=4, turn=0)
+            origin = Origin(row=4, sample=sample, step=1)
+            await policy(client, origin, seed).generate([5], max_tokens=4, turn=0)
         asked[seed] = [params["seed"] for params in client.asked]
     assert asked[0] == [233462025, 1659566179]
     assert len({*asked[0], *asked[1], *asked[2]}) == 6

@@ -324,7 +324,11 @@ def test_beside_the_environments_reward_a_key_decides_about_verls(preflight: Pre
         # It would not be among a trajectory's values.
         ([f"{OURS}.custom_reward=ignore", FILTERS, "algorithm.filter_groups.metric=acc"], ["one of reward, letters"]),
         (
-            [f"{OURS}.custom_reward=add", "reward.reward_model.enable=True", "reward.reward_model.rollout.name=vllm"],
+            [
+                f"{OURS}.custom_reward=ignore",
+                "reward.reward_model.enable=True",
+                "reward.reward_model.rollout.name=vllm",
+            ],
             ["reward.reward_model.enable", "enable_resource_pool=True"],
         ),
         (

@@ -24,9 +24,12 @@ def test_training_stops_with_the_difference_when_a_server_changes_its_tools(tmp_
     make_tiny_model(tmp_path / "model", hidden=32, layers=1)
     (tmp_path / "environments").mkdir()
     entry = {"command": "${python}", "args": [str(SERVER), "echo", "reset"]}
+    rewarded = {"weights": {"valid_calls": 1.0}}
     # In the second step, so that the first one shows what a step looks like.
     entry["env"] = {"TURNS_AT_RESET": str(ROWS * SAMPLES + 1)}
-    (tmp_path / "environments" / "world.yaml").write_text(yaml.safe_dump({"servers": {"world": entry}}))
+    (tmp_path / "environments" / "world.yaml").write_text(
+        yaml.safe_dump({"servers": {"world": entry}, "reward": rewarded})
+    )
     rows = [
         {
             "data_source": "world",
