@@ -18,7 +18,7 @@ from typing import Any, cast
 import ray
 import structlog
 from ray._private.services import get_ray_address_from_environment
-from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gateway.errors import ConfigError
@@ -172,10 +172,10 @@ class ShardDirector:
                 shards.running.remove(shard)
                 await self._note(shards, lambda problem=str(error): _set_problem(shards, problem))
                 return
-            except RayActorError:  # Ray is restarting it
-                shard.url = ""
             except RayTaskError as error:
                 await self._note(shards, lambda problem=str(error.cause): _set_problem(shards, problem))
+            except RayError:  # Ray is restarting it, whatever ended it: OutOfMemoryError is no RayActorError
+                shard.url = ""
             else:
                 await self._note(shards, lambda state=state: _take_state(shards, shard, state))
             await asyncio.sleep(_POLL_S)

@@ -29,7 +29,7 @@ class RayHosts:
         Raises:
             ServerUnavailable: no shard could be started, or the job's director has ended.
         """
-        from ray.exceptions import RayActorError  # here, since ray takes seconds to import
+        from ray.exceptions import RayError, RayTaskError  # here, since ray takes seconds to import
 
         from rollout.shards.director import shard_director
 
@@ -41,7 +41,9 @@ class RayHosts:
                 # too early.
                 self._director = director
             place = await self._director.take.remote(self._environment.name)
-        except RayActorError as error:
+        except RayTaskError:  # a defect of the director's, which has not ended
+            raise
+        except RayError as error:
             raise ServerUnavailable(f"the director of the job's shards has ended: {error}") from error
         if place.problem:
             raise ServerUnavailable(place.problem)

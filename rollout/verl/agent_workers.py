@@ -20,7 +20,7 @@ from typing import Any, cast
 import ray
 import structlog
 import transfer_queue as tq
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 from tensordict import TensorDict
 from verl.utils.tensordict_utils import index_select_tensor_dict
 
@@ -147,11 +147,14 @@ class AgentWorkers:
         for worker, accepted in sent:
             try:
                 ray.get(accepted, timeout=self._start_timeout_s)
+            except RayTaskError:  # raised by the worker, which lives
+                raise
             except RayError:  # the watching thread finds out which of them the worker holds
                 self._unanswered.add(worker)
 
     def _watch(self) -> None:
         ends: dict[Any, int] = {worker.until_end.remote(): number for number, worker in self._workers.items()}
+        unsettled: set[int] = set()
         failing_since: float | None = None
         while not self._closed.is_set():
             try:
@@ -160,25 +163,24 @@ class AgentWorkers:
                 else:
                     ended = list[Any]()
                     self._closed.wait(_POLL_S)
-                numbers = {ends.pop(end) for end in ended}
                 with self._lock:
-                    numbers, self._unanswered = numbers | self._unanswered, set()
-                for number in sorted(numbers & self._workers.keys()):
+                    unsettled |= {ends.pop(end) for end in ended} | self._unanswered
+                    self._unanswered = set()
+                for number in sorted(unsettled & self._workers.keys()):
                     if self._settle(number) and number not in ends.values():
                         ends[self._workers[number].until_end.remote()] = number
+                    unsettled.discard(number)
                 failing_since = None
             except Exception:  # boundary: without this thread, the prompts of the next dead worker run forever
                 if not ray.is_initialized():
                     return
-                unsettled = self._workers.keys() - set(ends.values())
                 if failing_since is None:
                     failing_since = time.monotonic()
                     log.exception("agent workers could not be looked after; tried again", workers=sorted(unsettled))
                 elif time.monotonic() - failing_since > self._start_timeout_s:
                     log.exception("agent workers are given up, with their prompts", workers=sorted(unsettled))
-                    self._abandon(unsettled)
+                    self._abandon(unsettled & self._workers.keys())
                     failing_since = None
-                self._unanswered.update(unsettled)
                 self._closed.wait(_POLL_S)
 
     def _abandon(self, numbers: Collection[int]) -> None:

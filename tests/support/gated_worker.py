@@ -82,21 +82,27 @@ def started_gate(**options: Any) -> Any:
 class Crew:
     """Two workers, and what `AgentWorkers` asks its callbacks."""
 
-    def __init__(self, gate: Any, *, first: dict[str, Any] | None = None, **options: Any) -> None:
+    def __init__(
+        self, gate: Any, *, first: dict[str, Any] | None = None, start_timeout_s: float = 240, **options: Any
+    ) -> None:
         """With options of Ray's for the workers; those for the first of the two may be others."""
-        kind = ray.remote(num_cpus=0, runtime_env=IMPORTS, **options)(GatedWorker)
+        self.kind = kind = ray.remote(num_cpus=0, runtime_env=IMPORTS, **options)(GatedWorker)
+        self.gate = gate
         self.begun_again: list[str] = []
         self.given_up: list[tuple[str, int]] = []
         self.replaced = 0
         self.was_replaced = threading.Event()
         self.workers = AgentWorkers(
             [kind.options(**(first or {})).remote(gate), kind.remote(gate)],
-            replacement=lambda _: kind.remote(gate),
-            start_timeout_s=240,
+            replacement=self.replacement,
+            start_timeout_s=start_timeout_s,
             begin_again=self.begun_again.extend,
             give_up=lambda prompt, attempt: self.given_up.append((next(iter(prompt["uid"])), attempt)),
             replaced=self._count,
         )
+
+    def replacement(self, number: int) -> Any:
+        return self.kind.remote(self.gate)
 
     def _count(self) -> None:
         self.replaced += 1

@@ -68,3 +68,26 @@ def test_the_prompts_of_a_worker_that_ray_ends_are_played_again(_cluster: Any, e
     (told,) = [log for log in logs if log["event"] == "agent worker died and was replaced"]
     assert told["problem"].startswith(error)
     assert not [log for log in logs if log["log_level"] == "error"]
+
+
+def test_the_prompts_of_a_worker_that_cannot_be_replaced_end_without_it(_cluster: Any) -> None:
+    """With two messages, however often it is tried."""
+    from gated_worker import SAMPLES, Crew, sample, started_gate
+
+    class Failing(Crew):
+        def replacement(self, number: int) -> Any:
+            raise RuntimeError(f"no worker {number}")
+
+    _cluster.add_node(num_cpus=1, resources={"failing": 1}, env_vars=AT_ONCE)
+    gate = started_gate(resources={"calm": 1})
+    with capture_logs() as logs:
+        crew = Failing(gate, first={"resources": {"failing": 1}}, resources={"calm": 1}, start_timeout_s=60)
+        crew.issue("c", "d")
+        gate.open.remote("c", "d")
+        assert sample(2) == [f"d_{session}_0" for session in range(SAMPLES)]
+        crew.workers.close()
+    told = [log["event"] for log in logs if log["log_level"] == "error"]
+    assert [event.partition(" are ")[2] or event for event in told] == [
+        "agent workers could not be looked after; tried again",
+        "given up, with their prompts",
+    ]
