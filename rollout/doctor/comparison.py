@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from rollout.doctor.isolation import Answer, Run, Step
@@ -35,11 +34,8 @@ def tokens_of(answer: Answer) -> tuple[str, ...]:
     return tuple(_TOKEN.findall(_VOLATILE.sub("#", answer.text))[:_MOST_TOKENS])
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """The tokens that every fresh lease got at one place of the script; None where they differ."""
-
-    tokens: tuple[str | None, ...]
+Template = tuple[str | None, ...]
+"""The tokens that every fresh lease got at one place of the script; None where they differ."""
 
 
 class Reference:
@@ -64,40 +60,34 @@ class Reference:
         if any(step.answer.failed for step in steps) or len({step.answer.well for step in steps}) > 1:
             return None
         if not steps[0].answer.well:
-            return Template(())
+            return ()
         tokens = [tokens_of(step.answer) for step in steps]
         if len({len(each) for each in tokens}) > 1:
             return None
-        return Template(tuple(column[0] if len(set(column)) == 1 else None for column in zip(*tokens, strict=True)))
+        return tuple(column[0] if len(set(column)) == 1 else None for column in zip(*tokens, strict=True))
 
     def _compare_repeats(self, repeated: int) -> None:
         for index in range(min(repeated, self._count - repeated)):
             first, again = self.run.steps[index].answer, self.run.steps[index + repeated].answer
-            if (
-                not counting((first, again))
-                and (one := self._templates[index])
-                and (other := self._templates[index + repeated])
-            ):
-                if len(one.tokens) != len(other.tokens):
-                    self._templates[index] = self._templates[index + repeated] = None
-                else:
-                    both = Template(tuple(a if a == b else None for a, b in zip(one.tokens, other.tokens, strict=True)))
-                    self._templates[index] = self._templates[index + repeated] = both
+            one, other = self._templates[index], self._templates[index + repeated]
+            if one is not None and other is not None and not counting((first, again)):
+                alike = len(one) == len(other)
+                both = tuple(a if a == b else None for a, b in zip(one, other, strict=True)) if alike else None
+                self._templates[index] = self._templates[index + repeated] = both
 
     def _spread_noise(self) -> None:
         """A token that is random in one answer of a tool is random in its other answers of the same length."""
         noisy: dict[tuple[str, int], set[int]] = {}
         for index, template in enumerate(self._templates):
             if template is not None:
-                at = {place for place, token in enumerate(template.tokens) if token is None}
+                at = {place for place, token in enumerate(template) if token is None}
                 noisy.setdefault(self._kind(index, template), set()).update(at)
         for index, template in enumerate(self._templates):
             if template is not None and (at := noisy[self._kind(index, template)]):
-                kept = tuple(None if place in at else token for place, token in enumerate(template.tokens))
-                self._templates[index] = Template(kept)
+                self._templates[index] = tuple(None if place in at else token for place, token in enumerate(template))
 
     def _kind(self, index: int, template: Template) -> tuple[str, int]:
-        return self.run.steps[index].call.name, len(template.tokens)
+        return self.run.steps[index].call.name, len(template)
 
     def _flaky(self, fresh: Sequence[Run]) -> tuple[str, ...]:
         """Tools that fresh leases called with the same arguments, and that only some of them answered well."""
@@ -116,7 +106,7 @@ class Reference:
             return False
         if answer.well != self.run.steps[index].answer.well:
             return True
-        return answer.well and _unlike(template.tokens, tokens_of(answer))
+        return answer.well and _unlike(template, tokens_of(answer))
 
     def changed(self, earlier: int, later: int) -> bool:
         """Whether a fresh lease got two different answers at two places of the script, each time."""
@@ -126,7 +116,7 @@ class Reference:
             return False
         if steps[earlier].answer.well != steps[later].answer.well:
             return True
-        return _unlike(first.tokens, second.tokens)
+        return _unlike(first, second)
 
     def moved(self, steps: Sequence[Step], times: int, idle: Sequence[Step]) -> tuple[Step, Step] | None:
         """Two looks of a lease, with no call of its own between them that may change anything, that differ although
@@ -155,7 +145,7 @@ class Reference:
         names = (
             self.run.steps[index].call.name
             for index, template in enumerate(self._templates)
-            if (template is None and not self.run.steps[index].answer.failed) or (template and None in template.tokens)
+            if (template is None and not self.run.steps[index].answer.failed) or (template and None in template)
         )
         return tuple(dict.fromkeys(names))
 

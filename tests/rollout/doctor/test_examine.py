@@ -72,7 +72,7 @@ def scope(report: ServerReport) -> str | None:
         pytest.param("session", "cell", {"shared": "leaks", "process": "no leak seen"}, Verdict.OWN, marks=FULL),
         ("file", "cell", {"shared": "leaks", "process": "leaks"}, Verdict.LEASE_DIR),
         pytest.param("process", "counter", {"shared": "leaks", "process": "no leak seen"}, Verdict.OWN, marks=FULL),
-        ("file", "counter", {"shared": "leaks", "process": "leaks"}, Verdict.LEASE_DIR),
+        pytest.param("file", "counter", {"shared": "leaks", "process": "leaks"}, Verdict.LEASE_DIR, marks=FULL),
         pytest.param(
             "trajectory", "counter", {"shared": "no leak seen", "process": "no leak seen"}, Verdict.OWN, marks=FULL
         ),
@@ -93,7 +93,7 @@ async def test_a_stdio_servers_state_is_found_where_it_is(
 @pytest.mark.parametrize(
     ("where", "tools", "found", "advised"),
     [
-        ("nowhere", "pure", {"shared": "no state seen", "session": "no state seen"}, "session"),
+        pytest.param("nowhere", "pure", {"shared": "no state seen", "session": "no state seen"}, "session", marks=FULL),
         pytest.param("declared", "cell", {"shared": "no leak seen", "session": "no leak seen"}, "shared", marks=FULL),
         ("session", "cell", {"shared": "leaks", "session": "no leak seen"}, "session"),
         ("process", "cell", {"shared": "leaks", "session": "leaks"}, None),
