@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
@@ -20,10 +19,10 @@ def configure_logs(*processors: Processor, stream: TextIO | None = None, **optio
 
     Args:
         processors: Come first.
-        stream: Where logs are written; by default standard output, as structlog does.
+        stream: Where logs are written, in colours if it is a terminal; by default standard output, as structlog does.
         options: Of `structlog.configure`.
     """
-    renderer = ConsoleRenderer(colors=(stream or sys.stdout).isatty(), exception_formatter=plain_traceback)
+    renderer = ConsoleRenderer(colors=stream is not None and stream.isatty(), exception_formatter=plain_traceback)
     before = structlog.get_config()["processors"][:-1]
     structlog.configure(
         processors=[*processors, *before, structlog.processors.format_exc_info, _visible_values, renderer],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import MutableMapping
 from importlib import import_module
 from importlib.metadata import version
@@ -82,6 +83,8 @@ def quiet_logs(
             raise structlog.DropEvent
         return event
 
+    # Where there is no handler yet: the SDK would install one of rich in this process, if a server runs in it.
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     configure_logs(
         drop_reported,
         # Past `protect_terminal`, since the log has colours of its own.
@@ -114,6 +117,7 @@ def _run(program: typer.Typer) -> None:
 
         cause = innermost(error)
         if not isinstance(cause, ConfigError | GatewayError):
-            raise
+            traceback.print_exc()  # here, since it may have texts of servers
+            sys.exit(1)
         typer.echo(printed(cause), err=True, nl=False)
         sys.exit(2)

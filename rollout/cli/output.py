@@ -44,11 +44,14 @@ class Printed:
 def protect_terminal() -> Generator[None]:
     """Filter what is written to the standard streams within the block."""
     before: tuple[Any, Any] = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (Printed(stream) for stream in before)
+    # A stream that the user has closed is None.
+    within = sys.stdout, sys.stderr = tuple[Any, Any](stream and Printed(stream) for stream in before)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        # Not where click has replaced a stream whose reader is gone: flushing the one before would fail.
+        if (sys.stdout, sys.stderr) == within:
+            sys.stdout, sys.stderr = before
 
 
 class Console(RichConsole):
