@@ -3,7 +3,7 @@
 
     OMP_NUM_THREADS=1 python tests/bench/grouped_decoding.py [--sequences 32] [--prompt 128] [--steps 40]
 
-A random model of the shape of SmolLM2-135M (9 query heads, 3 key-value heads), the same in both, whose steps take turns.
+A random model of the shape of SmolLM2-135M (9 query heads, 3 key-value heads), the same in both; steps take turns.
 Prints the tokens of each per second of CPU, their ratio, and the largest difference of log-probabilities.
 """
 
