@@ -3,8 +3,8 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.grouped_decoding [--sequences 32] [--prompt 128] [--steps 40]
 
-A random model of the shape of SmolLM2-135M (9 query heads, 3 key-value heads), the same in both, whose steps
-take turns. Prints the tokens of each per second of CPU, their ratio, and the largest difference of log-probabilities.
+A random model of the shape of SmolLM2-135M (9 query heads, 3 key-value heads), the same in both; steps take turns.
+Prints the tokens of each per second of CPU, their ratio, and the largest difference of log-probabilities.
 """
 
 from __future__ import annotations
