@@ -48,13 +48,16 @@ class Reference:
     """
 
     def __init__(self, fresh: Sequence[Run], repeated: int = 0) -> None:
-        self.run, self._fresh = fresh[0], fresh
+        self.run = fresh[0]
         self._count = min(len(run.steps) for run in fresh)
         self._templates = [self._template([run.steps[index] for run in fresh]) for index in range(self._count)]
         if len(fresh) == 1:
             self._compare_repeats(repeated)
         self._spread_noise()
         self.flaky = self._flaky(fresh)
+        self._restless = {before.call.name for each in fresh for before, _ in _moves(each.steps)}
+        # What differs between fresh leases, and between looks with nothing in between, changes by itself.
+        self._drifting = self._restless.intersection(self.noisy_tools())
 
     def _template(self, steps: Sequence[Step]) -> Template | None:
         if any(step.answer.failed for step in steps) or len({step.answer.well for step in steps}) > 1:
@@ -104,6 +107,8 @@ class Reference:
         template = self._templates[index] if index < self._count else None
         if template is None or answer.failed or self.run.steps[index].call.random:
             return False
+        if self.run.steps[index].call.name in self._drifting:
+            return False
         if answer.well != self.run.steps[index].answer.well:
             return True
         return answer.well and _unlike(template, tokens_of(answer))
@@ -112,7 +117,8 @@ class Reference:
         """Whether a fresh lease got two different answers at two places of the script, each time."""
         first, second = self._templates[earlier], self._templates[later]
         steps = self.run.steps
-        if first is None or second is None or steps[earlier].call.random:
+        call = steps[earlier].call
+        if first is None or second is None or call.random or call.name in self._drifting:
             return False
         if steps[earlier].answer.well != steps[later].answer.well:
             return True
@@ -127,9 +133,7 @@ class Reference:
             idle: Looks of a fresh lease before and after a pause in which nothing was called. Looks further apart may
                 differ because of the time.
         """
-        restless = {
-            before.call.name for run in (idle, *(each.steps for each in self._fresh)) for before, _ in _moves(run)
-        }
+        restless = self._restless | {before.call.name for before, _ in _moves(idle)}
         pause = idle[len(idle) // 2].at - idle[len(idle) // 2 - 1].at if idle else 0.0
         seen = Counter[str]()
         for before, after in _moves(steps):
