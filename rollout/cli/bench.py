@@ -20,7 +20,11 @@ from rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, outp
 
 Repeats = Annotated[int, typer.Option(min=1, help="Runs; medians are reported.")]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure what servers cost on this machine.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Measure what servers cost on this machine: leases, and starts of processes.",
+)
 
 
 @app.command("lease")

@@ -37,7 +37,7 @@ def found_by_preflight(tokens: Any) -> list[str]:
     from rollout.tokens.template_check import check_template
 
     with capture_logs() as logs:
-        check_template(tokens, PROMPT, TOOLS, has_user=True)
+        check_template(tokens, PROMPT, TOOLS, has_user=True, key="--chat-template")
     return [str(entry["where"]) for entry in logs if entry["event"].startswith("a rollout's ids differ")]
 
 

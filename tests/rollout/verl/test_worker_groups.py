@@ -28,7 +28,7 @@ async def test_trajectories_that_never_begin_leave_their_group(
 
     worker = object.__new__(agent_loop.MCPAgentLoopWorker)
     rollout = SimpleNamespace(n=4, val_kwargs=SimpleNamespace(n=2))
-    worker._held = {"u"}
+    worker._held, worker._seed = {"u"}, 0
     worker.config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
     prompt = {"uid": "u", "agent_name": "no such agent"} | ({} if own is None else {"__rollout_n__": own})
     trajectory = {"step": 1, "validate": validate, "sample_index": 0, "rollout_n": 0}
