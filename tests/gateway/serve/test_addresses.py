@@ -28,6 +28,9 @@ pytestmark = pytest.mark.anyio
 MODERN = "2026-07-28"
 ERAS = ["legacy", MODERN]
 TOKENS = (TOKEN, OTHER_TOKEN)
+BEGIN = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": BEGIN}
+STREAMS = {"accept": "application/json, text/event-stream"}
 
 
 def text(result: Any) -> str:
@@ -162,13 +165,11 @@ async def test_a_world_ends_when_its_address_is_deleted_and_when_it_is_idle(mini
 
 
 async def test_a_session_is_unknown_at_another_address(mini: Entries) -> None:
-    begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "get", "arguments": {}}}
-    headers = {"accept": "application/json, text/event-stream"}
     async with cells(mini) as running:
         here = RawClient(running.url + "/one")
-        answer = await here.post({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}, **headers)
-        headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        answer = await here.post(INITIALIZE, **STREAMS)
+        headers = {**STREAMS, "mcp-session-id": answer.headers["mcp-session-id"]}
         assert (await here.post(call, **headers)).status_code == 200
         for other in (running.url, running.url + "/two"):
             assert (await RawClient(other).post(call, **headers)).status_code == 404
@@ -219,6 +220,35 @@ async def test_one_bearer_cannot_open_every_session(mini: Entries) -> None:
                 await called(running.url, "legacy", "pid")
             assert (await called(running.url, "legacy", "pid", OTHER_TOKEN)).isdigit()
         assert (await called(running.url, "legacy", "pid")).isdigit()
+
+
+@pytest.mark.parametrize(("path", "begun"), [("/~over", 0), ("", 2)])
+async def test_sessions_that_begin_at_once_or_in_vain_take_no_place_of_anothers(
+    mini: Entries, path: str, begun: int
+) -> None:
+    statuses: list[int] = []
+    async with cells(mini, tokens=TOKENS, client_sessions=4) as running:
+        own = RawClient(running.url + path, TOKEN)
+
+        async def begin() -> None:
+            statuses.append((await own.post(INITIALIZE, **STREAMS)).status_code)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(begin)
+        assert sorted(statuses) == [200] * 2 + [429] * 4 and running.leases == begun
+        assert (await called(running.url, "legacy", "pid", OTHER_TOKEN)).isdigit()
+
+
+async def test_a_session_that_began_in_vain_has_no_world(mini: Entries) -> None:
+    async with cells(mini) as running:
+        own = RawClient(running.url + "/~over")
+        session = (await own.post(INITIALIZE, **STREAMS)).headers["mcp-session-id"]
+        for method in ("tools/call", "tools/list", "prompts/list"):
+            message = {"jsonrpc": "2.0", "id": 2, "method": method, "params": {"name": "get", "arguments": {}}}
+            answer = await own.post(message, **STREAMS, **{"mcp-session-id": session})
+            assert "initialize" in answer.text and "TaskGroup" not in answer.text
+        assert running.leases == 0
 
 
 async def test_one_trainer_leaves_a_place_to_each_other_one(mini: Entries) -> None:
