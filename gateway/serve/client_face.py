@@ -82,7 +82,7 @@ class ClientFace:
         begins = b"mcp-session-id" not in headers and _era(spoken) is Era.HANDSHAKE
         if begins and bearer.sessions >= bearer.share.sessions:
             raise Refused(429, f"{bearer.sessions} sessions are open already (client_sessions)")
-        known = {**scope, _BEARER: bearer, _ADDRESS: address, _PLACE: begins, "user": user_of(bearer)}
+        known: AsgiScope = {**scope, _BEARER: bearer, _ADDRESS: address, _PLACE: begins, "user": user_of(bearer)}
         # Before anything is waited for: of requests that come at once, each finds the places of the others taken.
         bearer.sessions += begins
         try:
@@ -230,6 +230,7 @@ class ClientFace:
         lease.used()
         if lease.address is None:
             self._leases.end(lease)
+        self._leases.end_if_unused(lease)
 
     def _of_session(self, connection: ClientConnection) -> ServedLease:
         """The world of a session. Where that at its address is over, another one begins."""
@@ -247,7 +248,7 @@ class ClientFace:
     async def _in_session(self, connection: ClientConnection, method: str, given: Json, relay: Relay) -> Json:
         """The result of a request within a session. Raises `ErrorAnswer`, `GatewayError`."""
         params = dict(given)
-        said = params.pop("_meta", None) or {}
+        said: Any = params.pop("_meta", None) or {}
         if not isinstance(said, dict):
             raise ErrorAnswer({"code": INVALID_PARAMS, "message": "_meta must be an object"})
         meta = dict(cast("Json", said))

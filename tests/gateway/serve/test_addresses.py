@@ -251,6 +251,22 @@ async def test_a_session_that_began_in_vain_has_no_world(mini: Entries) -> None:
         assert running.leases == 0
 
 
+async def test_a_world_whose_clients_left_while_it_waited_for_its_place_takes_none(mini: Entries) -> None:
+    async with cells(mini, idle_s=600, bounds={"max_sessions": 1}) as running, httpx2.AsyncClient() as http:
+        await called(running.url + "/one", MODERN, "pid")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(called, running.url + "/two", MODERN, "pid")
+            while running.leases < 2:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        url = running.url + "/three"
+        session = (await RawClient(url).post(INITIALIZE, **STREAMS)).headers["mcp-session-id"]
+        assert (await http.delete(url, headers={"mcp-session-id": session})).status_code == 200
+        with anyio.fail_after(60):
+            while running.leases > 1:
+                await anyio.lowlevel.checkpoint()
+
+
 async def test_one_trainer_leaves_a_place_to_each_other_one(mini: Entries) -> None:
     async with cells(mini, tokens=TOKENS, bounds={"max_sessions": 3}) as running:
         own, other = RawClient(running.url, TOKEN), RawClient(running.url, OTHER_TOKEN)
