@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 
 _ADDRESS = re.compile(rf"{PATH}(?:/([A-Za-z0-9._~-]{{1,128}}))?")
 _JSON = b"application/json"
+_DECISIVE = frozenset((b"authorization", b"host", b"origin", b"mcp-session-id", b"mcp-protocol-version"))
 _INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL = -32600, -32602, -32603
 
 
@@ -109,6 +110,10 @@ class ServeApp:
             status = 503 if self._leases.draining else 200
             return Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"}))
         headers = dict(scope["headers"])
+        # Of two values, mcp's server reads the first one, and this one the last.
+        decisive = [name for name, _ in scope["headers"] if name in _DECISIVE]
+        if len(decisive) > len(set(decisive)):
+            raise Refused(400, "a header that says who asks, or where, is repeated")
         bearer = self._admission.admit(headers)
         scope["state"][ADMITTED]()
         address = _address_of(scope["path"])

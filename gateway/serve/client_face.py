@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from mcp import MCPError
 from mcp.server.context import CallNext, ServerRequestContext
 from mcp.server.lowlevel import Server
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Context = ServerRequestContext[Any, Any]
 
-_BEARER, _ADDRESS = "mcp_rollout.bearer", "mcp_rollout.address"
+_BEARER, _ADDRESS, _PLACE = "mcp_rollout.bearer", "mcp_rollout.address", "mcp_rollout.place"
 _TOLD = frozenset(("notifications/roots/list_changed",))
 """A client's notifications that are passed."""
 _EXTENSIONS: Json = {EXTENSION: {"version": VERSION}}
@@ -82,13 +82,17 @@ class ClientFace:
         begins = b"mcp-session-id" not in headers and _era(spoken) is Era.HANDSHAKE
         if begins and bearer.sessions >= bearer.share.sessions:
             raise Refused(429, f"{bearer.sessions} sessions are open already (client_sessions)")
+        known: AsgiScope = {**scope, _BEARER: bearer, _ADDRESS: address, _PLACE: begins, "user": user_of(bearer)}
+        # Before anything is waited for: of requests that come at once, each finds the places of the others taken.
+        bearer.sessions += begins
         try:
             # Here, since mcp's server asks for schemas by `_input_schema`, which cannot wait for servers to start.
             await self._gateways.open(_era(spoken))
+            await self.sessions.handle_request(known, receive, send)
         except (GatewayError, ConfigError) as error:
             raise Refused(503, f"the servers for MCP clients did not start: {error}") from error
-        known = {_BEARER: bearer, _ADDRESS: address, "user": user_of(bearer)}
-        await self.sessions.handle_request({**scope, **known}, receive, send)
+        finally:
+            bearer.sessions -= known[_PLACE]
 
     def posted(self, headers: Mapping[bytes, bytes], body: bytes, *, begun: bool) -> AbstractContextManager[None]:
         """As `RunningCalls.posted`, for what is a request of a session."""
@@ -108,9 +112,9 @@ class ClientFace:
         # mcp's server refuses what is no request of an open session, in the words of the protocol.
         if connection is None or _era(spoken) is Era.MODERN or not isinstance(params, dict):
             return None
-        lease: ServedLease = connection.state["lease"]
+        lease: ServedLease | None = connection.state.get("lease")
         plain = message.get("method") == "tools/call" and isinstance(number, int | str) and not isinstance(number, bool)
-        known = lease.bearer is bearer and connection.state["address"] == address
+        known = lease is not None and lease.bearer is bearer and connection.state["address"] == address
         if not plain or not known or not connection.initialize_accepted:
             return None
         if bearer.calls >= bearer.limits.calls:
@@ -141,7 +145,7 @@ class ClientFace:
         modern = connection.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS
         if ctx.request_id is None:
             # Not others: `initialized` was the gateway's to send, and progress names a token that no server has made.
-            if ctx.method in _TOLD and not modern:
+            if ctx.method in _TOLD and "lease" in connection.state:
                 await self._tell(connection, ctx)
             if ctx.method == "notifications/cancelled":
                 # A call that mcp's server has not seen; it cancels its own by itself, in `call_next`.
@@ -159,6 +163,8 @@ class ClientFace:
                     self._begin_session(connection, ctx)
                 answer = cast("Json", await call_next(ctx))
                 return {**answer, **connection.state["lease"].client.described(experimental=extensions)}
+            if not modern and "lease" not in connection.state:
+                raise ErrorAnswer({"code": INVALID_REQUEST, "message": "initialize the session first"})
             world = self._world(ctx)
             client = world.client if world else self._gateways.opened(Era.MODERN if modern else Era.HANDSHAKE)
             if ctx.method == "server/discover":
@@ -196,11 +202,12 @@ class ClientFace:
     def _begin_session(self, connection: ClientConnection, context: Context) -> None:
         """Let a session that begins join the world at its address; without a name it leases one of its own."""
         connection.state["address"], bearer = _place(context)
-        self._join(connection, bearer)
-        if (session := connection.session_id) is not None:
+        # Also of a session that is refused a world: mcp keeps it until it is idle.
+        if (session := connection.session_id) is not None and session not in self._open:
             self._open[session] = connection
-            bearer.sessions += 1
+            cast("Any", context.request).scope[_PLACE] = False
             connection.exit_stack.callback(self._forget, session, bearer)
+        self._join(connection, bearer)
 
     def _forget(self, session: str, bearer: Bearer) -> None:
         del self._open[session]
@@ -223,6 +230,7 @@ class ClientFace:
         lease.used()
         if lease.address is None:
             self._leases.end(lease)
+        self._leases.end_if_unused(lease)
 
     def _of_session(self, connection: ClientConnection) -> ServedLease:
         """The world of a session. Where that at its address is over, another one begins."""
@@ -240,7 +248,10 @@ class ClientFace:
     async def _in_session(self, connection: ClientConnection, method: str, given: Json, relay: Relay) -> Json:
         """The result of a request within a session. Raises `ErrorAnswer`, `GatewayError`."""
         params = dict(given)
-        meta: Json = dict(params.pop("_meta", None) or {})
+        said: Any = params.pop("_meta", None) or {}
+        if not isinstance(said, dict):
+            raise ErrorAnswer({"code": INVALID_PARAMS, "message": "_meta must be an object"})
+        meta = dict(cast("Json", said))
         if method == "logging/setLevel":
             connection.state["level"] = params.get("level")
         elif level := connection.state.get("level"):

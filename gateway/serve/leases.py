@@ -293,8 +293,12 @@ class ServedLeases:
         await self.end_all()
 
     def end_if_unused(self, lease: ServedLease) -> None:
-        """While draining, end an MCP client's world without a request under way: it does not say that it goes on."""
-        if self.draining and lease.is_clients and (not lease.requests or lease.session is None):
+        """End an MCP client's world whose clients have left before it had its place.
+
+        While draining, also one without a request under way: it does not say that it goes on.
+        """
+        left = lease.session is None and not lease.requests and not lease.sessions
+        if lease.is_clients and (left or (self.draining and (not lease.requests or lease.session is None))):
             self.end(lease)
 
     def end_if_broken(self, lease: ServedLease) -> None:

@@ -28,6 +28,9 @@ pytestmark = pytest.mark.anyio
 MODERN = "2026-07-28"
 ERAS = ["legacy", MODERN]
 TOKENS = (TOKEN, OTHER_TOKEN)
+BEGIN = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": BEGIN}
+STREAMS = {"accept": "application/json, text/event-stream"}
 
 
 def text(result: Any) -> str:
@@ -162,13 +165,11 @@ async def test_a_world_ends_when_its_address_is_deleted_and_when_it_is_idle(mini
 
 
 async def test_a_session_is_unknown_at_another_address(mini: Entries) -> None:
-    begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "get", "arguments": {}}}
-    headers = {"accept": "application/json, text/event-stream"}
     async with cells(mini) as running:
         here = RawClient(running.url + "/one")
-        answer = await here.post({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}, **headers)
-        headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        answer = await here.post(INITIALIZE, **STREAMS)
+        headers = {**STREAMS, "mcp-session-id": answer.headers["mcp-session-id"]}
         assert (await here.post(call, **headers)).status_code == 200
         for other in (running.url, running.url + "/two"):
             assert (await RawClient(other).post(call, **headers)).status_code == 404
@@ -221,6 +222,51 @@ async def test_one_bearer_cannot_open_every_session(mini: Entries) -> None:
         assert (await called(running.url, "legacy", "pid")).isdigit()
 
 
+@pytest.mark.parametrize(("path", "begun"), [("/~over", 0), ("", 2)])
+async def test_sessions_that_begin_at_once_or_in_vain_take_no_place_of_anothers(
+    mini: Entries, path: str, begun: int
+) -> None:
+    statuses: list[int] = []
+    async with cells(mini, tokens=TOKENS, client_sessions=4) as running:
+        own = RawClient(running.url + path, TOKEN)
+
+        async def begin() -> None:
+            statuses.append((await own.post(INITIALIZE, **STREAMS)).status_code)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(begin)
+        assert sorted(statuses) == [200] * 2 + [429] * 4 and running.leases == begun
+        assert (await called(running.url, "legacy", "pid", OTHER_TOKEN)).isdigit()
+
+
+async def test_a_session_that_began_in_vain_has_no_world(mini: Entries) -> None:
+    async with cells(mini) as running:
+        own = RawClient(running.url + "/~over")
+        session = (await own.post(INITIALIZE, **STREAMS)).headers["mcp-session-id"]
+        for method in ("tools/call", "tools/list", "prompts/list"):
+            message = {"jsonrpc": "2.0", "id": 2, "method": method, "params": {"name": "get", "arguments": {}}}
+            answer = await own.post(message, **STREAMS, **{"mcp-session-id": session})
+            assert "initialize" in answer.text and "TaskGroup" not in answer.text
+        assert running.leases == 0
+
+
+async def test_a_world_whose_clients_left_while_it_waited_for_its_place_takes_none(mini: Entries) -> None:
+    async with cells(mini, idle_s=600, bounds={"max_sessions": 1}) as running, httpx2.AsyncClient() as http:
+        await called(running.url + "/one", MODERN, "pid")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(called, running.url + "/two", MODERN, "pid")
+            while running.leases < 2:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        url = running.url + "/three"
+        session = (await RawClient(url).post(INITIALIZE, **STREAMS)).headers["mcp-session-id"]
+        assert (await http.delete(url, headers={"mcp-session-id": session})).status_code == 200
+        with anyio.fail_after(60):
+            while running.leases > 1:
+                await anyio.lowlevel.checkpoint()
+
+
 async def test_one_trainer_leaves_a_place_to_each_other_one(mini: Entries) -> None:
     async with cells(mini, tokens=TOKENS, bounds={"max_sessions": 3}) as running:
         own, other = RawClient(running.url, TOKEN), RawClient(running.url, OTHER_TOKEN)
@@ -245,7 +291,7 @@ async def test_worlds_that_were_left_do_not_hold_up_the_end(mini: Entries) -> No
 def test_sigterm_ends_worlds_that_were_left_and_streams_that_are_open(mini: Entries, tmp_path: Path) -> None:
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"store": mini("put", scope="process")}}))
-    argv = [sys.executable, "-m", "rollout.cli", "serve", str(file), "--port", "0", "--no-token", "--drain-s", "600"]
+    argv = [sys.executable, "-m", "rollout.cli", "serve", str(file), "--no-token", "--drain-s", "600"]
     program = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     overdue = threading.Timer(90, program.kill)
     overdue.start()

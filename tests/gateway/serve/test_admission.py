@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 from pydantic import ValidationError
 from served import OTHER_TOKEN, TOKEN, RawClient, at, remote, served
@@ -43,6 +44,16 @@ async def test_a_wrong_token_reaches_nothing(mini: Entries, config: Config) -> N
         with pytest.raises(HostRefused):
             async with Gateway(made, hosts=at(running.url, "another token altogether")):
                 pass
+
+
+@pytest.mark.parametrize("name", ["authorization", "mcp-session-id", "mcp-protocol-version"])
+async def test_a_request_that_says_twice_who_asks_or_where_is_refused(mini: Entries, config: Config, name: str) -> None:
+    given = [("content-type", "application/json"), ("authorization", f"Bearer {TOKEN}"), (name, f"Bearer {TOKEN}")]
+    headers = [*given, (name, "another")] if name != "authorization" else given
+    async with served(config(store=mini("get")), tokens=TOKENS) as running, httpx2.AsyncClient() as http:
+        for path in ("", "/one"):
+            answer = await http.post(running.url + path, content=b"{}", headers=headers)
+            assert answer.status_code == 400 and "repeated" in answer.text
 
 
 async def test_anothers_handle_reaches_neither_the_world_nor_a_harness_tool(mini: Entries, config: Config) -> None:

@@ -35,12 +35,13 @@ def message(number: int, method: str, **params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("meta", ["ab", 5, [1]])
+@pytest.mark.parametrize("address", ["", "/one"])
 async def test_a_call_whose_meta_is_no_object_is_refused_and_harms_no_other(
-    mini: Entries, config: Config, meta: Any
+    mini: Entries, config: Config, address: str, meta: Any
 ) -> None:
     async with served(config(store=mini("get"))) as running:
-        client = RawClient(running.url)
-        lease = await client.open("another")
+        trainer, client = RawClient(running.url), RawClient(running.url + address)
+        lease = await trainer.open("another")
         with anyio.fail_after(60):
             opened = await client.post(message(1, "initialize", **BEGIN), **HEADERS)
             session = {**HEADERS, "mcp-session-id": opened.headers["mcp-session-id"]}
@@ -48,7 +49,7 @@ async def test_a_call_whose_meta_is_no_object_is_refused_and_harms_no_other(
             assert refused.json()["error"] == {"code": -32602, "message": "_meta must be an object"}
             called = await client.post(message(3, "tools/call", name="get", arguments={}), **session)
             assert called.json()["result"]["content"][0]["text"] == "nothing"
-            kept = await client.ask("tools/call", {"name": "get", "arguments": {}}, lease=lease, call="1")
+            kept = await trainer.ask("tools/call", {"name": "get", "arguments": {}}, lease=lease, call="1")
             assert kept["result"]["content"][0]["text"] == "nothing"
 
 
