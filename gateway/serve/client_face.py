@@ -148,9 +148,8 @@ class ClientFace:
                 self._calls.cancel(connection.session_id or "", (ctx.params or {}).get("requestId"))
             return await call_next(ctx)
         try:
-            if ctx.method == "ping" or (
-                modern and ctx.method == "initialize"
-            ):  # which mcp's server answers, or refuses
+            # mcp's server answers these, or refuses them.
+            if ctx.method == "ping" or (modern and ctx.method == "initialize"):
                 return await call_next(ctx)
             extensions = {} if _place(ctx)[0] else _EXTENSIONS  # leases are not opened at a world's address
             if ctx.method == "initialize":
