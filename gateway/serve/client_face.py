@@ -179,7 +179,7 @@ class ClientFace:
             raise MCPError(code=INTERNAL_ERROR, message=refused.problem) from refused
 
     def _world(self, context: Context) -> ServedLease | None:
-        """The world of a request: its session's, or that at its address; None where none has begun."""
+        """The world of a request: its session's, or that at its address; None if none has begun."""
         connection = connection_of(context)
         if "lease" in connection.state:
             return self._of_session(connection)
