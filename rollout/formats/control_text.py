@@ -1,9 +1,10 @@
 """Keep text text: no control id comes from the text of a message or of a tool's definition.
 
-A tokenizer finds the spelling of a control token (`<|im_end|>`) in a rendered conversation, no matter who wrote it. Here
-the texts are marked before the template renders them: `BREAK` goes into each spelling, and to the ends of a text that could
-become a part of one beside the template's own text. After rendering, the text is cut at each break that lies in a
-spelling, and its parts are tokenised alone. All other breaks are dropped, so that other texts keep their ids.
+A tokenizer finds the spelling of a control token (`<|im_end|>`) in a rendered conversation, no matter who wrote it.
+Here the texts are marked before the template renders them: `BREAK` goes into each spelling, and to the ends of a text
+that could become a part of one beside the template's own text. After rendering, the text is cut at each break that
+lies in a spelling, and its parts are tokenised alone. All other breaks are dropped, so that other texts keep their
+ids.
 
 For a renderer that is out of reach, such as a chat API's, `Spellings.broken` changes the texts instead.
 """
