@@ -108,7 +108,7 @@ class Connection:
 
     @property
     def stray(self) -> str:
-        """The beginning of the first line on the server's standard output that was no message; empty without one."""
+        """The beginning of the first line on the server's standard output that was not a message; else empty."""
         return self._link.stray
 
     @property

@@ -152,9 +152,8 @@ class ClientFace:
                 self._calls.cancel(connection.session_id or "", (ctx.params or {}).get("requestId"))
             return await call_next(ctx)
         try:
-            if ctx.method == "ping" or (
-                modern and ctx.method == "initialize"
-            ):  # which mcp's server answers, or refuses
+            # mcp's server answers these, or refuses them.
+            if ctx.method == "ping" or (modern and ctx.method == "initialize"):
                 return await call_next(ctx)
             extensions = {} if _place(ctx)[0] else _EXTENSIONS  # leases are not opened at a world's address
             if ctx.method == "initialize":
@@ -186,7 +185,7 @@ class ClientFace:
             raise MCPError(code=INTERNAL_ERROR, message=refused.problem) from refused
 
     def _world(self, context: Context) -> ServedLease | None:
-        """The world of a request: its session's, or that at its address; None where none has begun."""
+        """The world of a request: its session's, or that at its address; None if none has begun."""
         connection = connection_of(context)
         if "lease" in connection.state:
             return self._of_session(connection)

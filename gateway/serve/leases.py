@@ -71,7 +71,7 @@ class ServedLeases:
         return lease
 
     def at(self, address: str, bearer: Bearer) -> ServedLease | None:
-        """The world at an address of this bearer, which this request renews; None where one is to begin.
+        """The world at an address of this bearer, which this request renews; None if one is to begin.
 
         At the address without a name that is the bearer's only lease, as long as no world has begun there.
 

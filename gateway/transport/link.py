@@ -57,7 +57,7 @@ class Link:
         self.killed = ""
         """Which signal ended the server, as half a sentence; empty where it ended by itself or was to end."""
         self.stray = ""
-        """The beginning of the first line on a server's standard output that was no message; empty without one."""
+        """The beginning of the first line on a server's standard output that was not a message; else empty."""
         self.pid: int | None = None
         """The server's process, where the gateway started it."""
         self.trouble = ""

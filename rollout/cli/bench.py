@@ -81,7 +81,7 @@ def report(figures: dict[str, Any], as_json: bool) -> int:
     else:
         console = output_console()
         for name, value in _lines(figures):
-            console.print(f"{name:>48}  {value}", highlight=False, markup=False)
+            console.print(f"{name:>48}  {value}")
     return 0
 
 

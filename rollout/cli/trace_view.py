@@ -38,7 +38,7 @@ def view(
 ) -> int:
     """Serve a page with runs, conversations, tokens and siblings, to this user only, until interrupted.
 
-    The address that is printed has a token, without which the page is shown to nobody.
+    The printed address has a token; requests without it are refused.
     """
     check_directory(directory)
     listening, token = listen(port), secrets.token_urlsafe(24)

@@ -191,7 +191,7 @@ async def _concurrent_replies(session: Session, server: str, seq: int) -> Reply:
 async def output(setup: CheckSetup) -> str:
     for each in setup.connections:
         if each.stray:
-            raise ClauseFailed(f"{each.server} writes to its standard output what is no message: {each.stray!r}")
+            raise ClauseFailed(f"{each.server} wrote to its standard output, and not a message: {each.stray!r}")
     return "messages only"
 
 

@@ -34,7 +34,7 @@ PROMISES: dict[Clause, str] = {
     Clause.TASKS: "tasks lists at most `limit` distinct tasks, the same ones again, none in both splits",
     Clause.RESET: "the same task and seed give the same world, again and in another process",
     Clause.OPENING: "start gives the opening message of the task's row, again and again",
-    Clause.REPLY: "a repeated seq gives the same reply and moves nothing, a jump is refused, and the user ends at last",
+    Clause.REPLY: "a repeated seq gives the same reply and moves nothing, a jump is refused, and the user ends it",
     Clause.ELICIT: "a question's answer has an action, and a repeated seq gives the same",
     Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again",
     Clause.EXPERT: "the expert's turns can be played and score 1",
@@ -51,7 +51,7 @@ REMEDIES: dict[Clause, str] = {
     Clause.RESET: "draw everything from random.Random(f'{task}/{seed}'); no hash(), no clock, no shared state",
     Clause.OPENING: "let `tasks` give as prompt what `start` says, or no prompt; let `start` change nothing",
     Clause.REPLY: "remember the answer to each seq per trajectory; refuse any other than the next with an error "
-    "result; answer done: true at last",
+    "result; return done: true in the end",
     Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
     Clause.SCORE: "return {score, parts}, 0 <= score <= 1, and the same part names always: those of reward.parts",
     Clause.EXPERT: "play it with `mcp-rollout run ENV --engine expert` and read the trace; correct expert or score",

@@ -35,7 +35,7 @@ def tokens_of(answer: Answer) -> tuple[str, ...]:
 
 
 Template = tuple[str | None, ...]
-"""The tokens that every fresh lease got at one place of the script; None where they differ."""
+"""The tokens that every fresh lease got at one place of the script; None if they differ."""
 
 
 class Reference:

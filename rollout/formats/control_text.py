@@ -1,11 +1,12 @@
 """Keep text text: no control id comes from the text of a message or of a tool's definition.
 
-A tokenizer finds the spelling of a control token (`<|im_end|>`) in a rendered conversation whoever wrote it. Here the
-texts are marked before the template renders them: `BREAK` goes into each spelling, and to the ends of a text that could
-become a part of one beside the template's own text. After rendering, the text is cut at each break that lies in a
-spelling, and its parts are tokenised alone. All other breaks are dropped, so that other texts keep their ids.
+A tokenizer finds the spelling of a control token (`<|im_end|>`) in a rendered conversation, no matter who wrote it.
+Here the texts are marked before the template renders them: `BREAK` goes into each spelling, and to the ends of a text
+that could become a part of one beside the template's own text. After rendering, the text is cut at each break that
+lies in a spelling, and its parts are tokenised alone. All other breaks are dropped, so that other texts keep their
+ids.
 
-For a renderer that is out of reach, such as a chat API's, `ControlText.broken` changes the texts instead.
+For a renderer that is out of reach, such as a chat API's, `Spellings.broken` changes the texts instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
-from rollout.formats import FORMATS
+from gateway.control_text import SPELLING
 from rollout.types import Message
 
 BREAK = "\udc80"
@@ -30,27 +31,15 @@ _KEYWORDS = frozenset(
 """Keys of schemas that templates look up."""
 
 
-class ControlText:
-    """The spellings of one tokenizer's control tokens and one format's markers.
+class Spellings:
+    """Control tokens as they are spelled in texts.
 
     Args:
-        spellings: each of two characters or more.
+        begins: matches the first character of each.
     """
 
-    def __init__(self, spellings: Collection[str]) -> None:
-        self.spellings = frozenset(spellings)
-        shortest, longest = (_pattern(self.spellings, longest=longest) for longest in (False, True))
-        # Of what begins at a place the shortest is enough to break all, and the longest to find all that a break is in.
-        self._begins = re.compile(f"(?={shortest})(.)", re.DOTALL)
-        self._spans = re.compile(f"(?=({longest}))")
-        self._longest = max(map(len, spellings), default=0)
-        self._prefixes = {each[:size] for each in spellings for size in range(1, len(each))}
-        self._suffixes = {each[size:] for each in spellings for size in range(1, len(each))}
-        # What most texts do not begin with, or have near their end, so that they are done soon.
-        self._letters, self._firsts = {each[0] for each in self._suffixes}, {each[0] for each in self.spellings}
-        self._by_core: dict[str, list[str]] = {}
-        for each in self.spellings:
-            self._by_core.setdefault(_core(each), []).append(each)
+    def __init__(self, begins: re.Pattern[str]) -> None:
+        self._begins = begins
 
     def count(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Number of spellings in the texts of messages and of tools' definitions."""
@@ -62,6 +51,35 @@ class ControlText:
 
         _changed(messages, tools, collect)
         return len(found)
+
+    def broken(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Message], list[dict[str, Any]]]:
+        """Copies whose texts have a space in each spelling, for a renderer that finds spellings in any text."""
+        return _changed(messages, tools, partial(self._begins.sub, r"\g<0> "))
+
+
+class ControlText(Spellings):
+    """The spellings of one tokenizer's control tokens and one format's markers.
+
+    Args:
+        spellings: each of two characters or more.
+    """
+
+    def __init__(self, spellings: Collection[str]) -> None:
+        self.spellings = frozenset(spellings)
+        shortest, longest = (_pattern(self.spellings, longest=longest) for longest in (False, True))
+        # Of what begins at a place the shortest is enough to break all, and the longest to find all that a break is in.
+        super().__init__(re.compile(f"(?={shortest}).", re.DOTALL))
+        self._spans = re.compile(f"(?=({longest}))")
+        self._longest = max(map(len, spellings), default=0)
+        self._prefixes = {each[:size] for each in spellings for size in range(1, len(each))}
+        self._suffixes = {each[size:] for each in spellings for size in range(1, len(each))}
+        # What most texts do not begin with, or have near their end, so that they are done soon.
+        self._letters, self._firsts = {each[0] for each in self._suffixes}, {each[0] for each in self.spellings}
+        self._by_core: dict[str, list[str]] = {}
+        for each in self.spellings:
+            self._by_core.setdefault(_core(each), []).append(each)
 
     def marked(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
@@ -79,12 +97,6 @@ class ControlText:
             for place in places[bisect_right(places, found.start(1)) : bisect_left(places, found.end(1))]
         }
         return [text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)])]
-
-    def broken(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[Message], list[dict[str, Any]]]:
-        """Copies whose texts have a space in each spelling, for a renderer that finds spellings in any text."""
-        return _changed(messages, tools, partial(self._begins.sub, r"\1 "))
 
     def mark(self, text: str) -> str:
         """The text with breaks where it needs some."""
@@ -154,15 +166,6 @@ def _value(value: Any, change: Callable[[str], str]) -> Any:
             return value
 
 
-_COMMON = """
-    <|start|> <|system|> <|user|> <|assistant|> [gMASK] <sop> <tool_response> </tool_response> <s> </s> <bos>
-    <eos> <pad> <unk> [INST] [/INST] <<SYS>> <</SYS>> [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS]
-    [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] <start_of_turn> <end_of_turn> <|turn> <|tool> <tool|> <tool_response|>
-    <|im_start|> ]~!b[ ]~b] <|begin_of_text|> <|end_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|>
-    <|eom_id|> <|python_tag|> <|im_system|> <|im_user|> <|im_assistant|> <|im_middle|> <\uff5cUser\uff5c>
-    <\uff5cAssistant\uff5c> \uff5cDSML\uff5c <\uff5cbegin\u2581of\u2581sentence\uff5c> <|vision_start|>
-    <|vision_end|> <|image_pad|> <|video_pad|> <image>
-""".split()
 NO_CONTROL = ControlText(())
-KNOWN = ControlText({*_COMMON, *(marker for each in FORMATS.values() for marker in each.markers)})
-"""The markers of every format and of common chat templates, for policies whose tokenizer is out of reach."""
+KNOWN = Spellings(SPELLING)
+"""Control tokens of every format and of common chat templates, for policies whose tokenizer is out of reach."""

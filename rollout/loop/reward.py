@@ -32,7 +32,7 @@ class Judged(BaseModel):
 
 
 TrainersReward = Callable[[Environment, Trace, Judged], Awaitable[dict[str, float]]]
-"""The trainer's own reward of a trajectory, as parts by name. Raises RewardError where there is none."""
+"""The trainer's own reward of a trajectory, as parts by name. Raises RewardError if there is none."""
 
 
 def check_rewarded(environment: Environment) -> None:

@@ -174,7 +174,7 @@ class ShardDirector:
                 return
             except RayTaskError as error:
                 await self._note(shards, lambda problem=str(error.cause): _set_problem(shards, problem))
-            except RayError:  # Ray is restarting it, whatever ended it: OutOfMemoryError is no RayActorError
+            except RayError:  # Ray is restarting it, whatever ended it: OutOfMemoryError is not a RayActorError
                 shard.url = ""
             else:
                 await self._note(shards, lambda state=state: _take_state(shards, shard, state))

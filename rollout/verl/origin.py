@@ -22,7 +22,7 @@ class Batch:
     group: Group | None = None
     """The siblings of the row; None where this worker does not play them together."""
     compute_score: ComputeScore | None = None
-    """verl's computation of a score, in its reward loop; None where the worker is not ours."""
+    """verl's computation of a score, in its reward loop; None if the worker is not ours."""
 
 
 def origin_of(row: dict[str, Any], batch: Batch) -> Origin:

@@ -346,7 +346,7 @@ async def serve_http(server: MCPServer, calls: DirectCalls | None, door: Door, h
     """Serves at `/mcp` until the process receives a signal.
 
     Args:
-        calls: None where the SDK has to serve all calls.
+        calls: None if the SDK has to serve all calls.
     """
     app = door.guarding(server.streamable_http_app(host=host))
     http = HttpServer(server, calls, door)

@@ -147,7 +147,7 @@ def test_a_misspelt_field_is_named_with_the_right_one_and_the_servers_own_line(t
 def test_what_a_server_prints_is_a_clause_of_its_own(tmp_path: Path) -> None:
     report = kit_report(tmp_path, "prints")
     assert report.failed == [Clause.OUTPUT]
-    assert "shop writes to its standard output what is no message: 'looking at Hello.'" in said(report, Clause.OUTPUT)
+    assert "shop wrote to its standard output, and not a message: 'looking at Hello.'" in said(report, Clause.OUTPUT)
 
 
 def test_an_expert_that_cannot_have_1_is_held_to_what_the_environment_says() -> None:

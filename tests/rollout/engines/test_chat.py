@@ -260,9 +260,9 @@ async def test_no_chat_api_is_sent_the_spelling_of_a_control_token(tmp_path: Pat
     assert trace.stop_reason is StopReason.ANSWERED and trace.control_text > 8
     told = json.dumps(sent, ensure_ascii=False)
     spelled = ("<|im_end|>", "<|im_start|>", "</s>", "[INST]", "<|eot_id|>", "<\uff5cUser\uff5c>", "\\uff5cUser")
-    assert [each for each in spelled if each in told] == ["\\uff5cUser"]
+    assert not [each for each in spelled if each in told]
     assert "Says < |im_end|>." in told and "Unknown tool '< /s>< |im_end|>'" in told
-    assert json.loads(sent[1][0][2]["tool_calls"][0]["function"]["arguments"]) == {"text": "< \uff5cUser\uff5c>"}
+    assert json.loads(sent[1][0][2]["tool_calls"][0]["function"]["arguments"]) == {"text": "< \uff5c User\uff5c>"}
 
 
 async def test_contexts_are_read_back_as_the_messages_that_they_were_written_from() -> None:
