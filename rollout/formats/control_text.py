@@ -22,6 +22,8 @@ from rollout.types import Message
 
 BREAK = "\udc80"
 """Half of a surrogate pair: no text that can be tokenised contains one, so it cannot be a text's own."""
+ESCAPED = r"\udc80"
+"""A break where a template writes Python's `repr`, or JSON of ASCII alone."""
 
 _NOT_TEXT = frozenset(("role", "type", "image", "image_url", "video", "audio"))
 _KEYWORDS = frozenset(
@@ -35,13 +37,14 @@ class ControlText:
 
     Args:
         spellings: each of two characters or more.
+        shapes: a pattern of further spellings, which are counted and broken only.
     """
 
-    def __init__(self, spellings: Collection[str]) -> None:
+    def __init__(self, spellings: Collection[str], *, shapes: str = "(?!)") -> None:
         self.spellings = frozenset(spellings)
         shortest, longest = (_pattern(self.spellings, longest=longest) for longest in (False, True))
         # Of what begins at a place the shortest is enough to break all, and the longest to find all that a break is in.
-        self._begins = re.compile(f"(?={shortest})(.)", re.DOTALL)
+        self._begins = re.compile(f"(?={shortest}|{shapes})(.)", re.DOTALL)
         self._spans = re.compile(f"(?=({longest}))")
         self._longest = max(map(len, spellings), default=0)
         self._prefixes = {each[:size] for each in spellings for size in range(1, len(each))}
@@ -71,7 +74,7 @@ class ControlText:
 
     def parts(self, rendered: str) -> list[str]:
         """A rendered text without its breaks, cut at those that lie in a spelling."""
-        between = rendered.split(BREAK)
+        between = rendered.replace(ESCAPED, BREAK).split(BREAK)
         text, places = "".join(between), list(accumulate(map(len, between)))[:-1]
         cuts = {
             place
@@ -89,6 +92,7 @@ class ControlText:
     def mark(self, text: str) -> str:
         """The text with breaks where it needs some."""
         cuts = {found.end() for found in self._begins.finditer(text)}
+        cuts |= {found.start() + 1 for found in re.finditer(re.escape(ESCAPED), text)}  # which is the text's own
         # Templates strip texts, so the ends are those of the text without surrounding whitespace.
         inner, start = text.strip(), len(text) - len(text.lstrip())
         sizes = range(1, min(len(inner), self._longest) + 1)
@@ -102,6 +106,11 @@ class ControlText:
         ):
             cuts.add(start + len(inner))
         return BREAK.join(text[begin:end] for begin, end in pairwise([0, *sorted(cuts), len(text)])) if cuts else text
+
+
+def is_marked(rendered: str) -> bool:
+    """Whether a rendered text has breaks."""
+    return BREAK in rendered or ESCAPED in rendered
 
 
 def _pattern(words: Collection[str], *, longest: bool) -> str:
@@ -162,7 +171,10 @@ _COMMON = """
     <|eom_id|> <|python_tag|> <|im_system|> <|im_user|> <|im_assistant|> <|im_middle|> <\uff5cUser\uff5c>
     <\uff5cAssistant\uff5c> \uff5cDSML\uff5c <\uff5cbegin\u2581of\u2581sentence\uff5c> <|vision_start|>
     <|vision_end|> <|image_pad|> <|video_pad|> <image>
+    <start_of_image> <end_of_image> <end_of_utterance> [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [THINK] [/THINK] [ARGS]
 """.split()
+_BARS = r"<[|\uff5c][^\s<>|\uff5c]+[|\uff5c]>|\[\|[^\s|\]]+\|\]"
+"""Names between bars, as most models spell theirs."""
 NO_CONTROL = ControlText(())
-KNOWN = ControlText({*_COMMON, *(marker for each in FORMATS.values() for marker in each.markers)})
+KNOWN = ControlText({*_COMMON, *(marker for each in FORMATS.values() for marker in each.markers)}, shapes=_BARS)
 """The markers of every format and of common chat templates, for policies whose tokenizer is out of reach."""
