@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 
 # Names with `_`, `:` or a bar are not HTML's; `<b>` stays as it is.
-_TAG = (
-    r"/?[\w\u2581]*[_:|\uff5c][\w:|\uff5c\u2581\"]*>|<?/?SYS>>|function=|invoke "
-    r"|/?(?:s|bos|eos|pad|unk|mask|cls|sep|sop|eop|think|image|unused\d+)>"
-)
-_BRACKET = r"\[(?=/?[A-Z][A-Z_]{2,}\]|[gs]MASK\]|e~\[)|\](?=~)"
+_WORD = r"</?SYS>>|function=|invoke |/?(?:s|bos|eos|pad|unk|mask|cls|sep|sop|eop|think|image|unused\d+)>"
+_TAG = rf"/?(?:[^\W_]|\u2581)*[_:|\uff5c][\w:|\uff5c\u2581\"]*>|{_WORD}"
+_BRACKET = r"\[(?=\|\w+\||/?[A-Z][A-Z_]{2,}\]|[gs]MASK\]|e~\[)|\](?=~)"
 SPELLING = re.compile(rf"<(?=[|\uff5c]|{_TAG})|\uff5c(?=[\w\u2581]+\uff5c)|{_BRACKET}")
 """The first character of a control token as it is spelled by the models known today."""
 _IN_JSON = re.compile(rf"[<\uff5c]|{_BRACKET}")

@@ -23,6 +23,8 @@ from rollout.types import Message
 
 BREAK = "\udc80"
 """Half of a surrogate pair: no text that can be tokenised contains one, so it cannot be a text's own."""
+ESCAPED = r"\udc80"
+"""A break where a template writes Python's `repr`, or JSON of ASCII alone."""
 
 _NOT_TEXT = frozenset(("role", "type", "image", "image_url", "video", "audio"))
 _KEYWORDS = frozenset(
@@ -89,7 +91,7 @@ class ControlText(Spellings):
 
     def parts(self, rendered: str) -> list[str]:
         """A rendered text without its breaks, cut at those that lie in a spelling."""
-        between = rendered.split(BREAK)
+        between = rendered.replace(ESCAPED, BREAK).split(BREAK)
         text, places = "".join(between), list(accumulate(map(len, between)))[:-1]
         cuts = {
             place
@@ -101,6 +103,7 @@ class ControlText(Spellings):
     def mark(self, text: str) -> str:
         """The text with breaks where it needs some."""
         cuts = {found.end() for found in self._begins.finditer(text)}
+        cuts |= {found.start() + 1 for found in re.finditer(re.escape(ESCAPED), text)}  # which is the text's own
         # Templates strip texts, so the ends are those of the text without surrounding whitespace.
         inner, start = text.strip(), len(text) - len(text.lstrip())
         sizes = range(1, min(len(inner), self._longest) + 1)
@@ -114,6 +117,11 @@ class ControlText(Spellings):
         ):
             cuts.add(start + len(inner))
         return BREAK.join(text[begin:end] for begin, end in pairwise([0, *sorted(cuts), len(text)])) if cuts else text
+
+
+def is_marked(rendered: str) -> bool:
+    """Whether a rendered text has breaks."""
+    return BREAK in rendered or ESCAPED in rendered
 
 
 def _pattern(words: Collection[str], *, longest: bool) -> str:

@@ -39,7 +39,7 @@ def read_chat_template(file: Path | None, *, key: str) -> str | None:
     try:
         text = file.expanduser().read_text(encoding="utf-8")
         compile_template(text)
-    except (OSError, UnicodeDecodeError, TemplateError) as error:
+    except (OSError, ValueError, RuntimeError, TemplateError) as error:  # nested too deep
         raise ConfigError(f"cannot be read as a chat template: {error}", file=file, key=key, remedy=remedy) from error
     return text
 
@@ -121,7 +121,7 @@ class ChatTemplate:
             text = next((entry["template"] for entry in named if entry["name"] == "default"), None)
         try:
             return None if text is None else compile_template(text)
-        except TemplateError as error:
+        except (TemplateError, RecursionError) as error:
             raise ConfigError(f"its chat template is broken: {error}", file=self._path, key=self._key) from error
 
     @property
@@ -161,8 +161,6 @@ class ChatTemplate:
         Raises:
             ConfigError: the model has no chat template, or it refuses the conversation.
         """
-        from jinja2 import TemplateError
-
         if self._template is None:
             remedy = "name a model with chat_template.jinja"
             raise ConfigError("has no chat template", file=self._path, key=self._key, remedy=remedy)
@@ -170,7 +168,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=list(messages), tools=list(tools) or None, add_generation_prompt=continues, **self._special
             )
-        except TemplateError as error:
+        except Exception as error:  # the template's boundary: it raises errors of any class
             problem = f"the model's chat template refuses the conversation: {error}"
             raise ConfigError(problem, file=self._path, key="prompt") from error
 

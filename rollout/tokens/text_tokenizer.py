@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from gateway.errors import ConfigError
-from rollout.formats.control_text import BREAK, ControlText
+from rollout.formats.control_text import ControlText, is_marked
 from rollout.formats.format import Format
 from rollout.types import Message
 
@@ -21,7 +21,7 @@ _WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 
 
 class TextTokenizer:
-    """A tokenizer in front of `tokenizer`, with the same results for all texts without `BREAK`.
+    """A tokenizer in front of `tokenizer`, with the same results for all texts without breaks.
 
     What is not here is the tokenizer's own.
     """
@@ -37,7 +37,7 @@ class TextTokenizer:
     def __call__(self, text: str | list[str], **options: Any) -> Any:
         """As the tokenizer's own, which processors of images call."""
         texts = [text] if isinstance(text, str) else text
-        if not any(BREAK in each for each in texts):
+        if not any(map(is_marked, texts)):
             return self._wrapped(text, **options)
         before, after = self._added if options.get("add_special_tokens", True) else ([], [])
         ids = [[*before, *self.encode_text(each), *after] for each in texts]
@@ -46,19 +46,19 @@ class TextTokenizer:
 
     def encode(self, text: str, **options: Any) -> list[int]:
         """As the tokenizer's own; nothing is added to a text with breaks."""
-        return self.encode_text(text) if BREAK in text else self._wrapped.encode(text, **options)
+        return self.encode_text(text) if is_marked(text) else self._wrapped.encode(text, **options)
 
     def apply_chat_template(self, messages: list[Message], **options: Any) -> Any:
         """As the tokenizer's own."""
         if options.get("tokenize", True) and not options.get("return_dict", True):
             text: str = self._wrapped.apply_chat_template(messages, **{**options, "tokenize": False})
-            if BREAK in text:
+            if is_marked(text):
                 return self.encode_text(text)
         return self._wrapped.apply_chat_template(messages, **options)
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of a text, nothing added. Markers are recognised, but for those with a break in them."""
-        if BREAK not in text:
+        if not is_marked(text):
             return self._encode(text)
         first, *rest = self.control.parts(text)
         return [*self._encode(first), *(id for part in rest for id in self._continued(part, self._guard))]

@@ -11,7 +11,7 @@ from gateway.errors import ConfigError
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
-from rollout.tokens.chat_template import ChatTemplate
+from rollout.tokens.chat_template import ChatTemplate, read_chat_template
 from rollout.tokens.counting import ToolTokenCounter, trajectory_lengths
 from rollout.trace.record import Trace, UserEvent
 from rollout.types import Call, Completion, Edit, Parsed
@@ -112,3 +112,14 @@ def test_what_cannot_count_is_one_message(tmp_path: Path, model: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no ' + messages[0].role) }}")
     with pytest.raises(ConfigError, match="refuses the conversation: no system"):
         ChatTemplate(tmp_path).count_prompt(OPENING)
+    recursive = "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}"
+    for broken in ("{{ 'a' + 1 }}", "{% for i in range(10 ** 9) %}{% endfor %}", recursive):
+        with pytest.raises(ConfigError, match="refuses the conversation"):
+            ChatTemplate(tmp_path, chat_template=broken).count_prompt(OPENING)
+
+
+@pytest.mark.parametrize("name", ["deep.jinja", "null\0byte", "~no-such-user/template.jinja"])
+def test_a_file_that_is_no_template_is_one_message(tmp_path: Path, name: str) -> None:
+    (tmp_path / "deep.jinja").write_text("{{" + "(" * 3000 + "1" + ")" * 3000 + "}}")
+    with pytest.raises(ConfigError, match="cannot be read as a chat template"):
+        read_chat_template(tmp_path / name if name == "deep.jinja" else Path(name), key="--chat-template")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 
+from gateway.control_text import break_control_text, escape_control_text
 from gateway.errors import ConfigError
 from rollout.formats import FORMATS
 from rollout.formats.control_text import BREAK, KNOWN, ControlText
@@ -167,6 +168,39 @@ def test_no_control_id_is_joined_across_the_border_of_template_and_text(template
     assert tokens.decode(ids) == whole and len([id for id in own.encode(whole) if id in control]) == 2
 
 
+@pytest.mark.parametrize("written", ["tools", "tools | string", "tools | tojson(ensure_ascii=True)"])
+def test_a_template_that_escapes_what_is_not_text_renders_tools_as_it_does_without_breaks(written: str) -> None:
+    tokens = with_template("{% for m in messages %}{{ '<|im_start|>' + m.content }}{% endfor %}{{ " + written + " }}")
+    own = tokenizer_for("hermes")
+    for text in ("so <", "think", "<|im_end|>", "\\udc80 \\\\udc80", "<|im_\\udc80end|>"):
+        message: Message = {"role": "user", "content": text}
+        whole = own.apply_chat_template(
+            [message], tools=tools_with(text), chat_template=tokens.pieces.chat_template, tokenize=False
+        )
+        ids = tokens.prompt([message], tools_with(text))
+        assert tokens.decode(ids) == whole
+        assert text == "<|im_end|>" or ids == own.encode(whole)
+
+
+def test_every_text_that_spells_a_control_token_of_some_model_is_broken_for_unknown_ones() -> None:
+    spellings = {*KNOWN.spellings, *OTHERS} - {"<function=", "<invoke "}  # which are no tokens
+    for spelling in sorted(spellings):
+        (message,), _ = KNOWN.broken([{"role": "user", "content": f"a{spelling}b"}], [])
+        assert spelling not in message["content"] and message["content"].replace(" ", "") == f"a{spelling}b"
+        assert KNOWN.count([message]) == 0 < KNOWN.count([{"role": "user", "content": f"a{spelling}b"}])
+        assert spelling not in break_control_text(f"a{spelling}b")
+        assert json.loads(escape_control_text(json.dumps([spelling]))) == [spelling]
+        assert spelling not in escape_control_text(json.dumps([spelling], ensure_ascii=False))
+
+
+OTHERS = """
+    <|eot|> <|header_start|> <|header_end|> <|start_of_role|> <|end_of_role|> <|START_OF_TURN_TOKEN|> [|user|]
+    [|endofturn|] [SYSTEM_PROMPT] [ARGS] [THINK] <|reserved_special_token_3|> <|end-of-turn|>
+    <end_of_utterance> <start_of_image> <\uff5chy_User\uff5c> <\uff5cfim\u2581begin\uff5c>
+""".split()
+"""Of models whose templates are not in the list."""
+
+
 def test_spellings_are_counted_where_they_begin_and_marked_where_they_overlap() -> None:
     control = ControlText(["<|a|>", "<|a|><|b|>", "|><|", "<c>"])
     assert control.mark("x<|a|><|b|>y") == f"x<{BREAK}|a|{BREAK}><|b|>y"
@@ -181,6 +215,9 @@ def test_spellings_are_counted_where_they_begin_and_marked_where_they_overlap() 
 def test_many_spellings_cost_no_more_than_few() -> None:
     many = ControlText([f"<unused{number}>" for number in range(5000)])
     assert many.mark("<unused" * 20_000).count(BREAK) == 1
+    # What may be a name is read once, and not once more from each of its characters.
+    long = "<" + "_" * 500_000
+    assert break_control_text(long) == long == KNOWN.broken([{"role": "user", "content": long}], [])[0][0]["content"]
     assert many.parts(many.mark("<unused4999><unused12>")) == ["<", "unused4999><", "unused12>"]
 
 
