@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.errors import GatewayError
-from gateway.leases.session import Session
-from gateway.serve.bearers import Bearer
-from gateway.serve.calls import LeasedCalls
-from gateway.serve.client_gateways import ClientGateway
-from gateway.types import ToolDefinition
+if TYPE_CHECKING:
+    from gateway.errors import GatewayError
+    from gateway.leases.session import Session
+    from gateway.serve.bearers import Bearer
+    from gateway.serve.calls import LeasedCalls
+    from gateway.serve.client_gateways import ClientGateway
+    from gateway.types import ToolDefinition
 
 
 class ServedLease:

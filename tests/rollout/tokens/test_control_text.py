@@ -183,7 +183,8 @@ def test_a_template_that_escapes_what_is_not_text_renders_tools_as_it_does_witho
 
 
 def test_every_text_that_spells_a_control_token_of_some_model_is_broken_for_unknown_ones() -> None:
-    spellings = {*KNOWN.spellings, *OTHERS} - {"<function=", "<invoke "}  # which are no tokens
+    markers = {marker for each in FORMATS.values() for marker in each.markers}
+    spellings = {*markers, *SPELLED} - {"<function=", "<invoke "}  # which are no tokens
     for spelling in sorted(spellings):
         (message,), _ = KNOWN.broken([{"role": "user", "content": f"a{spelling}b"}], [])
         assert spelling not in message["content"] and message["content"].replace(" ", "") == f"a{spelling}b"
@@ -193,12 +194,20 @@ def test_every_text_that_spells_a_control_token_of_some_model_is_broken_for_unkn
         assert spelling not in escape_control_text(json.dumps([spelling], ensure_ascii=False))
 
 
-OTHERS = """
+SPELLED = """
+    <|start|> <|system|> <|user|> <|assistant|> [gMASK] <sop> <tool_response> </tool_response> <s> </s> <bos>
+    <eos> <pad> <unk> [INST] [/INST] <<SYS>> <</SYS>> [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS]
+    [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] <start_of_turn> <end_of_turn> <|turn> <|tool> <tool|> <tool_response|>
+    <|im_start|> ]~!b[ ]~b] <|begin_of_text|> <|end_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|>
+    <|eom_id|> <|python_tag|> <|im_system|> <|im_user|> <|im_assistant|> <|im_middle|> <\uff5cUser\uff5c>
+    <\uff5cAssistant\uff5c> \uff5cDSML\uff5c <\uff5cbegin\u2581of\u2581sentence\uff5c> <|vision_start|>
+    <|vision_end|> <|image_pad|> <|video_pad|> <image>
+    <start_of_image> <end_of_image> <end_of_utterance> [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [THINK] [/THINK] [ARGS]
     <|eot|> <|header_start|> <|header_end|> <|start_of_role|> <|end_of_role|> <|START_OF_TURN_TOKEN|> [|user|]
     [|endofturn|] [SYSTEM_PROMPT] [ARGS] [THINK] <|reserved_special_token_3|> <|end-of-turn|>
     <end_of_utterance> <start_of_image> <\uff5chy_User\uff5c> <\uff5cfim\u2581begin\uff5c>
 """.split()
-"""Of models whose templates are not in the list."""
+"""Of common chat templates."""
 
 
 def test_spellings_are_counted_where_they_begin_and_marked_where_they_overlap() -> None:
