@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gateway.catalogue.hidden_text import plain
 from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, TraceDirectory, print_json
 from rollout.cli.output import Console
@@ -60,7 +61,9 @@ def fields_of(activity: Activity) -> list[tuple[str, str]]:
         server, times = slowest
         shown.append(("slowest server", f"{server} {times.mean_s:.3f} s a call, at most {times.slowest_s:.3f} s"))
     if (oldest := activity.oldest) is not None:
-        shown.append(("longest", f"{oldest.task} {oldest.elapsed_s:.0f} s, {oldest.turns} turns ({oldest.id[:12]})"))
+        shown.append(
+            ("longest", f"{plain(oldest.task)} {oldest.elapsed_s:.0f} s, {oldest.turns} turns ({oldest.id[:12]})")
+        )
     return shown
 
 

@@ -65,7 +65,7 @@ def _own_directory(raylet: Path) -> int:
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise SystemExit(f"rollout.verl_cpu.prefork: {path} cannot be used as a directory: {error}") from error
+        raise SystemExit(f"rollout.verl_cpu.prefork: {path} is not a directory of its own: {error}") from error
     found = os.fstat(directory)
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise SystemExit(f"rollout.verl_cpu.prefork: {path} is another user's or open to others: remove it")
