@@ -27,7 +27,7 @@ from gateway import Gateway, GatewayConfig, GatewayError, Session
 logging.disable(logging.CRITICAL)
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
-HOSTILE = Path(__file__).parents[1] / "hostile"
+HOSTILE = Path(__file__).parents[1] / "tests" / "hostile"
 Attack = Callable[[Session], Awaitable[Any]]
 
 

@@ -23,7 +23,7 @@ from gateway import Gateway, GatewayConfig
 from rollout.bench.costs import cpu_s, descendants
 from rollout.process import tune_collector
 
-PROGRAM = Path(__file__).parents[1] / "gateway" / "forking_server.py"
+PROGRAM = Path(__file__).parents[1] / "tests" / "gateway" / "forking_server.py"
 
 
 async def waiting(leases: int) -> None:

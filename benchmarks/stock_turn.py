@@ -26,7 +26,7 @@ import yaml
 from benchmarks.echo_server import STDIO_ARGUMENTS
 from rollout.bench.program import print_figures
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 TEXT = "plum " * 12
 TOOL = {
     "type": "function",

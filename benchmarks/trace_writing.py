@@ -35,7 +35,7 @@ from rollout.cli.app import main
 from rollout.tokens.chatml import _IDS, _SPLIT, IM_END, IM_START, SPECIAL, ByteTokens
 from rollout.trace.store import TraceStore
 
-RETAIL = Path(__file__).parents[2] / "configs" / "environments" / "retail.yaml"
+RETAIL = Path(__file__).parents[1] / "configs" / "environments" / "retail.yaml"
 
 
 class Steps:
