@@ -16,7 +16,7 @@ from gateway.types import Role
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-PATH = re.compile(r"`((?:configs|constraints|docs|examples|gateway|mcp_servers|rollout|tests)/[\w./-]*\w/?)`")
+PATH = re.compile(r"`((?:configs|constraints|docs|examples|gateway|mcp_servers|mcp_wire|rollout|tests)/[\w./-]*\w/?)`")
 
 BLOCK = {kind: re.compile(rf"^```{kind}\n(.*?)^```", re.MULTILINE | re.DOTALL) for kind in ("python", "yaml")}
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # Packages from the bottom to the top. A module imports its own package and those in the rows below, never a neighbour
 # in its row: so no two packages can import each other.
 GATEWAY = (
-    {"errors", "types", "server_events", "shortened", "control_text", "private_files"},
+    {"errors", "types", "server_events", "shortened", "private_files"},
     {"config"},
     {"schemas"},
     {"catalogue", "transport"},
@@ -85,7 +85,12 @@ def test_every_module_has_its_layer() -> None:
 
 
 def test_the_gateway_knows_no_rollout_and_the_servers_know_neither() -> None:
-    for package, forbidden in (("gateway", {"rollout", "mcp_servers"}), ("mcp_servers", {"rollout", "gateway"})):
+    above = {"gateway", "mcp_servers", "rollout"}
+    for package, forbidden in (
+        ("gateway", above - {"gateway"}),
+        ("mcp_servers", above - {"mcp_servers"}),
+        ("mcp_wire", above),
+    ):
         found = [
             (path.name, top) for path in modules(package) for top in imports(path) if top.split(".")[0] in forbidden
         ]
@@ -95,7 +100,7 @@ def test_the_gateway_knows_no_rollout_and_the_servers_know_neither() -> None:
 def test_nothing_imports_the_public_package() -> None:
     found = [
         path.name
-        for package in ("gateway", "mcp_servers", "rollout")
+        for package in ("gateway", "mcp_servers", "mcp_wire", "rollout")
         for path in modules(package)
         if any(imported.split(".")[0] == "mcp_rollout" for imported in imports(path))
     ]
@@ -105,7 +110,7 @@ def test_nothing_imports_the_public_package() -> None:
 def test_heavy_packages_are_imported_by_the_adapters_alone() -> None:
     found = [
         f"{path.relative_to(ROOT)} imports {imported}"
-        for package in ("gateway", "mcp_servers", "rollout")
+        for package in ("gateway", "mcp_servers", "mcp_wire", "rollout")
         for path in modules(package)
         if not any(path.is_relative_to(adapter) for adapter in ADAPTERS)
         for imported in imports(path)
@@ -135,7 +140,7 @@ def test_only_the_wire_touches_mcp() -> None:
 def test_servers_import_nothing_but_mcp_pydantic_and_the_standard_library() -> None:
     # What mcp itself needs and brings along.
     of_mcp = {"pydantic", "pydantic_core", "anyio", "httpx2", "starlette", "uvicorn", "opentelemetry"}
-    allowed = {"mcp", "mcp_types", "mcp_servers", *of_mcp, *sys.stdlib_module_names}
+    allowed = {"mcp", "mcp_types", "mcp_servers", "mcp_wire", *of_mcp, *sys.stdlib_module_names}
     found = {
         (name("mcp_servers", path), imported)
         for path in modules("mcp_servers")
@@ -144,6 +149,21 @@ def test_servers_import_nothing_but_mcp_pydantic_and_the_standard_library() -> N
     }
     # The extras `research` and `bfcl`; and a replayed user may come from traces in an archived journal.
     assert found == {("bfcl", "bfcl_eval"), ("research", "bm25s"), ("user_simulator", "pyarrow")}
+
+
+def test_the_wire_imports_little_and_more_than_one_side_imports_each_of_its_modules() -> None:
+    paths = [path for path in modules("mcp_wire") if path.stem != "__init__"]
+    allowed = {"mcp_types", "mcp_wire", "pydantic_core", "httptools", *sys.stdlib_module_names}
+    assert {top.split(".")[0] for path in paths for top in imports(path)} <= allowed
+    # `serve` beside the rest of the gateway: its clients are others than the servers that it connects.
+    sides: dict[str, set[str]] = {path.stem: set() for path in paths}
+    for package in ("gateway", "mcp_servers"):
+        for path in modules(package):
+            side = "serve" if path.is_relative_to(ROOT / "gateway" / "serve") else package
+            for imported in imports(path):
+                if imported.startswith("mcp_wire."):
+                    sides[imported.split(".")[1]].add(side)
+    assert {module for module, users in sides.items() if len(users) < 2} == set()
 
 
 def runtime_imports(path: Path) -> set[str]:
@@ -174,7 +194,7 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or bool({"Exception", "BaseException"} & set(caught))
 
 
-@pytest.mark.parametrize("package", ["gateway", "mcp_rollout", "mcp_servers", "rollout"])
+@pytest.mark.parametrize("package", ["gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout"])
 def test_what_catches_every_exception_raises_it_again_or_names_the_boundary(package: str) -> None:
     unnamed: list[str] = []
     for path in modules(package):

@@ -11,11 +11,11 @@ import httpx2
 
 from gateway.config.models import GatewayConfig, SamplingConfig
 from gateway.connection.in_flight import Answerer, Question
-from gateway.control_text import break_control_text
 from gateway.errors import ConfigError, RequestRefused
 from gateway.server_events import RequestKind
 from gateway.transport.http_client import Address, AddressedTransport, certificates
 from gateway.types import Role, ToolDefinition
+from mcp_wire.control_text import break_control_text
 
 _MAX_ANSWER_BYTES = 8 << 20
 _AT_ONCE = 64

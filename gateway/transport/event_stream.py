@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from gateway.transport.lines import LineSplitter, Oversize
+from mcp_wire.lines import LineSplitter, Oversize
 
 
 class EventStream:

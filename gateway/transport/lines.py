@@ -1,9 +1,8 @@
-"""Split a server's bytes into lines and parse them: linear time, bounded memory, and a bad line affects no other."""
+"""Parse a server's messages within bounds; a bad one affects no other."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from gateway.transport.delivery import GatewayAnswer
+from mcp_wire.lines import Oversize
 
 Json = dict[str, Any]
 
@@ -23,78 +23,7 @@ _MOST_REPAIRED = 40_000
 """Values in a message with lone surrogates or bad UTF-8, for which a slower parser is needed, and that twice."""
 _MOST_DIGITS = 4000
 """Of an integer. Python's own limit for reading one is 4,300."""
-_HEAD, _TAIL = 1024, 512
 _LARGE = 256 << 10
-_ID = rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?\d{1,18})'
-_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
-_ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-
-
-class Oversize:
-    """A line longer than allowed, reduced to its two ends, one of which has the message's id."""
-
-    def __init__(self, head: bytes, tail: bytes, size: int) -> None:
-        self.head, self.tail, self.size = head, tail, size
-
-    @classmethod
-    def of(cls, line: bytes) -> Oversize:
-        return cls(line[:_HEAD], line[-_TAIL:], len(line))
-
-    def answered_id(self) -> int | str | None:
-        """The id of the request that this line answers, if it is an answer."""
-        match = _ID_FIRST.match(self.head) or _ID_LAST.search(self.tail)
-        if match is None or b'"method"' in self.head:
-            return None
-        found = json.loads(match.group(1))
-        return found if isinstance(found, str) else int(found)
-
-
-class LineSplitter:
-    """Bytes in, lines out; each byte is looked at once, and no more than `limit` bytes of a line are kept."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._line = bytearray()
-        self._tail = b""
-        self._dropped = 0
-
-    def feed(self, chunk: bytes) -> list[bytes | Oversize]:
-        if not self._line and not self._dropped and chunk.endswith(b"\n") and len(chunk) <= self._limit:
-            return list[bytes | Oversize](chunk[:-1].split(b"\n"))  # whole lines, as nearly always
-        first, *rest = chunk.split(b"\n")
-        self._add(first)
-        if not rest:
-            return []
-        lines = [self._cut()]
-        last = rest.pop()
-        if len(chunk) <= self._limit:
-            lines += rest  # no look at each: a flood of short lines would take a tenth of a second a chunk
-        else:
-            for line in rest:
-                self._add(line)
-                lines.append(self._cut())
-        self._add(last)
-        return lines
-
-    def _add(self, part: bytes) -> None:
-        # Too long: keep the two ends, since the id of an answer is in one of them and its caller can be given an error.
-        if self._dropped or len(self._line) + len(part) > self._limit:
-            if not self._dropped:
-                self._tail = bytes(self._line[-_TAIL:])
-                self._dropped = len(self._line)
-                self._line = bytearray((self._line + part[:_HEAD])[:_HEAD])
-            self._dropped += len(part)
-            self._tail = (self._tail + part[-_TAIL:])[-_TAIL:]
-        else:
-            self._line += part
-
-    def _cut(self) -> bytes | Oversize:
-        line: bytes | Oversize = bytes(self._line)
-        if self._dropped:
-            line = Oversize(bytes(self._line), self._tail, self._dropped)
-            self._dropped, self._tail = 0, b""
-        self._line = bytearray()
-        return line
 
 
 def count_values(text: bytes) -> int:

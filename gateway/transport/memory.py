@@ -8,11 +8,13 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, runtime_checkable
 
+from mcp.shared.message import SessionMessage
+
 from gateway.config.models import ServerConfig
-from gateway.transport.line_calls import LineCalls, LineReader
-from gateway.transport.lines import Oversize
+from gateway.transport.line_calls import LineCalls, Outbox
 from gateway.transport.link import Link
-from gateway.transport.streams import Inbox, Outbox
+from mcp_wire.lines import Oversize
+from mcp_wire.streams import Inbox
 
 
 @runtime_checkable
@@ -39,30 +41,25 @@ class MemoryTransport:
 
     def __init__(self, name: str, server: LineExchange, config: ServerConfig, link: Link) -> None:
         self._link, self._most_bytes = link, config.max_message_bytes
-        self._inbox = Inbox()
-        self._outbox = Outbox(link, 4 * config.max_message_bytes)
-        self._calls = LineCalls(self._outbox)
-        self._reader = LineReader(name, link, self._calls, self._inbox, config.max_message_bytes)
+        self._calls = LineCalls(name, link, config.max_message_bytes)
         self._exchange = server.exchange_lines(self._receive)
+        self._lines: _Lines | None = None
 
-    async def __aenter__(self) -> tuple[Inbox, Outbox]:
-        self._outbox.pipe = _Lines(await self._exchange.__aenter__())
-        self._link.channel = self._calls
-        return self._inbox, self._outbox
+    async def __aenter__(self) -> tuple[Inbox[SessionMessage], Outbox]:
+        self._lines = _Lines(await self._exchange.__aenter__())
+        return self._calls.open(self._lines)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        self._inbox.close()
         self._link.channel = None
         self._calls.close()
-        if self._outbox.pipe is not None:
-            self._outbox.pipe.close()
+        if self._lines is not None:
+            self._lines.close()
         await self._exchange.__aexit__(exc_type, exc_val, exc_tb)
 
     def _receive(self, line: bytes) -> None:
-        too_long = len(line) > self._most_bytes
-        self._reader.read(Oversize.of(line) if too_long else line)
+        self._calls.read(Oversize.of(line) if len(line) > self._most_bytes else line)
 
 
 class _Lines(asyncio.WriteTransport):

@@ -20,9 +20,10 @@ from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 from gateway.errors import ServerUnavailable
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.http_client import Address, Layer, describe, drain, load_certificates, note_failure, open_client
-from gateway.transport.lines import LineSplitter, Oversize, parse_line, unusable_answer
+from gateway.transport.lines import parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
-from gateway.transport.streams import OpenStream
+from mcp_wire.lines import LineSplitter, Oversize
+from mcp_wire.streams import OpenStream
 
 if TYPE_CHECKING:
     from gateway.config.models import ServerConfig

@@ -15,23 +15,22 @@ import sys
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import anyio
 import structlog
+from mcp.shared.message import SessionMessage
 
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
+from gateway.transport.forked_process import ForkedProcess
+from gateway.transport.forks import Forks
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
-from gateway.transport.line_calls import LineCalls, LineReader
-from gateway.transport.lines import LineSplitter, Oversize
+from gateway.transport.line_calls import LineCalls, Outbox
 from gateway.transport.link import Link
-from gateway.transport.streams import Inbox, Outbox
-
-if TYPE_CHECKING:
-    from gateway.transport.forked_process import ForkedProcess
-    from gateway.transport.forks import Forks
+from mcp_wire.lines import LineSplitter, Oversize
+from mcp_wire.streams import Inbox
 
 log = structlog.get_logger(__name__)
 
@@ -60,10 +59,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def __init__(self, name: str, config: ServerConfig, link: Link, forks: Forks | None = None) -> None:
         self._name, self._config, self._link, self._forks = name, config, link, forks
-        self._inbox = Inbox()
-        self._outbox = Outbox(link, 4 * config.max_message_bytes)
-        self._calls = LineCalls(self._outbox)
-        self._reader = LineReader(name, link, self._calls, self._inbox, config.max_message_bytes)
+        self._calls = LineCalls(name, link, config.max_message_bytes)
         self._splitter = LineSplitter(config.max_message_bytes)
         self._stderr = bytearray()
         self._stderr_cut = False
@@ -72,12 +68,12 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._open_pipes = {1, 2}
         self._lines: deque[bytes | Oversize] = deque()
         """Received and not read yet."""
-        self._reading = self._paused = self._end_after_lines = False
+        self._reading = self._end_after_lines = False
         self._last_words: asyncio.TimerHandle | None = None
         link.stderr_tail = self._tail
         link.out_of_memory = self._out_of_memory
 
-    async def __aenter__(self) -> tuple[Inbox, Outbox]:
+    async def __aenter__(self) -> tuple[Inbox[SessionMessage], Outbox]:
         self._check_directory()
         process = await self._forks.start(self._config, self) if self._forks is not None else None
         try:
@@ -85,10 +81,10 @@ class StdioTransport(asyncio.SubprocessProtocol):
         except (OSError, ValueError) as error:
             raise ServerUnavailable(f"cannot start {self._config.label!r}: {error}", server=self._name) from error
         self._process, self._link.pid = process, process.get_pid()
-        self._inbox.reader = cast("asyncio.ReadTransport", process.get_pipe_transport(1))
-        self._outbox.pipe = cast("asyncio.WriteTransport", process.get_pipe_transport(0))
-        self._link.channel = self._calls
-        return self._inbox, self._outbox
+        return self._calls.open(
+            cast("asyncio.WriteTransport", process.get_pipe_transport(0)),
+            cast("asyncio.ReadTransport", process.get_pipe_transport(1)),
+        )
 
     async def _spawn(self) -> asyncio.SubprocessTransport:
         argv, env = self._argv()
@@ -145,22 +141,15 @@ class StdioTransport(asyncio.SubprocessProtocol):
         """Read a bounded number of lines, then let other tasks run: a flood of lines would stop the event loop."""
         self._reading = False
         for _ in range(min(_LINES_AT_ONCE, len(self._lines))):
-            self._reader.read(self._lines.popleft())
+            self._calls.read(self._lines.popleft())
         # A callback, not a task: lines keep their order, and other tasks run between two batches.
+        # The inbox pauses the pipe as well, for a session that falls behind.
+        self._calls.inbox.hold(len(self._lines) > _LINES_HIGH)
         if self._lines:
             self._reading = True
-            self._pause(len(self._lines) > _LINES_HIGH)
             asyncio.get_running_loop().call_soon(self._read_lines)
-        else:
-            self._pause(False)
-            if self._end_after_lines:
-                self._end()
-
-    def _pause(self, pause: bool) -> None:
-        """Stop reading the pipe while too many lines wait; the inbox pauses it independently."""
-        if pause is not self._paused and self._inbox.reader is not None and not self._inbox.reader.is_closing():
-            self._paused = pause
-            self._inbox.hold(pause)
+        elif self._end_after_lines:
+            self._end()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open_pipes.discard(fd)
@@ -190,7 +179,6 @@ class StdioTransport(asyncio.SubprocessProtocol):
         # Cause and reason before the callers: one that wakes up reads both from the link.
         self._note_cause()
         self._link.end(self._how_it_ended())
-        self._inbox.close()
         self._calls.close()
 
     def _note_cause(self) -> None:
@@ -234,18 +222,18 @@ class StdioTransport(asyncio.SubprocessProtocol):
         process = self._process
         if process is None:
             return
-        self._inbox.close()
         self._link.channel = None
         self._calls.close()
-        if self._inbox.reader is not None and not self._inbox.reader.is_closing():
-            self._inbox.reader.resume_reading()  # a server that flushes into a full pipe cannot exit
+        source, output = self._calls.inbox.source, self._calls.outbox.pipe
+        if source is not None and not source.is_closing():
+            source.resume_reading()  # a server that flushes into a full pipe cannot exit
         if not self._link.handshake_done and not self._link.exhausted:
             self._link.exhausted = self._out_of_memory()
         half = self._config.close_timeout_s / 2
         dying = self._last_words is not None
-        if self._outbox.pipe is not None:
+        if output is not None:
             # `close` flushes first, which a server that no longer reads would hold up.
-            self._outbox.pipe.abort() if self._outbox.pipe.get_write_buffer_size() else self._outbox.pipe.close()
+            output.abort() if output.get_write_buffer_size() else output.close()
         # A program that never finished its handshake may be no MCP server: it gets no time to act on the end of stdin.
         if self._link.handshake_done:
             await self._wait_exit(half)

@@ -10,8 +10,8 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
-from mcp_servers.kit.control_text import break_control_text
 from mcp_servers.user_simulator.scripted import Answer, answer_of
+from mcp_wire.control_text import break_control_text
 
 DONE, STUCK = "[DONE]", "[STUCK]"
 _BEGIN = "(The conversation begins. Say what you would say first.)"

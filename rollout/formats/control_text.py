@@ -18,7 +18,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
-from gateway.control_text import SPELLING
+from mcp_wire.control_text import SPELLING
 from rollout.types import Message
 
 BREAK = "\udc80"

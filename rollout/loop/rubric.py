@@ -21,10 +21,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from gateway.config.models import SamplingConfig
 from gateway.connection.answerers import Sampler
-from gateway.control_text import escape_control_text
 from gateway.errors import RequestRefused
 from gateway.private_files import make_private, write_private
 from gateway.types import canonical_json
+from mcp_wire.control_text import escape_control_text
 from rollout.environment.reward_config import RubricConfig
 from rollout.errors import RewardError
 from rollout.types import Message

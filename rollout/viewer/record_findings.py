@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.control_text import SPELLING
+from mcp_wire.control_text import SPELLING
 from rollout.trace.drift import CallSeen, calls_seen, drifts
 from rollout.trace.entries import Entry
 from rollout.trace.record import Trace

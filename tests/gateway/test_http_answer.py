@@ -35,7 +35,14 @@ ANSWERS: dict[str, tuple[bytes, int, bytes, bool]] = {
         b"body",
         True,
     ),
-    "said twice": (HEAD + b"Content-Length: 4, 4\r\nContent-Length: 4\r\n\r\nbody", 200, b"body", True),
+    "an upgrade offered": (
+        HEAD + b"Upgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 4\r\n\r\nbody",
+        200,
+        b"body",
+        True,
+    ),
+    "no body, though a length": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\n", 304, b"", True),
+    "spaces behind headers": (HEAD + b"Content-Length: 4 \t\r\nX:\r\n\r\nbody", 200, b"body", True),
     "not to be kept": (HEAD + b"Connection: close\r\nContent-Length: 4\r\n\r\nbody", 200, b"body", False),
     "of HTTP/1.0": (b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nbody", 200, b"body", False),
     "a length and chunks": (
@@ -102,15 +109,20 @@ def test_a_body_without_a_length_ends_with_its_connection_and_no_other_does() ->
         (HEAD + b"X: " + b"y" * 70_000, Broke.LINE),
         (HEAD + b"Content-Length: -1\r\n\r\n", Broke.LINE),
         (HEAD + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\n", Broke.LINE),
+        (HEAD + b"Content-Length: 4, 4\r\n\r\n", Broke.LINE),
+        (b"HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nbody", Broke.LINE),
         (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n", Broke.LINE),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\nx\r\n", Broke.LINE),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody!\r\n", Broke.LINE),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1" * 5000, Broke.LINE),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 70_000, Broke.LINE),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"y" * 70_000, Broke.LINE),
+        (HEAD + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", Broke.LINE),
         (HEAD + b"Content-Length: 4\r\n\r\nbodyHTTP/1.1 200 OK\r\n", Broke.LINE),
         (HEAD + b"Content-Length: 101\r\n\r\n", Broke.CONTENT),
         (HEAD + b"\r\n" + b"y" * 101, Broke.CONTENT),
-        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n65\r\n", Broke.CONTENT),
-        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffff\r\n", Broke.CONTENT),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n65\r\n" + b"y" * 101, Broke.CONTENT),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffff\r\n" + b"y" * 101, Broke.CONTENT),
     ],
 )
 def test_what_is_no_answer_or_a_longer_one_than_allowed_is_refused_as_soon_as_that_is_known(
@@ -125,6 +137,16 @@ EVENTS = (
     b": comment\r\nretry: 20\r\n\r\nid: 1\ndata:\n\nevent: message\rdata: a\rdata:b\r\rid: 2\ndata:  c\n\n"
     b"event: other\ndata: no\n\ndata\n\nid\r\ndata: d\r\n\r\nid: 4\ndata: \xc3\xa9\n\nid: 5\ndata: cut"
 )
+
+
+@pytest.mark.parametrize(("begun", "piece"), [(b"0\r\n", b"X: y\r\n"), (b"1;", b"xxxx")])
+def test_lines_around_the_body_are_bounded_however_they_are_cut(begun: bytes, piece: bytes) -> None:
+    answer = HttpAnswer(100)
+    answer.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + begun)
+    with pytest.raises(HttpFault, match="not of the body") as caught:
+        for _ in range(70_000 // len(piece)):
+            answer.feed(piece)
+    assert caught.value.broke is Broke.LINE
 
 
 def test_events_are_the_same_in_whatever_pieces_they_arrive() -> None:

@@ -14,7 +14,8 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 
 from gateway import Gateway, GatewayConfig
 from gateway.errors import ProtocolError
-from gateway.transport.lines import LineSplitter, Oversize, parse_line
+from gateway.transport.lines import parse_line
+from mcp_wire.lines import LineSplitter, Oversize
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
 Entry = Callable[..., dict[str, Any]]

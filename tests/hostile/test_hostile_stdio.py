@@ -16,7 +16,7 @@ from neighbour import Neighbour, attempt, beside, good
 from gateway import Gateway, GatewayConfig, GatewayError, Session, ToolResult
 from gateway.catalogue.tool_config import lock_entries
 from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError, ToolsChanged
-from gateway.transport.line_calls import LineReader
+from gateway.transport.line_calls import LineCalls
 from gateway.transport.stdio import StdioTransport
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
@@ -290,7 +290,7 @@ async def test_ten_thousand_tools_do_not_keep_the_others_from_being_called() -> 
 
 async def test_a_flood_of_short_lines_is_read_a_hundred_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     most, read, real = 0, 0, StdioTransport._read_lines
-    real_line = LineReader.read
+    real_line = LineCalls.read
 
     def read_lines(self: StdioTransport) -> None:
         nonlocal most, read
@@ -298,13 +298,13 @@ async def test_a_flood_of_short_lines_is_read_a_hundred_at_a_time(monkeypatch: p
         real(self)
         most = max(most, read)
 
-    def read_line(self: LineReader, line: Any) -> None:
+    def read_line(self: LineCalls, line: Any) -> None:
         nonlocal read
         read += 1
         real_line(self, line)
 
     monkeypatch.setattr(StdioTransport, "_read_lines", read_lines)
-    monkeypatch.setattr(LineReader, "read", read_line)
+    monkeypatch.setattr(LineCalls, "read", read_line)
     async with gateway(hostile("short lines")) as gate, lease(gate) as session:
         outcome = await session.call("harm", {})
         assert isinstance(outcome, ToolResult) and outcome.text == "after 500,000"

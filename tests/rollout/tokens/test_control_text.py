@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 
-from gateway.control_text import break_control_text, escape_control_text
 from gateway.errors import ConfigError
+from mcp_wire.control_text import break_control_text, escape_control_text
 from rollout.formats import FORMATS
 from rollout.formats.control_text import BREAK, KNOWN, ControlText
 from rollout.types import Message

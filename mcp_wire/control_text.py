@@ -1,7 +1,6 @@
 """Text that spells a chat template's control tokens, for models whose tokenizer is not known here.
 
 A server that renders `<|im_end|>` in a message into its own template reads the end of the message there.
-`mcp_servers.kit.control_text` has the same pattern.
 """
 
 from __future__ import annotations
