@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-from mcp.shared._stream_protocols import ReadStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage
 
@@ -70,7 +69,7 @@ class Inbox:
     async def aclose(self) -> None:
         self.close()
 
-    def __aiter__(self) -> ReadStream[SessionMessage]:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> SessionMessage:
