@@ -10,11 +10,11 @@ import anyio
 from mcp import MCPError
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import INTERNAL_ERROR
 from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
 from pydantic_core import from_json, to_json
 
+from gateway import sdk
 from gateway.transport.channel import Channel, Json, LeftToSession
 from gateway.transport.delivery import Delivery, Sent
 
@@ -31,7 +31,7 @@ class CallRequests:
 
     def __init__(self) -> None:
         self._session: ClientSession | None = None
-        self._stamp: object = None
+        self._handshake: object = None
         self._added: dict[str, tuple[Json, CallOptions]] = {}
         """To `_meta`, and the options with the headers, by tool."""
 
@@ -58,15 +58,14 @@ class CallRequests:
         return send_stamped(session, channel, request, {**options}, delivery, on_progress)
 
     def _of_tool(self, session: ClientSession, params: Json) -> tuple[Json, CallOptions]:
-        stamp, name = session._stamp, params["name"]  # pyright: ignore[reportPrivateUsage]
-        if session is not self._session or stamp is not self._stamp:  # a new handshake
-            self._session, self._stamp, self._added = session, stamp, {}
-        mirrored = session._x_mcp_header_maps.get(name)  # pyright: ignore[reportPrivateUsage]
+        handshake, name = session.discover_result or session.initialize_result, params["name"]
+        if session is not self._session or handshake is not self._handshake:
+            self._session, self._handshake, self._added = session, handshake, {}
+        mirrored = sdk.header_maps(session).get(name)
         if not mirrored and (added := self._added.get(name)) is not None:
             return added
         meta: Json = {}
-        options: CallOptions = {}
-        stamp({"method": "tools/call", "params": {**params, "_meta": meta}}, options)
+        options = sdk.stamp(session, {"method": "tools/call", "params": {**params, "_meta": meta}})
         if not mirrored:
             self._added[name] = meta, options
         return meta, options
@@ -81,10 +80,9 @@ async def send_stamped(
     on_progress: ProgressFnT | None,
 ) -> Json:
     """Send a request that has the session's stamp; as `send_call`."""
-    dispatcher = session._dispatcher  # pyright: ignore[reportPrivateUsage]
-    if channel is not None and isinstance(dispatcher, JSONRPCDispatcher) and _untraced():
+    if channel is not None and (next_id := sdk.numbering(session)) is not None and _untraced():
         try:
-            return await _over_channel(dispatcher, channel, request, options, delivery)
+            return await _over_channel(session, next_id(), channel, request, options, delivery)
         except LeftToSession:
             pass
     if on_progress is not None:
@@ -92,7 +90,7 @@ async def send_stamped(
     # A copy: in process the server gets the very objects, and may change them.
     copied = from_json(to_json(request["params"]))
     try:
-        return await dispatcher.send_raw_request(request["method"], copied, options)
+        return await sdk.send(session, {**request, "params": copied}, options)
     except asyncio.CancelledError as error:
         # There a tool also runs in this very task: what it raises is its answer, unless this task was cancelled.
         if (task := asyncio.current_task()) is None or task.cancelling():
@@ -101,10 +99,9 @@ async def send_stamped(
 
 
 async def _over_channel(
-    dispatcher: JSONRPCDispatcher[Any], channel: Channel, request: Json, options: CallOptions, delivery: Delivery
+    session: ClientSession, number: int, channel: Channel, request: Json, options: CallOptions, delivery: Delivery
 ) -> Json:
-    # From mcp's counter: both kinds of requests share the line, and their ids must not collide.
-    number = delivery.request_id = dispatcher._allocate_id()  # pyright: ignore[reportPrivateUsage]
+    delivery.request_id = number
     try:
         numbered = {"jsonrpc": "2.0", "id": number, **request}
         return await channel.send(numbered, options.get("headers") or {}, delivery)
@@ -114,7 +111,7 @@ async def _over_channel(
             # Shielded, since this task is being cancelled.
             with anyio.move_on_after(_CANCEL_S, shield=True):
                 reason = {"requestId": number, "reason": "caller cancelled"}
-                await dispatcher.notify("notifications/cancelled", reason)
+                await sdk.notify(session, "notifications/cancelled", reason, {})
         raise
 
 

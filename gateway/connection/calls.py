@@ -13,6 +13,7 @@ from mcp.client.session import ClientSession
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
+from gateway import sdk
 from gateway.config.models import ServerConfig
 from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.call_request import CallRequests
@@ -207,5 +208,4 @@ class Calls:
         if not isinstance(error, MCPError) or error.code != mcp.CONNECTION_CLOSED:
             return False
         not_written = isinstance(error.__context__, anyio.BrokenResourceError | anyio.ClosedResourceError)
-        dispatcher: Any = self.session._dispatcher if self.session is not None else None  # pyright: ignore[reportPrivateUsage]
-        return not_written or dispatcher is None or getattr(dispatcher, "_closed", False)
+        return not_written or self.session is None or sdk.may_be_closed(self.session)

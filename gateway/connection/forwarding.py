@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mcp import MCPError
 from mcp.client.session import ClientSession
-from mcp.shared.dispatcher import CallOptions
 
+from gateway import sdk
 from gateway.connection.call_request import send_stamped
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
@@ -77,8 +77,7 @@ class Forwarding:
         # Arguments are the tool's own; what else a client writes can have members of `_meta`, as its answers have.
         params = {name: each if name == "arguments" else without_own(each) for name, each in request.params.items()}
         stamped: Json = {"method": request.method, "params": {**params, "_meta": {**meta, **given}}}
-        options: CallOptions = {}
-        session._stamp(stamped, options)  # pyright: ignore[reportPrivateUsage]
+        options = sdk.stamp(session, stamped)
         # Over the session's own stamp: what the client says of itself is what the server is to act on.
         own = cast("Json", stamped["params"]["_meta"])
         for name in request.without - given.keys():
@@ -117,6 +116,5 @@ class Forwarding:
         """Send an MCP client's notification. Raises `ServerUnavailable`."""
         session = self._calls.open_session(server=self._server, tool=method)
         stamped: Json = {"method": method, "params": without_own(params)}
-        options: CallOptions = {}
-        session._stamp(stamped, options)  # pyright: ignore[reportPrivateUsage]
-        await session._dispatcher.notify(method, stamped["params"], options)  # pyright: ignore[reportPrivateUsage]
+        options = sdk.stamp(session, stamped)
+        await sdk.notify(session, method, stamped["params"], options)

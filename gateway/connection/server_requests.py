@@ -12,6 +12,7 @@ import mcp_types as mcp
 from mcp.client.session import ClientRequestContext, ClientSession
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gateway import sdk
 from gateway.connection.in_flight import InFlightCall, Refused
 from gateway.connection.relay import ErrorAnswer, Json, Relay, without_own
 from gateway.errors import RequestRefused
@@ -176,10 +177,11 @@ class InFlightCalls:
     def declare(self, session: ClientSession, asks: frozenset[RequestKind]) -> None:
         """Answer undeclared kinds of requests too, with a refusal that the trace records."""
         # mcp declares a capability for each callback it is given, so these are set after the handshake.
-        if RequestKind.ELICITATION not in asks:
-            session._elicitation_callback = self.elicit  # pyright: ignore[reportPrivateUsage]
-        if RequestKind.SAMPLING not in asks:
-            session._sampling_callback = self.sample  # pyright: ignore[reportPrivateUsage]
+        sdk.answer(
+            session,
+            elicitation=self.elicit if RequestKind.ELICITATION not in asks else None,
+            sampling=self.sample if RequestKind.SAMPLING not in asks else None,
+        )
 
 
 async def answer_round(call: InFlightCall, asked: Mapping[str, mcp.InputRequest]) -> dict[str, Any]:

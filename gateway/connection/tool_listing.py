@@ -5,7 +5,7 @@ mcp parses a page as a whole, so one malformed tool would hide all others on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, cast
 
 import anyio
@@ -17,6 +17,7 @@ from mcp.client.session import ClientSession
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
+from gateway import sdk
 from gateway.catalogue.hidden_text import HiddenText, plain
 from gateway.transport.lines import MOST_TOOLS
 from gateway.transport.wire import Listing, read_tools, well_formed_tools
@@ -50,10 +51,10 @@ async def list_definitions(
     pages, faults = await _raw_pages(session, most_bytes)
     version = session.protocol_version or LATEST_HANDSHAKE_VERSION
     if last.version == version and _is_same(last.pages, pages):
-        session._x_mcp_header_maps.update(last.headers)  # pyright: ignore[reportPrivateUsage]
-        session._tool_output_schemas.update(last.output_schemas)  # pyright: ignore[reportPrivateUsage]
+        sdk.header_maps(session).update(last.headers)
         return list(last.tools), faults + list(last.faults)
-    listed, tools, of_tools, seen = list[mcp.Tool](), list[ToolDefinition](), list[str](), set[str]()
+    sdk.warn_of_unknown()
+    tools, of_tools, used, seen = list[ToolDefinition](), list[str](), set[str](), set[str]()
     for page in pages:
         found = _tools_of(page)
         for start in range(0, len(found), _TOOLS_AT_ONCE):
@@ -61,25 +62,15 @@ async def list_definitions(
             well_formed, malformed = well_formed_tools(
                 {**page, "tools": found[start : start + _TOOLS_AT_ONCE]}, version
             )
-            usable = _tell_session(session, well_formed)
+            usable = sdk.learn(session, well_formed)
             more, unusable = read_tools(server, usable, roles, seen)
-            listed, tools, of_tools = listed + usable, tools + more, of_tools + malformed + unusable
+            tools, of_tools = tools + more, of_tools + malformed + unusable
+            used.update(tool.name for tool in usable)
     last.pages, last.version = pages, version
     last.tools, last.faults = tuple(tools), tuple(of_tools)
-    names = {tool.name for tool in listed}
-    last.headers = _of(names, session._x_mcp_header_maps)  # pyright: ignore[reportPrivateUsage]
-    last.output_schemas = _of(names, session._tool_output_schemas)  # pyright: ignore[reportPrivateUsage]
+    maps = sdk.header_maps(session)
+    last.headers = {name: maps[name] for name in used if name in maps}
     return tools, faults + of_tools
-
-
-def _of(names: Collection[str], found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: found[name] for name in names if name in found}
-
-
-def _tell_session(session: ClientSession, tools: Sequence[mcp.Tool]) -> list[mcp.Tool]:
-    """The tools that mcp lets through; it then knows which arguments of theirs travel in HTTP headers."""
-    page = mcp.ListToolsResult(tools=list(tools))
-    return session._absorb_tool_listing(page, complete=False).tools  # pyright: ignore[reportPrivateUsage]
 
 
 async def _raw_pages(session: ClientSession, most_bytes: int) -> tuple[list[dict[str, Any]], list[str]]:
@@ -89,7 +80,7 @@ async def _raw_pages(session: ClientSession, most_bytes: int) -> tuple[list[dict
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         try:
-            page = await _raw_page(session, cursor)
+            page = await sdk.list_page(session, cursor)
         except MCPError as error:
             if error.code == mcp.METHOD_NOT_FOUND:
                 break  # a server without tools need not implement the method
@@ -126,16 +117,6 @@ def _is_same(page: object, other: object) -> bool:
 def _tools_of(page: Mapping[str, Any]) -> list[Any]:
     tools: Any = page.get("tools")
     return cast("list[Any]", tools) if isinstance(tools, list) else []
-
-
-async def _raw_page(session: ClientSession, cursor: str | None) -> dict[str, Any]:
-    # mcp parses a page as a whole; below that there is only the private request path.
-    data: dict[str, Any] = {"method": "tools/list", "params": {"cursor": cursor} if cursor else {}}
-    options: dict[str, Any] = {}
-    session._stamp(data, cast("Any", options))  # pyright: ignore[reportPrivateUsage]
-    return await session._dispatcher.send_raw_request(  # pyright: ignore[reportPrivateUsage]
-        "tools/list", data["params"], cast("Any", options)
-    )
 
 
 async def watch_tool_changes(

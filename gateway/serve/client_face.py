@@ -18,11 +18,12 @@ from pydantic_core import to_json
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import ConfigError, GatewayError
 from gateway.remote.names import EXTENSION, VERSION
+from gateway.sdk import connection_of
 from gateway.serve.bearers import Bearer, Refused
 from gateway.serve.client_calls import RunningCalls
 from gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
 from gateway.serve.client_parked import ParkedRequests
-from gateway.serve.client_relay import SUBSCRIPTION_META, ClientRelay, connection_of, relay_of
+from gateway.serve.client_relay import SUBSCRIPTION_META, ClientRelay, relay_of
 from gateway.serve.client_results import WORLD_META, enveloped, in_era, joined_state, split_state
 from gateway.serve.client_sessions import ClientSessions, user_of
 from gateway.serve.client_world import MOST_ROUNDS, WorldRequest, error_of

@@ -8,10 +8,11 @@ from typing import Any, cast
 import anyio
 import structlog
 from mcp import MCPError
-from mcp.server.connection import Connection as ClientConnection
 from mcp.server.context import ServerRequestContext
+from mcp.shared.dispatcher import Outbound
 from mcp_types import INVALID_REQUEST, ClientCapabilities
 
+from gateway import sdk
 from gateway.connection.relay import ErrorAnswer, Json
 from gateway.errors import GatewayError
 
@@ -35,7 +36,7 @@ class ClientRelay:
 
     def __init__(
         self,
-        channel: Any,
+        channel: Outbound,
         capabilities: ClientCapabilities | None,
         *,
         progress_token: Any = None,
@@ -112,15 +113,9 @@ def relay_of(context: ServerRequestContext[Any, Any]) -> ClientRelay:
     session = context.session
     meta = cast("Json", (context.params or {}).get("_meta") or {})
     return ClientRelay(
-        # mcp's session checks and shapes what is sent by its own methods; the channel below passes it as it is.
-        session._request_outbound,  # pyright: ignore[reportPrivateUsage]
+        sdk.channel_of(context),
         session.client_capabilities,
         progress_token=meta.get("progressToken"),
         request_id=context.request_id,
         answers=session.can_send_request,
     )
-
-
-def connection_of(context: ServerRequestContext[Any, Any]) -> ClientConnection:
-    """mcp's state of a client's session, or of a request without one."""
-    return context.session._connection  # pyright: ignore[reportPrivateUsage]

@@ -11,10 +11,10 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import JSONRPCMessage
 from pydantic_core import to_json
 
+from gateway.sdk import SessionManager
 from gateway.serve.bearers import Bearer
 from gateway.serve.config import ServeConfig
 
@@ -56,7 +56,7 @@ class RecentEvents(EventStore):
         return stream
 
 
-class ClientSessions(StreamableHTTPSessionManager):
+class ClientSessions(SessionManager):
     """Sessions end when their client deletes them, or after `idle_s` without a request or an open stream."""
 
     def __init__(self, server: Server[Any], config: ServeConfig) -> None:
@@ -80,12 +80,12 @@ class ClientSessions(StreamableHTTPSessionManager):
 
     async def end_all(self) -> None:
         """End every session and its streams, which uvicorn would wait for."""
-        for transport in list(self._server_instances.values()):
+        for transport in list(self.transports().values()):
             await transport.terminate()
 
     def touch(self, session: str) -> None:
         """Note a request of a session that mcp does not see."""
-        transport = self._server_instances.get(session)
+        transport = self.transports().get(session)
         scope = transport.idle_scope if transport is not None else None
         # mcp sets it to infinity while a request is under way or a stream is open, and sets it anew afterwards.
         if scope is not None and scope.deadline < math.inf and self.session_idle_timeout is not None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import anyio
 import httpx2
 from mcp.client.auth import OAuthFlowError
-from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
+from gateway.sdk import ClientCredentials
 from gateway.transport.delivery import DELIVERY, Broke
 from gateway.transport.http_client import AuthorizationFailed, is_rejection
 
@@ -46,21 +46,13 @@ class _Memory:
         pass
 
 
-class _Provider(ClientCredentialsOAuthProvider):
-    async def _perform_authorization(self) -> httpx2.Request:
-        # The SDK asks for what the server advertises, for nothing where it advertises nothing; an entry's word wins.
-        if self._fixed_client_info.scope is not None:
-            self.context.client_metadata.scope = self._fixed_client_info.scope
-        return await super()._perform_authorization()
-
-
 class Authority:
     """The tokens for one server, shared by all connections to it."""
 
     def __init__(self, url: str, config: ServerConfig) -> None:
         assert config.client_credentials is not None
         given = config.client_credentials
-        self._provider = _Provider(
+        self._provider = ClientCredentials(
             url,
             _Memory(),
             client_id=given.client_id,

@@ -5,21 +5,30 @@ mcp's own client stops writing after one failed POST. Here a POST that fails, fa
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx2
 from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
-from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from gateway.errors import ServerUnavailable
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
-from gateway.transport.http_client import Address, Layer, describe, drain, load_certificates, note_failure, open_client
+from gateway.transport.http_client import (
+    Address,
+    Layer,
+    describe,
+    drain,
+    load_certificates,
+    note_failure,
+    open_client,
+    redirected,
+)
 from gateway.transport.lines import parse_line, unusable_answer
 from gateway.transport.link import FOR_MCP, Link
 from mcp_wire.lines import LineSplitter, Oversize
@@ -92,7 +101,7 @@ class SseTransport:
         """Read events until there are no more; returns how it ended."""
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
         started = False
-        async with stream_within_origin(self._client, "GET", self._address.url, headers=headers) as response:
+        async with _stream(self._client, "GET", self._address.url, headers=headers) as response:
             if response.status_code != 200:
                 self._link.note_status(response.status_code)
                 return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
@@ -147,6 +156,21 @@ class SseTransport:
             )
 
 
+@asynccontextmanager
+async def _stream(
+    client: httpx2.AsyncClient, method: str, url: httpx2.URL | str, **options: Any
+) -> AsyncGenerator[httpx2.Response]:
+    """As `AsyncClient.stream`, redirected as `redirected` allows."""
+    for left in range(client.max_redirects, -1, -1):
+        async with client.stream(method, url, follow_redirects=False, **options) as response:
+            location = response.headers.get("location", "").encode()
+            target = redirected(method, str(response.request.url), response.status_code, location)
+            if target is None or not left:
+                yield response
+                return
+        url = target
+
+
 class _Posts(OpenStream):
     """The write stream. A message is posted in its sender's context."""
 
@@ -170,7 +194,7 @@ class _Posts(OpenStream):
             # The answer comes over the event stream: a post takes its descriptor only for as long as it is accepted.
             async with (
                 self._posts if not delivery.nested else nullcontext(),
-                stream_within_origin(
+                _stream(
                     self._client, "POST", self._endpoint, content=body, headers=headers, timeout=self._timeout
                 ) as response,
             ):

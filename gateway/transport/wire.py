@@ -27,8 +27,6 @@ class Listing:
     """Of the protocol, which decides what is valid."""
     headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """By tool, which arguments mcp's session mirrors into HTTP headers."""
-    output_schemas: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """By tool, as mcp's session keeps them."""
     tools: tuple[ToolDefinition, ...] = ()
     faults: tuple[str, ...] = ()
     """One message for each tool that is left out."""
