@@ -29,8 +29,8 @@ from gateway.leases.opening import Openings
 from gateway.leases.remote_pool import Hosted, RemotePool
 from gateway.leases.session import Session
 from gateway.logs import configure_logs_by_default
-from gateway.remote.host import OfferedServer
 from gateway.remote.hosts import Hosts
+from gateway.remote.names import OfferedServer
 from gateway.transport.target import Connect
 from gateway.types import Identity, LeaseRequest, ToolDefinition, ToolResult
 
@@ -137,7 +137,7 @@ class Gateway:
             for server in self.config.servers:
                 starting.start_soon(start, server)
         hosted = Hosted()
-        await hosted.open(self.config, on_hosts, self._openings)
+        await hosted.open(self.config, on_hosts, self._openings.http, self._openings.tasks)
         self._remotes = hosted.pools
         failures: dict[str, GatewayError] = {}
         for server, error in (failed | hosted.failed).items():

@@ -92,6 +92,11 @@ class Connection:
         self._suspect = anyio.Event()
 
     @property
+    def local(self) -> Connection:
+        """As `AnyConnection.local`."""
+        return self
+
+    @property
     def alive(self) -> bool:
         """Whether a request can be sent."""
         return self._calls.session is not None and not self._link.over.is_set()
@@ -267,7 +272,7 @@ class Connection:
             self._redactor.text(tool.name) for tool in self.tools if self._redactor.leaks(tool)
         )
         self.instructions = self._calls.instructions = self._redactor.text(client.instructions or "")
-        self.identity = identity_of(client, self._redactor)
+        self.identity = identity_of(client, self._redactor.text)
         if self.relays:
             declared = client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
             self.capabilities = self._redactor.json(declared)

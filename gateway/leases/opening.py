@@ -20,7 +20,7 @@ from gateway.connection.redaction import Redactor
 from gateway.errors import GatewayError, ServerUnavailable
 from gateway.leases.janitor import OWNER, Janitor
 from gateway.leases.lease_dir import LEASE_DIR, bundled, placed
-from gateway.leases.pool import Bundle
+from gateway.leases.taking import Bundle
 from gateway.leases.watch import ToolWatch
 from gateway.transport.forks import Forks
 from gateway.transport.http_connection import HttpConnections

@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 
 from gateway.connection.answerers import requests_answered
 from gateway.errors import GatewayError
-from gateway.remote.host import Offer, OfferedServer
 from gateway.remote.names import (
     CALL_META,
     CANCEL,
@@ -24,6 +23,8 @@ from gateway.remote.names import (
     RENEW,
     SERVER_META,
     VERSION,
+    Offer,
+    OfferedServer,
 )
 from gateway.remote.outcome import encoded_result, failed, succeeded
 from gateway.serve.bearers import Bearer
