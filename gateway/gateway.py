@@ -12,8 +12,7 @@ import anyio
 import structlog
 
 from gateway.cassette.recording import RecordedLeases, Recorder
-from gateway.cassette.replaying import Missing, Replay, ReplayedLeases
-from gateway.cassette.starting import cassette_leases, replay_only
+from gateway.cassette.replaying import Missing, Replay, ReplayedLeases, cassette_leases, replay_only
 from gateway.catalogue.hidden_text import HiddenText, hidden_in
 from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.overrides import select_tools
