@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import mcp_types as mcp
@@ -32,10 +32,8 @@ from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavail
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
+from gateway.transport.negotiated import NegotiatedProtocol, Target
 from gateway.types import ResourceKind, ToolDefinition, ToolResult
-
-if TYPE_CHECKING:
-    from gateway.transport.target import NegotiatedProtocol, Target
 
 log = structlog.get_logger(__name__)
 
